@@ -19,7 +19,7 @@ from impctl.app.results.past_runs import VERIFY
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.store.ledger import KeptAnswers, Ledger, Uses, latest
+from impctl.store.ledger import Ledger, Uses
 from impctl.store.reader import StoreReader
 from impctl.workload.models import QuerySpec
 
@@ -48,20 +48,18 @@ def _gained(
     spec: QuerySpec,
     start: float | None,
 ) -> GainResult:
-    ledger = Ledger(desk.store_path)
-    found, answers = ledger.sums(spec.name, start or 0.0), ledger.answers(spec.name, start or 0.0)
+    found = Ledger(desk.store_path).sums(spec.name, start or 0.0)
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
     kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
     upkeep = sum(run.elapsed_ms for run in kept)
     saved = (found.bytes_plain - found.bytes) * _MS_PER_BYTE
-    verdict = _verdict(found, answers, saved, upkeep)
-    last = latest(found.last, answers.last)
+    verdict = _verdict(found, saved, upkeep)
     return GainResult(
         query=spec.name,
         since=None if start is None else datetime.fromtimestamp(start, UTC),
         uses=found.uses,
         used=found.used,
-        last_use=None if last is None else datetime.fromtimestamp(last, UTC),
+        last_use=None if found.last is None else datetime.fromtimestamp(found.last, UTC),
         files=found.files,
         files_plain=found.files_plain,
         rows=found.rows,
@@ -73,17 +71,17 @@ def _gained(
         upkeep_ms=upkeep,
         saved_ms=saved,
         verdict=verdict,
-        kept_answers=answers.count,
+        kept_answers=found.answers,
         hint=_hint(verdict, found, len(kept), partial(_order_hint, forecasts, store, spec)),
     )
 
 
-def _verdict(found: Uses, answers: KeptAnswers, saved: float, upkeep: float) -> str:
-    if not found.uses and not answers.count:
+def _verdict(found: Uses, saved: float, upkeep: float) -> str:
+    if not found.uses and not found.answers:
         return NOT_USED_YET
     if found.uses and saved >= upkeep:
         return PAYS
-    return ANSWERS if answers.count else COSTS_MORE
+    return ANSWERS if found.answers else COSTS_MORE
 
 
 def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:

@@ -30,7 +30,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
-from impctl.store.ledger import Ledger, latest
+from impctl.store.ledger import Ledger
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.tables.change.pending import pending_changes
@@ -73,9 +73,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
     catch_up(desk.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
     pending, reason = _pending(desk, spec, stored)
-    ledger = Ledger(desk.store_path)
-    uses, answers = ledger.sums(spec.name), ledger.answers(spec.name)
-    last = latest(uses.last, answers.last)
+    uses = Ledger(desk.store_path).sums(spec.name)
     return StatusResult(
         query=spec.name,
         sketches=tuple(sketch_entry(sketch) for sketch in stored.sketches),
@@ -94,12 +92,12 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         runs=tuple(map(_run, history[:runs])),
         verified=_verified(history),
         uses=uses.uses,
-        last_use=None if last is None else datetime.fromtimestamp(last, UTC),
+        last_use=None if uses.last is None else datetime.fromtimestamp(uses.last, UTC),
         bytes_left_out=uses.bytes_plain - uses.bytes,
         tree=tree_record(stored),
         moments=stored_moments(stored),
         keeps_answer=bool(stored.state_meta.get("answer")),
-        kept_answers=answers.count,
+        kept_answers=uses.answers,
     )
 
 

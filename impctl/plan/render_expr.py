@@ -37,6 +37,12 @@ from impctl.plan.nodes import AggregateCall, SortKey
 
 Names = Mapping[AttributeId, str]
 
+
+def shortened(text: str, longest: int) -> str:
+    """The text, or as many of its characters as may be shown, with dots at the end."""
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
+
+
 _OR, _AND, _NOT, _COMPARE, _ADD, _MULTIPLY, _UNARY, _ATOM = range(8)
 _IDENTITY = re.compile(r"(?:split\.)?(?:.*?#\d+|[a-z]\d+)\.(.*)", re.DOTALL)
 _TIGHT = frozenset(

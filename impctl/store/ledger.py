@@ -82,7 +82,10 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Sums over the uses of one query; `last` is None without any."""
+    """Sums over the uses of one query, and how often it was answered from kept rows besides.
+
+    `last` is the latest of either, None without any.
+    """
 
     uses: int = 0
     used: int = 0
@@ -94,19 +97,7 @@ class Uses:
     bytes_plain: int = 0
     elapsed_ms: float = 0.0
     last: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class KeptAnswers:
-    """How often a query was answered from its kept rows; `last` is None where it never was."""
-
-    count: int = 0
-    last: float | None = None
-
-
-def latest(*moments: float | None) -> float | None:
-    """The latest of moments that may be missing."""
-    return max((at for at in moments if at is not None), default=None)
+    answers: int = 0
 
 
 class Ledger:
@@ -142,7 +133,8 @@ class Ledger:
         return tuple(made(*row[:4], bool(row[4]), *row[5:]) for row in rows)
 
     def sums(self, query: QueryName, since: float = 0.0) -> Uses:
-        """All uses since then; of sums per day those of whole days and of the one it lies in."""
+        """All uses since then; of sums per day those of whole days and of the one it lies in, and
+        so of answers from kept rows."""
         days = f"SELECT sum(uses), sum(used), {_SUMS}, sum(elapsed_ms), max(day) FROM day"
         alone = f"SELECT count(*), sum(is_used), {_SUMS}, sum(elapsed_ms), max(at) FROM use"
         (old,) = self._asked(f"{days} WHERE query = ? AND day >= ?", query, since // _DAY) or [()]
@@ -151,14 +143,12 @@ class Ledger:
             return Uses()
         totals = [(one or 0) + (other or 0) for one, other in zip(old[:-1], new[:-1], strict=True)]
         last = new[-1] if new[-1] is not None else old[-1] * _DAY if old[-1] is not None else None
+        counted = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
+        # A ledger of before has no such table.
+        ((answers, told),) = self._asked(counted, query, since // _DAY) or [(None, None)]
+        moments = [at for at in (last, told) if at is not None]
         made: Callable[..., Uses] = Uses
-        return made(*totals, last)
-
-    def answers(self, query: QueryName, since: float = 0.0) -> KeptAnswers:
-        """All answers from kept rows since then, those of the whole day it lies in too."""
-        asked = "SELECT sum(answers), max(last) FROM answer WHERE query = ? AND day >= ?"
-        (row,) = self._asked(asked, query, since // _DAY) or [(None, None)]
-        return KeptAnswers(row[0] or 0, row[1])
+        return made(*totals, max(moments, default=None), answers or 0)
 
     def _written(self, write: Callable[[sqlite3.Connection], None]) -> bool:
         """Whether it could be written, all of it, at once."""

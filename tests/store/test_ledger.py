@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from impctl.store import ledger as ledgers
-from impctl.store.ledger import KeptAnswers, Ledger, Use, Uses
+from impctl.store.ledger import Ledger, Use, Uses
 
 DAY = 86_400
 USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
@@ -121,15 +121,18 @@ def test_answers_from_kept_rows_are_counted_per_day(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     assert ledger.record(USE)
     for at in (3.5 * DAY, 3.2 * DAY, 4.1 * DAY):
-        assert ledger.record_answers({"q": 1}, at)
+        assert ledger.record_answers({"k": 1}, at)
     assert ledger.record_answers({"r": 2, "s": 1}, 9.0 * DAY)
-    assert ledger.answers("q") == KeptAnswers(3, 4.1 * DAY)
-    assert ledger.answers("q", 3.9 * DAY) == KeptAnswers(3, 4.1 * DAY), (
-        "the day it lies in is whole"
-    )
-    assert ledger.answers("q", 4.05 * DAY) == KeptAnswers(1, 4.1 * DAY)
-    assert ledger.answers("q", 5.0 * DAY) == KeptAnswers()
-    assert ledger.sums("q").uses == 1, "no file was read for them"
+    assert ledger.sums("k") == Uses(answers=3, last=4.1 * DAY), "no file was read for them"
+    assert ledger.sums("k", 3.9 * DAY) == Uses(answers=3, last=4.1 * DAY), "that day is whole"
+    assert ledger.sums("k", 4.05 * DAY) == Uses(answers=1, last=4.1 * DAY)
+    assert ledger.sums("k", 5.0 * DAY) == Uses()
+    assert ledger.sums("r").answers == 2
+    assert ledger.record_answers({"q": 1}, 9.0 * DAY)
+    both = ledger.sums("q")
+    assert (both.uses, both.answers, both.last) == (1, 1, USE.at), "the latest of either"
+    assert ledger.record_answers({"q": 1}, 11.0 * DAY)
+    assert ledger.sums("q").last == 11.0 * DAY
 
 
 def test_a_ledger_of_before_has_no_kept_answers(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_a_ledger_of_before_has_no_kept_answers(tmp_path: Path) -> None:
     assert ledger.record(USE)
     with sqlite3.connect(tmp_path / "ledger.sqlite") as older:
         older.execute("DROP TABLE answer")
-    assert ledger.answers("q") == KeptAnswers()
+    assert ledger.sums("q").answers == 0
     assert ledger.sums("q").uses == 1
     assert ledger.record_answers({"q": 1}, DAY)
-    assert ledger.answers("q") == KeptAnswers(1, DAY)
+    assert (ledger.sums("q").answers, ledger.sums("q").last) == (1, USE.at)

@@ -24,7 +24,7 @@ from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan
-from impctl.plan.render_expr import expr_text
+from impctl.plan.render_expr import expr_text, shortened
 from impctl.values import dataclass
 
 _NOT_ESTIMATED = "its fan-out is not known: a key is computed, or a node has several tables"
@@ -119,15 +119,11 @@ def _counted(kept: Sequence[Kept]) -> str:
     if not kept:
         return ""
     said = [
-        f"{one.access.removesuffix('#1')} where {_short(expr_text(one.condition))} "
+        f"{one.access.removesuffix('#1')} where {shortened(expr_text(one.condition), _LONGEST)} "
         f"({_percent(one.share)})"
         for one in kept
     ]
     return f"; of these rows alone keys were counted: {', '.join(said)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _percent(share: float) -> str:

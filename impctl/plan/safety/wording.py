@@ -20,6 +20,7 @@ from impctl.plan.nodes import (
     Select,
     nodes_of,
 )
+from impctl.plan.render_expr import shortened
 from impctl.plan.safety.preserved import Objection
 from impctl.plan.safety.relation import Relation
 from impctl.values import dataclass
@@ -68,7 +69,7 @@ class Wording:
         if span is None or span.end > len(self.sql) or span.start >= span.end:
             return ""
         text = " ".join(self.sql[span.start : span.end].split())
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+        return shortened(text, _LONGEST)
 
     def _rebuilt(self, call: AggregateCall) -> str:
         inner = ", ".join(self.text(argument) for argument in call.arguments)

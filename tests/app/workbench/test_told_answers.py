@@ -23,17 +23,17 @@ def test_one_write_a_second_and_what_is_left_at_the_end(tmp_path: Path) -> None:
     clock = Clock()
     told, ledger = ToldAnswers(clock), Ledger(tmp_path)
     assert told.add(tmp_path, "q")
-    assert ledger.answers("q").count == 1, "a program that asks once need not close anything"
+    assert ledger.sums("q").answers == 1, "a program that asks once need not close anything"
     for _ in range(5):
         assert told.add(tmp_path, "q")
-    assert ledger.answers("q").count == 1
+    assert ledger.sums("q").answers == 1
     clock.now += 1.0
     assert told.add(tmp_path, "r")
-    assert (ledger.answers("q").count, ledger.answers("r").count) == (6, 1)
+    assert (ledger.sums("q").answers, ledger.sums("r").answers) == (6, 1)
     assert told.add(tmp_path, "r")
     assert told.write()
     assert told.write()
-    assert (ledger.answers("q").count, ledger.answers("r").count) == (6, 2)
+    assert (ledger.sums("q").answers, ledger.sums("r").answers) == (6, 2)
 
 
 def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_a_write_that_fails_is_made_up_for(tmp_path: Path, monkeypatch: pytest.M
     holder.close()
     clock.now += 1.0
     assert told.add(tmp_path, "q")
-    assert ledger.answers("q").count == 4  # noqa: PLR2004
+    assert ledger.sums("q").answers == 4  # noqa: PLR2004
 
 
 def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
@@ -59,5 +59,5 @@ def test_answers_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
         assert told.add(tmp_path / store, "q")
         assert told.add(tmp_path / store, "q")
     assert told.write()
-    assert Ledger(tmp_path / "one").answers("q").count == 2  # noqa: PLR2004
-    assert Ledger(tmp_path / "two").answers("q").count == 2  # noqa: PLR2004
+    assert Ledger(tmp_path / "one").sums("q").answers == 2  # noqa: PLR2004
+    assert Ledger(tmp_path / "two").sums("q").answers == 2  # noqa: PLR2004
