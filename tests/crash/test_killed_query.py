@@ -23,7 +23,7 @@ def spark_folders(places: list[Path]) -> list[Path]:
     return [path for path in found if path.name.startswith(("spark-", "blockmgr-"))]
 
 
-def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path) -> None:
+def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here: None) -> None:
     file = write_workload(tmp_path)
     temporary, disk = tmp_path / 'for "tem\\p" files', tmp_path / "disk"
     temporary.mkdir()

@@ -147,12 +147,12 @@ def spark_types(spark: Any, both: list[tuple[Case, str]]) -> list[tuple[str, str
     texts = [text for case, written in both for text in (case.sql, written)]
     try:
         frame = spark.table("t").selectExpr(*(f"{sql} AS x{at}" for at, sql in enumerate(texts)))
+        names = [name for _, name in frame.dtypes]  # a server looks at the text only here
     except (AnalysisException, ParseException):
         if len(both) == 1:
             return [None]
         half = len(both) // 2
         return [*spark_types(spark, both[:half]), *spark_types(spark, both[half:])]
-    names = [name for _, name in frame.dtypes]
     return list(zip(names[::2], names[1::2], strict=True))
 
 
