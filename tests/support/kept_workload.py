@@ -26,6 +26,10 @@ QUERIES = {
     "top": "SELECT id, x FROM a ORDER BY x DESC NULLS LAST, id LIMIT 3",
     "eager": "SELECT g, MAX(x) AS m FROM a GROUP BY g",
     "tree_rows": "SELECT a.d, b.w FROM a LEFT JOIN b ON a.g = b.g WHERE a.x > 1",
+    "tree_groups": "SELECT a.g, COUNT(*) AS n, SUM(c.d) AS s FROM a JOIN b ON a.g = b.g "
+    "JOIN a c ON c.x = a.x GROUP BY a.g HAVING COUNT(*) > 5",
+    "tree_first": "SELECT a.g, COUNT(*) AS n FROM a JOIN b ON a.g = b.g JOIN a c ON c.x = a.x "
+    "GROUP BY a.g ORDER BY n DESC, a.g NULLS LAST LIMIT 2",
 }
 
 _HEAD = """\

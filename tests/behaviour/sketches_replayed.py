@@ -1,0 +1,214 @@
+"""Sketches of a workload over many batches, now and then held against Spark's and run by it.
+
+`python -m tests.behaviour.sketches_replayed WORKLOAD FOLDER [--batches 200] [--every 40]` keeps the
+workload's sketches in a store below FOLDER, changes its tables (they are written to: give copies),
+maintains after every batch, and prints what came of it; `--join tree` is a default of its queries.
+
+Law: Spark alone says what a sketch holds and what an answer is (`impctl verify --results`): none
+lacks a range, none has one too many, and no answer through a sketch is another than without. Every
+few batches another process maintains, as after a restart, and forgets what is no longer needed; the
+process that went on before takes up what that one left.
+Out of scope: the changes (`tests.behaviour.random_batches`); kept answers (`answers_replayed`).
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from impctl.app.capture import capture
+from impctl.app.maintain import maintain
+from impctl.app.results.results import CaptureResult, MaintainResult, VerifyResult
+from impctl.app.verify import verify
+from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.sessions import SessionBeside
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.workload.models import Policy
+from tests.behaviour.random_batches import RandomBatches
+
+RESTART = 10
+"""Every so many batches another process maintains."""
+_COMMAND = "import sys; from impctl.cli.main import main; sys.exit(main())"
+
+
+@dataclass
+class SketchTally:
+    """What a run came to; `cannot` by query, `wrong` in words."""
+
+    batches: int = 0
+    restarts: int = 0
+    verified: int = 0
+    actions: Counter[str] = field(default_factory=Counter)
+    cannot: dict[str, str] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Queries whose sketch left something out when it was verified."""
+    wrong: list[str] = field(default_factory=list)
+
+    def told(self) -> Iterator[str]:
+        """Lines for who reads it."""
+        yield f"{self.batches} batches, {self.restarts} restarts, maintained {dict(self.actions)}"
+        yield f"{self.verified} sketches verified; {len(self.left_out)} queries left something out"
+        yield from (f"cannot: {name}: {why}" for name, why in sorted(self.cannot.items()))
+        yield f"wrong: {len(self.wrong)}"
+        yield from (f"wrong: {one}" for one in self.wrong)
+
+
+class SketchReplay:
+    """A workload with a store of its own, whose tables change."""
+
+    def __init__(self, file: Path, folder: Path, spark: Any, *, seed: int, few: int) -> None:
+        self.tally = SketchTally()
+        self.file, self._store = file, folder / "store"
+        self._sessions = SessionBeside(spark)
+        self._memory = Memory()
+        with self._desk() as desk:
+            tables = {name: one.path for name, one in desk.workload.tables.items()}
+        self._batches = [
+            RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in tables.items()
+        ]
+        self.sketched: list[str] = []
+
+    @contextmanager
+    def _desk(self) -> Iterator[Workbench]:
+        settings = Settings(
+            self.file, store=self._store, policy=Policy.INCREMENTAL, lock_timeout=60
+        )
+        with (
+            self._sessions.visit(),
+            open_workbench(settings, sessions=self._sessions, memory=self._memory) as desk,
+        ):
+            yield desk
+
+    def captured(self) -> None:
+        """The first sketches; which queries have none, and why."""
+        with self._desk() as desk:
+            outcome = capture(desk, None)
+        for failure in outcome.failures:
+            self.tally.cannot[f"{failure.query}"] = failure.error.message
+        self.sketched = [one.query for one in outcome.results if isinstance(one, CaptureResult)]
+
+    def batch(self) -> None:
+        """One commit or two to every table, and all sketches brought up to date."""
+        for batches in self._batches:
+            batches.commit()
+        self.tally.batches += 1
+        if self.tally.batches % RESTART == 0:
+            self.tally.restarts += 1
+            self._command("maintain", "--policy", "incremental")
+            self._command("gc", "--keep", "1")
+            return
+        with self._desk() as desk:
+            outcome = maintain(desk, self.sketched)
+        assert not outcome.failures, outcome.failures
+        for result in outcome.results:
+            assert isinstance(result, MaintainResult)
+            self.tally.actions[result.action] += 1
+
+    def _command(self, name: str, *words: str) -> None:
+        which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
+        command = [name, str(self.file), "--store", str(self._store), *which, *words]
+        ran = subprocess.run(
+            [sys.executable, "-c", _COMMAND, *command], capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+
+    def verified(self) -> None:
+        """Every sketch against Spark's, every answer with and without."""
+        with self._desk() as desk:
+            outcome = verify(desk, self.sketched, results=True)
+        assert not outcome.failures, outcome.failures
+        for one in outcome.results:
+            assert isinstance(one, VerifyResult)
+            self.tally.verified += 1
+            where = f"{one.query} on {one.table} after {self.tally.batches} batches"
+            if not one.covers or one.slack or one.results_equal is not True:
+                self.tally.wrong.append(
+                    f"{where}: missing {list(one.missing)}, slack {one.slack}, "
+                    f"answers equal: {one.results_equal}"
+                )
+        with self._desk() as desk:
+            store = desk.reading_store()
+            assert store is not None
+            for query in self.sketched:
+                held = store.load(query)
+                assert held is not None
+                if any(len(one.fragments) < one.partition.size for one in held.sketches):
+                    self.tally.left_out.add(query)
+
+
+def replayed(
+    source: Path,
+    folder: Path,
+    spark: Any,
+    batches: int,
+    every: int,
+    *,
+    join: str | None = None,
+    seed: int = 1,
+    few: int = 40,
+    tell: Callable[[SketchTally], None] = lambda _: None,
+) -> SketchTally:
+    """So many batches, verified after every few and at the end; `tell` hears of each time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file = source.with_name(f".{source.stem}-{folder.name}.yaml")
+    text = source.read_text(encoding="utf-8")
+    if join is not None:
+        assert "\nqueries:\n" in text
+        assert "\ndefaults:" not in text
+        text = text.replace("\nqueries:\n", f"\ndefaults: {{join: {join}}}\nqueries:\n", 1)
+    file.write_text(text, encoding="utf-8")
+    try:
+        replay = SketchReplay(file, folder, spark, seed=seed, few=few)
+        replay.captured()
+        for number in range(1, batches + 1):
+            replay.batch()
+            if number % every == 0 or number == batches:
+                replay.verified()
+                tell(replay.tally)
+    finally:
+        file.unlink()
+    return replay.tally
+
+
+def main() -> None:
+    parser = ArgumentParser()
+    parser.add_argument("workload", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--batches", type=int, default=200)
+    parser.add_argument("--every", type=int, default=40)
+    parser.add_argument("--join", default=None)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    from impctl.spark.session import SparkSettings, open_session
+
+    conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
+    spark = open_session(SparkSettings("local[2]", conf))
+    tally = replayed(
+        asked.workload,
+        asked.folder,
+        spark,
+        asked.batches,
+        asked.every,
+        join=asked.join,
+        seed=asked.seed,
+        tell=_printed,
+    )
+    sys.exit(bool(tally.wrong))
+
+
+def _printed(tally: SketchTally) -> None:
+    sys.stdout.write("\n".join(tally.told()) + "\n\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
