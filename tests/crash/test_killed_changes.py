@@ -28,11 +28,18 @@ PARTS = min(STRIDE, 2 * TIMES)
 """Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them together take each."""
 
 
-def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+TREES = ("tree_rows", "tree_groups", "tree_first")
+"""Of joins that are maintained without joining."""
+PARTS_OF_TREES = 1 if TIMES == 1 else PARTS
+
+
+def base(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...] = NAMES
+) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
     folder = tmp_path / "base"
     folder.mkdir()
-    cli = Cli(capsys, write_workload(folder, NAMES))
+    cli = Cli(capsys, write_workload(folder, names))
     cli.good("capture")
     grow(folder)
     cli.good("maintain", "--changes", str(folder / "out"))
@@ -65,9 +72,9 @@ def check(folder: Path, programs: dict[str, Reader]) -> None:
             pq.read_table(path)
 
 
-def programs_of(folder: Path) -> dict[str, Reader]:
+def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
     found = {}
-    for name in NAMES:
+    for name in names:
         held = stored(folder, name)
         answer = answer_at(folder, name, dict(held.versions))
         found[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
@@ -83,10 +90,10 @@ class Scene:
     programs: dict[str, Reader]
 
     @classmethod
-    def of(cls, folder: Path) -> Scene:
+    def of(cls, folder: Path, names: tuple[str, ...] = NAMES) -> Scene:
         saved = folder.with_name("saved")
         shutil.copytree(folder, saved)
-        return cls(folder, saved, programs_of(folder))
+        return cls(folder, saved, programs_of(folder, names))
 
     def put_back(self) -> dict[str, Reader]:
         shutil.rmtree(self.folder)
@@ -137,6 +144,37 @@ def test_killed_at_every_write_each_change_is_read_once(
     killed = [scene.kill(at) for at in range(first, writes, STRIDE)]
     assert writes > 60
     assert len(killed) >= writes // STRIDE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS_OF_TREES))
+def test_trees_that_were_killed_at_every_write_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+) -> None:
+    """Of each tree the answer, from whole files alone, and in the end a new capture's sketch."""
+    scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
+    writes = scene.writes()
+    killed = 0
+    for at in range(part * STRIDE // PARTS_OF_TREES, writes, STRIDE):
+        scene.kill(at)
+        killed += 1
+        assert sketches(capsys, scene.folder, ".impctl") == sketches(capsys, scene.folder, "anew")
+    assert writes > 60
+    assert killed >= writes // STRIDE
+
+
+def sketches(
+    capsys: pytest.CaptureFixture[str], folder: Path, store: str
+) -> dict[tuple[str, int], list[int]]:
+    """Fragments of every access in a store, which is captured where there is none."""
+    cli = Cli(capsys, folder / "w.yaml")
+    if not (folder / store).exists():
+        cli.good("capture", "--store", str(folder / store))
+    return {
+        (one["query"], at): sketch["fragments"]
+        for one in cli.good("status", "--store", str(folder / store)).results
+        for at, sketch in enumerate(one["sketches"])
+    }
 
 
 def test_killed_at_some_writes_each_change_is_read_once(
