@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
 from impctl.app.preparing.refused import is_refused
@@ -64,11 +65,27 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
     except ImpctlError as error:
         if not is_refused(spec, error):
             raise
-        result = CheckResult(spec.name, False, None, error.message, judged, hint=error.hint)
+        result = CheckResult(
+            spec.name,
+            False,
+            None,
+            error.message,
+            judged,
+            hint=error.hint,
+            answer=answer_entry(spec, None, None),
+        )
         return result, error
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk.tables, prepared, chosen.verdict, partitions, reads=False)
-    return CheckResult(spec.name, True, way.mode.value, way.reason, chosen.candidates), None
+    result = CheckResult(
+        spec.name,
+        True,
+        way.mode.value,
+        way.reason,
+        chosen.candidates,
+        answer=answer_entry(spec, way, None),
+    )
+    return result, None
 
 
 def _refuse_wrong(desk: Workbench, spec: QuerySpec) -> None:

@@ -53,7 +53,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             plan=plan,
             attributes=judged,
             trees=tree_entries(prepared, None, {}),
-            answer=answer_entry(prepared, None, None),
+            answer=answer_entry(spec, None, None),
         )
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
@@ -71,7 +71,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
         state_bytes=None if kept is None else kept.bytes,
-        answer=answer_entry(prepared, way, kept),
+        answer=answer_entry(spec, way, kept),
     )
 
 

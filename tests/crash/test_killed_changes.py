@@ -27,7 +27,6 @@ STRIDE = 24
 PARTS = min(STRIDE, 2 * TIMES)
 """Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them together take each."""
 
-
 TREES = ("tree_rows", "tree_groups", "tree_first")
 """Of joins that are maintained without joining."""
 PARTS_OF_TREES = 1 if TIMES == 1 else PARTS

@@ -8,18 +8,18 @@ Out of scope: keeping it (`circuits`), reading it (`app.using.kept_answer`).
 from __future__ import annotations
 
 from impctl.app.examining.plan_lines import StoredPieces
-from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import AnswerEntry
 from impctl.circuits.answers import kept_rows
 from impctl.circuits.strategy import row_bytes
 from impctl.circuits.way import Way
+from impctl.workload.models import QuerySpec
 
 
 def answer_entry(
-    prepared: PreparedQuery, way: Way | None, stored: StoredPieces | None
+    spec: QuerySpec, way: Way | None, stored: StoredPieces | None
 ) -> AnswerEntry | None:
     """Whether the answer is kept, or why not; None where it is not to be."""
-    if not prepared.spec.answer:
+    if not spec.answer:
         return None
     if way is None:
         return AnswerEntry(False, "the query has no safe sketch, beside which it would be kept")

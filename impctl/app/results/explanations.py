@@ -50,7 +50,8 @@ class CandidateEntry:
 class CheckResult:
     """Whether a query can have a sketch; `mode` is how it would be maintained.
 
-    `hint` says what to do about a query that can have none.
+    `hint` says what to do about a query that can have none. `answer` says whether its answer would
+    be kept, None where it is not to be.
     """
 
     query: str
@@ -59,6 +60,7 @@ class CheckResult:
     reason: str
     candidates: tuple[CandidateEntry, ...] = ()
     hint: str | None = None
+    answer: AnswerEntry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
-from impctl.cli.output.explain import attribute_lines
+from impctl.cli.output.explain import answer_line, attribute_lines
 from impctl.cli.output.wording import count_text, plain
 from impctl.cli.output.wrapped import wrapped
 
@@ -19,10 +19,12 @@ _NO_SKETCH = "can have no sketch"
 
 
 def check_lines(result: CheckResult, width: int | None) -> list[str]:
-    """Supported or not, how it would be maintained, and the attributes looked at."""
+    """Supported or not, how it would be maintained, its answer if it is to be kept, attributes."""
     lines = [plain(f"{result.query}: {check_word(result)}")]
     for text in (result.reason, "" if result.hint is None else f"hint: {result.hint}"):
         lines += wrapped(plain(text), width, "  ", "    ") if text else []
+    if result.answer is not None:
+        lines += wrapped(plain(answer_line(result.answer)), width, "  ", "    ")
     return lines + attribute_lines(result.candidates, width)
 
 

@@ -38,7 +38,7 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         for remark in _remarks(entry, result):
             lines += wrapped(plain(remark), width, f"{indent}  - ", f"{indent}    ")
     if result.answer is not None:
-        lines += _under(_answer(result.answer), width, "  ")
+        lines += _under(answer_line(result.answer), width, "  ")
     if result.joins:
         lines.append("  sides of joins")
     for side in result.joins:
@@ -96,7 +96,7 @@ def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
     yield from entry.pushed
 
 
-def _answer(answer: AnswerEntry) -> str:
+def answer_line(answer: AnswerEntry) -> str:
     """Whether the answer is kept, and what that takes."""
     if not answer.kept:
         return f"answer not kept: {answer.reason}"

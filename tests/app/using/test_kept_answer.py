@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
 from impctl.tables.write.create import create_table
@@ -166,6 +168,20 @@ def test_an_answer_that_cannot_be_kept_leaves_the_sketch(cli: Cli) -> None:
     (maintained,) = cli.good("maintain", "--query", "lacking").results
     assert maintained["action"] == "exact"
     assert cli("query", "--query", "lacking", "--by", "engine").error["code"] == "engine_cannot"
+
+
+def test_check_says_whether_the_answer_would_be_kept(cli: Cli) -> None:
+    told = {one["query"]: one["answer"] for one in cli.good("check").results}
+    explained = {one["query"]: one["answer"] for one in cli.good("explain").results}
+    assert told == explained
+    assert told["plain"] is None
+    assert told["lacking"]["kept"] is False
+    assert told["kept"]["row_bytes"] > 0
+    cli.capsys.readouterr()
+    assert run(build_app(), ["check", str(cli.workload)]) == 0
+    shown = " ".join(cli.capsys.readouterr().out.split())
+    assert shown.count("answer kept of") == 4
+    assert shown.count("answer not kept: ") == 1
 
 
 def test_new_ranges_keep_the_answer(cli: Cli) -> None:
