@@ -103,14 +103,18 @@ def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], st
 def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
     """What clustering the query's tables would change of that, as `cluster` itself finds."""
     stored = None if store is None else store.load(spec.name)
-    tables = () if stored is None else dict.fromkeys(sketch.table for sketch in stored.sketches)
+    sketches = () if stored is None else stored.sketches
     said = ""
-    for table in tables:
+    for table in dict.fromkeys(sketch.table for sketch in sketches):
         forecast = forecasts.of(table)
         if forecast is None:
             continue
         own = [one for one in forecast.sketches if one.query == spec.name]
         if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
             return ": see what `impctl cluster --dry-run` expects"
+        alone = next((one for one in sketches if forecasts.alone(spec.name, one)), None)
+        if alone is not None:
+            by = f"--table {alone.table} --by {alone.attribute}"
+            return f": `impctl cluster {by}`, for this sketch alone, would change that"
         said = forecast.obstacle or "the order that helps other sketches is no help for this one"
     return f", and clustering would not help: {said}" if said else ""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining import ahead
 from impctl.app.maintaining.step import Maintainer
@@ -362,3 +362,26 @@ def documented_answer(folder: Path, versions: dict[str, int]) -> Counter[str]:
         connection.register("a", a)
         found = connection.execute(QUERIES["plain"]).fetchall()
     return Counter(json.dumps([s, "NaN" if d is not None and d != d else d]) for s, d in found)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("changes", "--since", "0"), "version_gone"),
+        (("query", "--at", "0", "--by", "engine"), "data_files_gone"),
+    ],
+)
+def test_files_of_an_older_version_that_were_vacuumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: str
+) -> None:
+    """Nothing that is done now brings them back, and nothing of the kind is advised."""
+    cli = Cli(capsys, write_workload(tmp_path, ("plain",)))
+    cli.good("capture")
+    table = DeltaTable(str(tmp_path / "a"))
+    table.delete("x = 3")
+    cli.good("maintain")
+    table.vacuum(0, enforce_retention_duration=False, dry_run=False)
+    ran = cli(words[0], "--query", "plain", *words[1:])
+    assert (ran.code, ran.error["code"]) == (7, code)
+    assert "capture" not in ran.error["hint"]
+    assert f"`{words[1]}` takes" in ran.error["hint"]

@@ -189,3 +189,27 @@ def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch)
     shown = cli.capsys.readouterr().out
     assert "would be left as it is" in shown
     assert ": 0" not in shown, "what takes bytes takes a file"
+
+
+def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
+    """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
+    cli = made(half_of_one, 1000)
+    text = cli.workload.read_text().replace(
+        "{user: {fragments: 200}}", "{user: {fragments: 200}, x: {fragments: 50}}"
+    )
+    sql = "SELECT x, COUNT(*) AS n FROM t WHERE x < {most} GROUP BY x HAVING COUNT(*) > 0"
+    more = "".join(
+        f', wide{most}: {{sql: "{sql.format(most=most)}", sketch: {{t: x}}}}' for most in (7, 8, 9)
+    )
+    cli.workload.write_text(text.rstrip().removesuffix("}") + more + "}\n")
+    warnings = cli.good("capture").document["warnings"]
+    [warning] = (one for one in warnings if "`q`" in one)
+    assert "`impctl cluster --table t --by user`, for this one alone" in warning
+    for _ in range(2):
+        cli.good("rewrite", "--query", "q")
+    hints = {one["query"]: one["hint"] for one in cli.good("gain").results}
+    assert "`impctl cluster --table t --by user`, for this sketch alone" in hints["q"]
+    assert cli.good("cluster").results[0]["action"] == "none"
+    assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
+    [after] = cli.good("rewrite", "--query", "q").results
+    assert after["files_kept"] * 3 < after["files_total"]

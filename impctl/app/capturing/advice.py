@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
+from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
@@ -82,7 +83,7 @@ def _advice(
         return Advice(
             f"{name} can hardly leave out a file, because a file of the table spans "
             f"{span:.0%} of the ranges",
-            _order_fix(forecasts.of(sketch.table), query, sketch, snapshot.bytes),
+            _order_fix(forecasts, query, sketch, snapshot.bytes),
         )
     small = _small_and_wide(snapshot, sketch)
     if small < _MANY_SMALL or small * 2 < files:
@@ -95,28 +96,44 @@ def _advice(
 
 
 def _order_fix(
-    forecast: ClusterForecast | None, query: QueryName, sketch: StoredSketch, total: int
+    forecasts: ClusterForecasts, query: QueryName, sketch: StoredSketch, total: int
 ) -> str:
     """What an order of the files would do for the sketch: told only where it is worth it."""
+    forecast = forecasts.of(sketch.table)
     if forecast is None:
         return "try another attribute"
+    alone = forecasts.alone(query, sketch)
+    if alone is not None and (forecast.obstacle or not _helped(forecast, query, sketch)):
+        return (
+            f"an order for all sketches of the table is no help; `impctl cluster --table "
+            f"{sketch.table} --by {sketch.attribute}`, for this one alone, would leave about "
+            f"{alone.bytes_expected / max(total, 1):.1%} to read"
+        )
     if forecast.obstacle:
         return f"clustering the table would not help: {forecast.obstacle}"
-    expected = next(
-        (
-            one
-            for one in forecast.sketches
-            if (one.query, one.attribute) == (query, sketch.attribute)
-        ),
-        None,
-    )
+    expected = _helped(forecast, query, sketch)
     by = ", ".join(f"`{name}`" for name in forecast.columns)
-    if expected is None or expected.bytes_expected >= expected.bytes:
+    if expected is None:
         return f"try another attribute: the order that helps other sketches, by {by}, is no help"
     after = expected.bytes_expected / max(total, 1)
     return (
         f"`impctl cluster` would put the table's files in the order of {by}, which leaves about "
         f"{after:.1%} of them to read"
+    )
+
+
+def _helped(
+    forecast: ClusterForecast, query: QueryName, sketch: StoredSketch
+) -> ClusteredSketch | None:
+    """What is expected of the sketch, where that is less than it leaves now."""
+    wanted = (query, sketch.attribute)
+    return next(
+        (
+            one
+            for one in forecast.sketches
+            if (one.query, one.attribute) == wanted and one.bytes_expected < one.bytes
+        ),
+        None,
     )
 
 

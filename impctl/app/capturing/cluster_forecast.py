@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from impctl.aliases import ColumnName, TableName
+from impctl.aliases import ColumnName, QueryName, TableName
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.preparing.filters import Pruned, filters_of
@@ -204,6 +204,19 @@ class ClusterForecasts:
         if table not in self._made:
             self._made[table] = self._forecast(table, self._uses.get(table, []))
         return self._made[table]
+
+    def alone(self, query: QueryName, sketch: StoredSketch) -> ClusteredSketch | None:
+        """What an order by its own attribute would do for one sketch of several; None where that is
+        nothing, or all that `of` looks at."""
+        whole, uses = self.of(sketch.table), (self._uses or {}).get(sketch.table, [])
+        wanted = (query, sketch.attribute)
+        own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
+        if whole is None or len(own) in (0, len(uses)):
+            return None
+        found = self._forecast(sketch.table, own)
+        if found is None or found.obstacle:
+            return None
+        return found.sketches[0]
 
     def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
         try:

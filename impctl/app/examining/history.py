@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
 from impctl.aliases import QueryName, TableVersion
+from impctl.app.examining.altering import setting_calls
 from impctl.app.results.findings import Finding, Subject
 from impctl.tables.change.history import why_gone
 from impctl.tables.change.retention import Retention, committed_at, retention_of
@@ -56,22 +57,26 @@ def history_findings(
             yield subject.warning(
                 "retention",
                 f"`{one.setting}` is no duration that impctl understands: `{one.text}`",
-                f"set it to a duration such as `interval 30 days`: {_alter(one.setting)}",
+                f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
             )
     kept = _least(settings)
     if kept is not None:
         waiting = [version for query, version in stale.items() if gone[query] is None]
         age = _oldest_change(source, min(waiting)) if waiting else None
-        yield _schedule(subject, kept, age, every)
+        raise_it = f"keep it longer: {_longer(source, kept.setting)}"
+        yield _schedule(subject, kept, raise_it, age, every)
+
+
+def _longer(source: DeltaSource, setting: str) -> str:
+    return setting_calls(source.path, setting, "interval 30 days")
 
 
 def _schedule(
-    subject: Subject, kept: Kept, age: timedelta | None, every: timedelta | None
+    subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
 ) -> Finding:
     """Retention against the age of what is pending and the time to the next run."""
     keeps = f"History is kept for {span_text(kept.span)} (`{kept.setting}`)"
     ago = "" if age is None else f"; the oldest change not maintained is {span_text(age)} old"
-    raise_it = f"keep it longer: {_alter(kept.setting)}"
     if age is not None and age >= kept.span:
         return subject.warning(
             "schedule",
@@ -109,10 +114,6 @@ def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | No
     """How long ago the first commit after `version` was made; None where nobody can tell."""
     at = committed_at(source, version + 1)
     return None if at is None else timedelta(seconds=max(time.time() - at, 0))
-
-
-def _alter(setting: str) -> str:
-    return f"`ALTER TABLE ... SET TBLPROPERTIES ('{setting}' = 'interval 30 days')`"
 
 
 def span_text(span: timedelta) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.app.examining.altering import setting_calls
 from impctl.app.examining.history import history_findings
 from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.pinned import PinnedTables
@@ -75,7 +76,8 @@ def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
     if not snapshot.has_change_feed:
         said = f"The change feed is off: {_BY_FILES}"
-        return subject.warning("change_feed", said, _feed_on(snapshot))
+        fix = setting_calls(snapshot.path, CHANGE_FEED, "true")
+        return subject.warning("change_feed", said, fix)
     if snapshot.column_mapping is not None:
         return subject.warning(
             "change_feed",
@@ -83,14 +85,6 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
             "nothing is wrong; a table without `delta.columnMapping.mode` is maintained faster",
         )
     return subject.ok("change_feed", "The change feed is on")
-
-
-def _feed_on(snapshot: Snapshot) -> str:
-    """What turns the change feed on, to be copied: for Spark, and for Python without it."""
-    path = snapshot.path
-    spark = f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('{CHANGE_FEED}' = 'true')"
-    python = f"DeltaTable({path!r}).alter.set_table_properties({{'{CHANGE_FEED}': 'true'}})"
-    return f"in Spark {spark}, or with deltalake {python}"
 
 
 def _stale(

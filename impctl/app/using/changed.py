@@ -21,10 +21,10 @@ from impctl.app.maintaining.told_answer import check_kept, rows_kept
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.using.engine_answer import engine_rows
-from impctl.app.using.older_versions import AtVersions, versions_at
+from impctl.app.using.older_versions import AtVersions, still_there, versions_at
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
-from impctl.errors import HistoryGoneError, QueryError, UsageError
+from impctl.errors import QueryError, UsageError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
@@ -140,16 +140,12 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
                 hint=f"ask since a version up to {newest}",
                 code="since_newer",
             )
-        try:
+        with still_there("--since"):
             past.tables.pin_at(table, version)
-        except HistoryGoneError as error:
-            raise HistoryGoneError(
-                error.message,
-                code="version_gone",
-                hint="ask since a version whose files and log are still there",
-            ) from error
     prepared_then = prepare(past, spec)
-    before, after = _by_engine(past, prepared_then), _by_engine(desk, prepared)
+    with still_there("--since"):
+        before = _by_engine(past, prepared_then)
+    after = _by_engine(desk, prepared)
     _check_same_columns(spec, before, after)
     changes = changes_between(before, after, desk.session_zone)
     versions = desk.tables.versions_of(prepared.tables)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from reprlib import repr as shortened
 
 from impctl.aliases import TableName, TableVersion
-from impctl.errors import UsageError
+from impctl.errors import HistoryGoneError, UsageError
 from impctl.plan.names import TableNames
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
@@ -22,6 +23,18 @@ AtVersions = Sequence[str] | int | Mapping[str, int]
 """Texts VERSION or TABLE=VERSION, or a version, or versions by table."""
 
 _VERSION = re.compile(r"[0-9]{1,18}")
+
+
+@contextmanager
+def still_there(option: str = "--at") -> Iterator[None]:
+    """What reads an older version asked for, whose log or files may be gone: as `version_gone` or
+    `data_files_gone`, and to capture now, as is advised of a stored version, brings none back."""
+    try:
+        yield
+    except HistoryGoneError as error:
+        code = "version_gone" if option == "--since" else "data_files_gone"
+        hint = f"`{option}` takes versions whose log and files are still there"
+        raise HistoryGoneError(error.message, code=code, hint=hint) from error
 
 
 def versions_at(

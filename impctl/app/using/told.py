@@ -7,10 +7,12 @@ Out of scope: kept rows of which nothing moved (`app.using.at_once`), where the 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import QueryResult
 from impctl.app.using.answering import Answered, answered
-from impctl.app.using.older_versions import AtVersions
+from impctl.app.using.older_versions import AtVersions, still_there
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
@@ -37,7 +39,8 @@ def told(
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
             raise found.refusal
         return _as_it_stands(desk, found), found.warnings
-    got = answered(desk, found, use, by, where)
+    with nullcontext() if at is None else still_there():
+        got = answered(desk, found, use, by, where)
     if got.read is None:
         desk.count_answer(got.found.prepared.spec.name)
     else:
