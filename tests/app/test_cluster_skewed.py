@@ -212,4 +212,4 @@ def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     assert cli.good("cluster").results[0]["action"] == "none"
     assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
     [after] = cli.good("rewrite", "--query", "q").results
-    assert after["files_kept"] * 3 < after["files_total"]
+    assert after["files_kept"] < after["files_total"] * 0.6, "half of the rows are of user 7"
