@@ -25,6 +25,7 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.past_runs import VERIFIED, VERIFY
 from impctl.app.results.results import Failure, Outcome, RowValue, VerifyResult
+from impctl.app.results.unsketched import ASKED_FOR_NONE
 from impctl.app.using.answers import Answer, answer, answer_of
 from impctl.app.using.kept_answer import kept_answer
 from impctl.app.using.same_rows import same_rows
@@ -51,7 +52,16 @@ def verify(
             verified = _verified(desk, spec, results)
             found += verified
             warnings += _recorded(desk, spec, verified, at, watch.ms)
+    warnings += _left_out(desk, queries)
     return Outcome(tuple(found), tuple(warnings), tuple(failures))
+
+
+def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
+    """That some have no sketch to look at, and are not among the results."""
+    names = [f"`{spec.name}`" for spec in desk.queries(queries) if not spec.is_sketched]
+    verb = "is" if len(names) == 1 else "are"
+    listed = ", ".join(names)
+    return [f"{listed} {verb} not verified: {ASKED_FOR_NONE}"] if names else []
 
 
 def _recorded(

@@ -223,3 +223,11 @@ def test_answers_without_a_sketch_are_the_querys_own(cli: Cli) -> None:
     assert unread["action"] == "no_sketch"
     (total,) = cli.good("query", "--query", "total").results
     assert sorted(total["rows"]) == [[0, 45], [3, 45]]
+
+
+def test_verify_says_what_it_left_out(cli: Cli) -> None:
+    cli.good("capture", "--query", "good")
+    ran = cli.good("verify", "--query", "whole")
+    assert ran.results == []
+    [warning] = ran.document["warnings"]
+    assert warning == "`whole` is not verified: the workload file says `sketch: none`"
