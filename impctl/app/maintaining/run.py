@@ -46,6 +46,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.stopwatch import Stopwatch
+from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.change.changes import no_changes
 
@@ -267,12 +268,14 @@ class StaleRun:
             reason=reason,
             tell=None if told is None else told.tell,
         )
-        if trouble is not None and trouble.code != "not_incremental":
-            name = task.spec.name
-            self.warnings.append(f"query `{name}` was recaptured: {named_before(name, reason)}")
-        results = recapture_results(task.stored, captured, stage, watch.ms)
         stored = self.store.load(task.spec.name)
         assert stored is not None
+        lost = _lost(task.stored, stored)
+        if lost or (trouble is not None and trouble.code != "not_incremental"):
+            name = task.spec.name
+            why = named_before(name, reason)
+            self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
+        results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 
     def _recapture_told(self, task: Task, prepared: PreparedQuery) -> ToldRecapture | None:
@@ -287,3 +290,13 @@ class StaleRun:
         lead = lead_of(stored, versions, prepared.moments)
         written = self._written.setdefault(task.spec.name, [])
         return ToldRecapture(self._files, self.desk.session_zone, before, lead, written)
+
+
+def _lost(before: StoredQuery, after: StoredQuery) -> str:
+    """Which sketches a recapture did not make again; empty for none."""
+    left = {(one.table, one.attribute) for one in after.sketches}
+    gone = [one for one in before.sketches if (one.table, one.attribute) not in left]
+    if not gone:
+        return ""
+    names = dict.fromkeys(f"`{one.table}.{one.attribute}`" for one in gone)
+    return f"; it has no sketch on {' and '.join(names)} any more"
