@@ -15,7 +15,7 @@ from itertools import combinations, product
 from sqlglot import exp
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, SqlType, other
+from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
 from impctl.expr.nodes import (
     ColumnRef,
     Expr,
@@ -150,11 +150,21 @@ def result_type(call: AggregateCall) -> SqlType | None:
         return sum_type(argument)
     if call.function == "avg":
         return average_type(argument)
-    if call.function == "median" and (argument.is_integral or argument.is_fractional):
+    if _is_middle(call) and (argument.is_integral or argument.is_fractional):
         return DOUBLE
     if call.function in _SAME_AS_ARGUMENT or call.function in ("min_by", "max_by"):
         return argument
     return None
+
+
+def _is_middle(call: AggregateCall) -> bool:
+    """Whether one value in the middle is asked for; percentiles of a list of shares are a list."""
+    if call.function != "percentile" or len(call.arguments) < 2:
+        return call.function == "median"
+    share = known_type(call.arguments[1])
+    if share is None:
+        return False
+    return share.kind is Kind.DECIMAL or share.is_fractional or share.is_integral
 
 
 def call_is_nullable(call: AggregateCall) -> bool:

@@ -23,7 +23,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Project, Select
+from impctl.plan.nodes import Aggregate, Project, Select
 from impctl.plan.render_expr import expr_text
 from tests.plan.catalogs import plan_of, text_of
 
@@ -194,6 +194,22 @@ def test_every_part_keeps_its_place() -> None:
 )
 def test_types_of_outputs(written: str, expected: SqlType) -> None:
     assert type_of(column(written)) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "is_known"),
+    [
+        ("median(price)", True),
+        ("percentile(price, 0.5)", True),
+        ("percentile(price, 1)", True),
+        ("percentile(price, array(0.5, 0.9))", False),
+    ],
+)
+def test_types_of_what_lies_in_the_middle(written: str, is_known: bool) -> None:
+    root = plan_of(f"SELECT {written} AS x FROM sales")
+    assert isinstance(root, Aggregate)
+    (output,) = root.aggregates
+    assert (output.attribute.type == DOUBLE) is is_known
 
 
 @pytest.mark.parametrize(
