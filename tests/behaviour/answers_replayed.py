@@ -78,7 +78,7 @@ class Replay:
 
     def __init__(self, source: Path, folder: Path, spark: Any, seed: int, few: int = _FEW) -> None:
         self.tally = ReplayTally()
-        self.file = _keeping(source, folder)
+        self.file = copy_with(source, folder, "answer: true")
         self._store = folder / "store"
         self._spark = spark
         self._sessions = SessionBeside(spark)
@@ -190,14 +190,25 @@ class Replay:
         tally.rows[str(by)] += bool(len(wanted))
 
 
-def _keeping(source: Path, folder: Path) -> Path:
-    """A copy of the workload file beside it whose queries keep their answers."""
+def copy_with(source: Path, folder: Path, default: str | None) -> Path:
+    """A copy of the workload file beside it, with a default for its queries."""
     folder.mkdir(parents=True, exist_ok=True)
     text = source.read_text(encoding="utf-8")
-    assert "\nqueries:\n" in text
+    if default is not None:
+        assert "\nqueries:\n" in text
+        assert "\ndefaults:" not in text
+        text = text.replace("\nqueries:\n", f"\ndefaults: {{{default}}}\nqueries:\n", 1)
     copy = source.with_name(f".{source.stem}-{folder.name}.yaml")
-    copy.write_text(text.replace("\nqueries:\n", "\ndefaults: {answer: true}\nqueries:\n", 1))
+    copy.write_text(text, encoding="utf-8")
     return copy
+
+
+def spark_by_hand() -> Any:
+    """The session of a replay that is run from the command line."""
+    from impctl.spark.session import SparkSettings, open_session
+
+    conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
+    return open_session(SparkSettings("local[2]", conf))
 
 
 def differ(prepared: PreparedQuery, found: pa.Table, wanted: pa.Table) -> str:
@@ -283,12 +294,14 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    from impctl.spark.session import SparkSettings, open_session
-
-    conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
-    spark = open_session(SparkSettings("local[2]", conf))
     tally = replayed(
-        asked.workload, asked.folder, spark, asked.batches, asked.every, asked.seed, _printed
+        asked.workload,
+        asked.folder,
+        spark_by_hand(),
+        asked.batches,
+        asked.every,
+        asked.seed,
+        _printed,
     )
     sys.exit(bool(tally.wrong))
 

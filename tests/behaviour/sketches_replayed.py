@@ -33,6 +33,7 @@ from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.workload.models import Policy
+from tests.behaviour.answers_replayed import copy_with, spark_by_hand
 from tests.behaviour.random_batches import RandomBatches
 
 RESTART = 10
@@ -158,14 +159,7 @@ def replayed(
     tell: Callable[[SketchTally], None] = lambda _: None,
 ) -> SketchTally:
     """So many batches, verified after every few and at the end; `tell` hears of each time."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = source.with_name(f".{source.stem}-{folder.name}.yaml")
-    text = source.read_text(encoding="utf-8")
-    if join is not None:
-        assert "\nqueries:\n" in text
-        assert "\ndefaults:" not in text
-        text = text.replace("\nqueries:\n", f"\ndefaults: {{join: {join}}}\nqueries:\n", 1)
-    file.write_text(text, encoding="utf-8")
+    file = copy_with(source, folder, None if join is None else f"join: {join}")
     try:
         replay = SketchReplay(file, folder, spark, seed=seed, few=few)
         replay.captured()
@@ -188,14 +182,10 @@ def main() -> None:
     parser.add_argument("--join", default=None)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
-    from impctl.spark.session import SparkSettings, open_session
-
-    conf = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
-    spark = open_session(SparkSettings("local[2]", conf))
     tally = replayed(
         asked.workload,
         asked.folder,
-        spark,
+        spark_by_hand(),
         asked.batches,
         asked.every,
         join=asked.join,

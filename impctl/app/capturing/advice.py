@@ -102,8 +102,15 @@ def _order_fix(
     forecast = forecasts.of(sketch.table)
     if forecast is None:
         return "try another attribute"
+    by = ", ".join(f"`{name}`" for name in forecast.columns)
+    expected = None if forecast.obstacle else _helped(forecast, query, sketch)
+    if expected is not None:
+        return (
+            f"`impctl cluster` would put the table's files in the order of {by}, which leaves "
+            f"about {expected.bytes_expected / max(total, 1):.1%} of them to read"
+        )
     alone = forecasts.alone(query, sketch)
-    if alone is not None and (forecast.obstacle or not _helped(forecast, query, sketch)):
+    if alone is not None:
         return (
             f"an order for all sketches of the table is no help; `impctl cluster --table "
             f"{sketch.table} --by {sketch.attribute}`, for this one alone, would leave about "
@@ -111,15 +118,7 @@ def _order_fix(
         )
     if forecast.obstacle:
         return f"clustering the table would not help: {forecast.obstacle}"
-    expected = _helped(forecast, query, sketch)
-    by = ", ".join(f"`{name}`" for name in forecast.columns)
-    if expected is None:
-        return f"try another attribute: the order that helps other sketches, by {by}, is no help"
-    after = expected.bytes_expected / max(total, 1)
-    return (
-        f"`impctl cluster` would put the table's files in the order of {by}, which leaves about "
-        f"{after:.1%} of them to read"
-    )
+    return f"try another attribute: the order that helps other sketches, by {by}, is no help"
 
 
 def _helped(
