@@ -168,6 +168,16 @@ CASES = {
     "UNION ALL SELECT t.b FROM t WHERE t.c > 0",
     "distinct": "SELECT DISTINCT b FROM (SELECT r.b, r.c FROM r JOIN s ON r.a = s.a "
     "GROUP BY r.b, r.c HAVING COUNT(*) > 1)",
+    "distinct values": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING COUNT(DISTINCT r.c) > 1 AND SUM(s.c) > 0 OR SUM(DISTINCT r.i) = 3",
+    "distinct of a group": "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a "
+    "HAVING COUNT(DISTINCT r.a) = 1 AND SUM(DISTINCT s.a) > 0",
+    "distinct of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
+    "HAVING COUNT(DISTINCT r.c) FILTER (WHERE r.b > 0) < 2",
+    "distinct beside none": "SELECT r.b FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a) "
+    "GROUP BY r.b HAVING SUM(DISTINCT r.c + 1) <> 3 OR COUNT(DISTINCT 1) > 1",
+    "distinct beside padding": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING COUNT(DISTINCT r.c) > 1 OR COUNT(s.c) > 3",
     "left": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b HAVING COUNT(s.c) < 3",
     "grouped relation": "SELECT r.b FROM r JOIN (SELECT a, MAX(c) AS c FROM s GROUP BY a) q "
     "ON r.a = q.a JOIN t ON t.b = r.b GROUP BY r.b HAVING SUM(q.c) > 2",
