@@ -195,6 +195,25 @@ def test_each_kind_of_block(name: str) -> None:
     assert seen["filled sketches"] > 0
 
 
+def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
+    """As many rows and tuples as before, but another sum, from step to step."""
+    sql = "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING SUM(DISTINCT r.c) = 2"
+    ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
+    root = core(sql)
+    assert "r#1" in {scan.access for scan in scans_of(root)}
+    session = MaintainedQuery(compile_plan(root, ranges, {}, barriers=(), trees={}))
+    nothing: Row = dict.fromkeys(column.name for column in CATALOG["r"])
+
+    def row(value: int) -> Row:
+        return {**nothing, "a": 1, "b": 1, "c": value}
+
+    session.load([("r", table_of([row(1)])), ("s", table_of([row(1)]))])
+    for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
+        weights = np.array([-1, 1], dtype=np.int64)
+        session.step({"r": TableChange(table_of([row(old), row(new)]), weights)})
+        assert bool(session.fragments()["r#1"].ids) == is_there, (old, new)
+
+
 def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
     root = core("SELECT a FROM r WHERE b > 1 GROUP BY a HAVING COUNT(*) > 2")
     partitions = partitions_of(Random(1), root)
