@@ -200,7 +200,8 @@ def _grown(
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
     nodes = _nodes(name, shape, prepared, sketched)
-    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses))
+    once = () if calls is None else _once(shape, calls, nodes[-1])
+    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once)
     shown = tuple(
         Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
         for at, node in enumerate(shape.nodes)
@@ -209,10 +210,21 @@ def _grown(
     return _Grown(tree, inputs, accesses, shown)
 
 
+def _once(
+    shape: TreeShape, calls: Calls, root: Node
+) -> tuple[tuple[AttributeId, AttributeId], ...]:
+    """The arguments of which every value counts once, each with the column that it is kept as."""
+    return tuple(
+        (name, root.kept_names[shape.root.kept.index(expr)])
+        for name, expr in calls.arguments
+        if name in calls.distinct
+    )
+
+
 def kept_calls(grouping: Aggregate) -> Calls:
     """The calls; BlockedError for one that the engine keeps in groupings over rows only."""
     calls = read_calls(grouping)
-    if calls.distinct or any(isinstance(one.accumulator, First) for one in calls.columns):
+    if any(isinstance(one.accumulator, First) for one in calls.columns):
         raise BlockedError("a join tree keeps no values of a group one by one", grouping.span)
     return calls
 
@@ -222,7 +234,8 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
     found: list[dict[AttributeId, Expr]] = [{} for _ in shape.nodes]
     if calls is not None:
         exprs = dict(calls.arguments)
-        placed: set[AttributeId] = set()
+        # What counts once is kept, not summed up.
+        placed = set(calls.distinct)
         for at, node in enumerate(shape.nodes):
             for call in node.arguments:
                 for name in _read_by(calls.columns[call]):

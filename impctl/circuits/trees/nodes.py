@@ -9,7 +9,7 @@ Out of scope: which tree it is (`circuits.trees.growing`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from impctl.circuits.trees.bags import Bags
 from impctl.circuits.trees.circles import circle_of
@@ -27,12 +27,14 @@ from impctl.values import dataclass
 class Branch:
     """A tree with its root last. `columns` are the places in what the root keeps of the columns
     asked for, `calls` the arguments of calls in terms of the nodes they are of, `merged` why
-    relations were merged."""
+    relations were merged; `once` are the places in what the root keeps of arguments of which every
+    value counts once, by their calls, where it has them."""
 
     nodes: tuple[ShapeNode, ...]
     columns: tuple[int, ...]
     calls: Calls
     merged: tuple[Merging, ...] = ()
+    once: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def nodes_of_layout(layout: Layout) -> Branch:
     calls = dict(layout.joins.asked.arguments)
     for branch in layout.branches.values():
         calls.update(branch.calls)
-    return Branch(tuple(found.nodes), found.columns, calls, layout.bags.reasons)
+    return Branch(tuple(found.nodes), found.columns, calls, layout.bags.reasons, found.once)
 
 
 class _Nodes:
@@ -86,6 +88,7 @@ class _Nodes:
         self.layout = layout
         self.nodes: list[ShapeNode] = []
         self.columns: tuple[int, ...] = ()
+        self.once: dict[int, int] = {}
         sets = layout.sets
         self._shared = {
             one for bag in sets for one in bag if sum(one in other for other in sets) > 1
@@ -111,12 +114,26 @@ class _Nodes:
             asked = layout.joins.asked.columns
             self.columns = tuple(kept.place_of(column) for column in asked)
             key = tuple(dict.fromkeys(self.columns))
+            self.once = self._once(bag, kept)
         shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
         at = len(self.nodes)
         for place, above in hung:
             self.nodes[place] = replace(self.nodes[place], parent=at, parent_key=above)
         self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
         return at, kept
+
+    def _once(self, bag: int, kept: Kept) -> dict[int, int]:
+        """The places of arguments whose values count once, of those that the root has."""
+        found, joins = {}, self.layout.joins
+        members = self.layout.members_of(bag)
+        for call, expr in joins.asked.counted_once.items() if members else ():
+            one = next((one for one in joins.classes if one.has(expr)), None)
+            own = () if one is None else one.members_in(members)
+            if joins.relations.owners_of(expr) <= members:
+                found[call] = kept.place_of(expr)
+            elif own:
+                found[call] = kept.place_of(own[0])
+        return found
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
         layout = self.layout
@@ -132,11 +149,12 @@ class _Nodes:
     def _arguments(self, bag: int) -> tuple[int, ...]:
         """The calls whose arguments are of this bag; constants are of the first relation's."""
         joins = self.layout.joins
-        below = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
+        elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
+        elsewhere |= joins.asked.once
         found = []
         for at, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
-            if parts and at not in below and self.layout.place_of(min(owners or {0})) == bag:
+            if parts and at not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
                 found.append(at)
         return tuple(found)
 

@@ -132,12 +132,16 @@ def _one_bag(merging: Merging | None) -> NoTree:
 def _asked(grouping: Aggregate) -> Asked | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
+    once = set()
     for at, output in enumerate(grouping.aggregates):
         try:
-            calls[at] = plain_call(output.call).arguments
+            call = plain_call(output.call)
+            calls[at] = call.arguments
+            if call.distinct:
+                once.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    return Asked(tuple(key.expr for key in grouping.keys), calls)
+    return Asked(tuple(key.expr for key in grouping.keys), calls, once=frozenset(once))
 
 
 def _not_joined(plan: Plan) -> NoTree:
@@ -161,11 +165,12 @@ def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
     for at, output in enumerate(grouping.aggregates):
         plain = plain_call(output.call)
         is_sum = plain.function in _SUMS and not plain.distinct
-        if not is_sum and at not in root.arguments:
+        if not is_sum and at not in (found.once if plain.distinct else root.arguments):
             name = output.call.function.upper()
             text = f"{name} can only be told of columns of the relation that has the group columns"
             return NoTree(Reason.CALL, text, output.call.span)
-        call = AggregateCall(plain.function, found.calls[at], plain.distinct, span=plain.span)
+        kept = (root.kept[found.once[at]],) if plain.distinct else found.calls[at]
+        call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(
         ComputedColumn(key.attribute, root.kept[place])

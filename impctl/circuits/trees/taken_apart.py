@@ -33,11 +33,12 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is asked of joined rows: columns that one bag has to have, arguments of calls, and
-    columns that any bag may have."""
+    columns that any bag may have. `once` are the calls of which every value counts once."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
     shown: Shown = ()
+    once: frozenset[int] = frozenset()
 
     @property
     def arguments(self) -> Calls:
@@ -50,7 +51,13 @@ class Asked:
             for at, parts in self.arguments.items()
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
-        return Asked(tuple(relations.resolved(column) for column in self.columns), calls, shown)
+        columns = tuple(relations.resolved(column) for column in self.columns)
+        return Asked(columns, calls, shown, self.once)
+
+    @property
+    def counted_once(self) -> Mapping[int, Expr]:
+        """The argument of each call of which every value counts once."""
+        return {at: self.arguments[at][0] for at in sorted(self.once)}
 
 
 @dataclass(frozen=True, slots=True)

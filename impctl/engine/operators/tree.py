@@ -107,7 +107,7 @@ class Tree(Operator):
         """The one row that there is over empty input without group columns."""
         if self.tree.mode is Mode.BITS or not self._root.is_global:
             return None
-        state = zeros(self._root.parts, 1)
+        state = zeros(self._root.key_parts, 1)
         state[NUMBER] = np.full(1, GLOBAL, dtype=np.int64)
         return self._batch([], state, np.ones(1, dtype=np.int64))
 

@@ -73,8 +73,10 @@ def add_to_keys(
     _number(node, old, new)
     for extreme, counts in node.best.items():
         new[extreme.name] = _best(extreme, counts, values, new[NUMBER], grouping)
-    clear_empty(new, node.parts)
-    differs = changed(node.parts, new, old)
+    for column in node.once:
+        column.add(new, old, tuples, values.came(), grouping, new[NUMBER])
+    clear_empty(new, node.key_parts)
+    differs = changed(node.key_parts, new, old)
     if node.is_root:
         new[HELD] = old[HELD] + grouping.sums(came)
         differs |= new[HELD] != old[HELD]
@@ -137,7 +139,7 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
     if node.is_bits:
         crossed: Bools = state.came() != 0
         return crossed
-    return changed(node.parts, state.new, state.old)
+    return changed(node.key_parts, state.new, state.old)
 
 
 def _number(node: NodeState, old: Values, new: Values) -> None:

@@ -11,6 +11,8 @@ State, all of it in runs that checkpoints know (`name` is the tree's and the nod
 - `name.fragments<i>`: rows by (tuple's number, fragment) of the i-th access, unless a column tells;
 - `name.best<slot>`: how many alive tuples of a key have which best, per MIN or MAX below, and at
   the argument's node `name.own<slot>`: the rows of a tuple by rank;
+- `name.distinct<i>`: at the root, how many alive tuples of a group have which value of an
+  argument that DISTINCT counts once (see `engine.trees.once`);
 - `name.live`: how many live tuples of the parent want a key (surviving rows, at the root). It is
   apart from `keys` because another operator writes it.
 
@@ -41,6 +43,7 @@ from impctl.engine.fragment_counts import FragmentCounts, GroupSets
 from impctl.engine.operator import Keeper
 from impctl.engine.row_index import RowIndex
 from impctl.engine.trees.keyed import Columns, KeyedState, Tuples
+from impctl.engine.trees.once import once_columns
 from impctl.engine.trees.spec import NO_SLOTS, Edge, JoinTree, Mode
 from impctl.engine.trees.values import Part, product
 from impctl.values import dataclass
@@ -89,6 +92,7 @@ class NodeState:
         self.group = tree.group
         arguments = {name for name, _ in node.arguments}
         self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
+        self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
         self.seen: Seen | None = None
         self.next_tuple = self.next_key = 1
         self._make(f"{tree.name}.{node.name}")
@@ -146,9 +150,14 @@ class NodeState:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The slots that this node's keys have: its own, and those it sees below."""
+        """The slots that this node's tuples have: their own, and those seen below."""
         below = [part for at in range(len(self.children)) for part in self.seen_of(at)]
         return (*self.own_parts, *below)
+
+    @cached_property
+    def key_parts(self) -> tuple[Part, ...]:
+        """The slots that this node's keys have: also what is made of values that count once."""
+        return (*self.parts, *(part for column in self.once for part in column.parts))
 
     def seen_of(self, at: int) -> tuple[Part, ...]:
         """The slots that are seen of the i-th child."""
@@ -164,14 +173,14 @@ class NodeState:
         """State columns of a key and their NumPy types."""
         if self.is_flat:
             return self.own_columns
-        columns = _columns(self.parts, has_number=self.has_key_numbers)
+        columns = _columns(self.key_parts, has_number=self.has_key_numbers)
         return {**columns, HELD: np.int64} if self.is_root else columns
 
     @cached_property
     def is_told_by_key(self) -> bool:
         """Whether what a key comes to is what its one tuple does, found under the same code."""
         is_one = not self.is_flat and self.has_keys and self.node.key == self.order
-        return is_one and not self.best
+        return is_one and not self.best and not self.once
 
     @cached_property
     def has_tuple_numbers(self) -> bool:
@@ -190,6 +199,7 @@ class NodeState:
             held.append(self.keys.arrangement)
         held += [index for index in (*self.by, self.up) if index is not None]
         held += [counts.arrangement for counts in self.fragments if counts is not None]
+        held += [column.values.arrangement for column in self.once]
         return (*held, *self.own_best.values(), *self.best.values())
 
     @property

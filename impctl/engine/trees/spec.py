@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
-from impctl.engine.accumulators import Count
+from impctl.engine.accumulators import Count, ExactSum
 from impctl.engine.aggregate_column import AggregateColumn, parts_of
 from impctl.engine.extremes import Extreme, has_rank
 from impctl.engine.ordered_values import First
@@ -123,7 +123,9 @@ class JoinTree:
 
     `columns` are the outputs per group as `Aggregate` has them, beside the group columns under the
     names that the root keeps them by; empty in bits mode. `accesses` is how many sketched accesses
-    all nodes have together. `name` begins the names of all state.
+    all nodes have together. `name` begins the names of all state. `once` are arguments of which
+    every value of a group counts once (DISTINCT), each with the column that the root keeps it as:
+    they belong to no node's `arguments`.
     """
 
     name: str
@@ -131,6 +133,7 @@ class JoinTree:
     mode: Mode
     columns: tuple[AggregateColumn, ...] = ()
     accesses: int = 0
+    once: tuple[tuple[AttributeId, AttributeId], ...] = ()
 
     @property
     def root(self) -> Node:
@@ -222,8 +225,10 @@ def _problems_of_node(tree: JoinTree, at: int, node: Node) -> Iterator[str]:
 def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
     asked = {part.argument for part in parts_of(tree.columns)}
     known = [name for node in tree.nodes for name, _ in node.arguments]
+    known += [name for name, _ in tree.once]
     if asked != set(known) or len(known) != len(set(known)):
         yield "every argument belongs to one node"
+    yield from _problems_of_once(tree)
     if tree.mode is Mode.BITS and tree.columns:
         yield "bits have no columns"
     hidden = {link.child for n in tree.nodes for link in n.links if link.edge in NO_SLOTS}
@@ -241,6 +246,17 @@ def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
                 yield "an extreme has a rank"
             if (part.argument, part.slot) not in counted:
                 yield "an extreme stands beside the count of its argument"
+
+
+def _problems_of_once(tree: JoinTree) -> Iterator[str]:
+    root, once = tree.root, dict(tree.once)
+    if not set(once.values()) <= set(root.kept_names) - root.bitwise:
+        yield "the root does not keep a column whose values count once"
+    if once and root.is_virtual:
+        yield "a virtual root has no values that count once"
+    for part in parts_of(tree.columns):
+        if part.argument in once and not isinstance(part, Count | ExactSum):
+            yield "what counts once is counted or summed up exactly"
 
 
 NO_SLOTS = frozenset({Edge.SEMI, Edge.ANTI})

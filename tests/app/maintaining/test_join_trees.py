@@ -121,7 +121,7 @@ def test_what_has_no_tree_is_refused_with_its_place(cli: Cli) -> None:
 
 def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
     document = json.loads(cli.workload.read_text())
-    sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT r.b) > 1"
+    sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT s.b) > 1"
     one = {"sql": sql, "sketch": {"r": "id"}}
     document["queries"] = {"tree": {**one, "join": "tree"}, "index": {**one, "join": "index"}}
     cli.workload.write_text(json.dumps(document))
@@ -202,8 +202,8 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli) -> None:
 
 def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
     sql = (
-        "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) AS n FROM s JOIN r ON s.a = r.a "
-        "GROUP BY r.a HAVING SUM(s.b) > 40"
+        "SELECT r.a, SUM(s.b) AS t, COUNT(DISTINCT s.c) + COUNT(DISTINCT r.c) AS n "
+        "FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
     )
     with_answers(cli, counted=sql)
     (result,) = cli.good("explain", "--query", "counted_tree").results

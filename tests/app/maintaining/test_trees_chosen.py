@@ -191,7 +191,7 @@ def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
 def test_an_answer_goes_along_with_the_choice_or_decides_it(cli: Cli) -> None:
     document = json.loads(cli.workload.read_text())
     pairs = document["queries"]["pairs"]
-    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) AS n")
+    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n")
     document["queries"] = {
         "pairs": {**pairs, "answer": True},
         "keyed": {**pairs, "answer": True, "sql": counted},

@@ -106,7 +106,9 @@ def check(shape: TreeShape) -> None:
         placed = [at for node in shape.nodes for at in node.arguments]
         assert len(placed) == len(set(placed))
         calls = shape.aggregate.aggregates
-        assert set(placed) == {at for at, one in enumerate(calls) if one.call.arguments}
+        once = {at for at, one in enumerate(calls) if one.call.distinct}
+        assert set(placed) == {at for at, one in enumerate(calls) if one.call.arguments} - once
+        assert all(calls[at].call.arguments[0] in root.kept for at in once)
         for node in shape.nodes:
             if node.rows is not None:
                 own = {a.id for a in attributes_of(node.rows)}

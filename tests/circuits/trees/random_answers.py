@@ -90,6 +90,8 @@ class AnswerMaker(JoinMaker):
                 f"AVG({column})",
                 f"MAX({column})",
                 f"COUNT(DISTINCT {column})",
+                f"SUM(DISTINCT {column})",
+                f"COUNT(DISTINCT {self._other(names)})",
                 f"SUM({column}) FILTER (WHERE {column} >= 1)",
                 f"MIN({self.rng.choice(names)[1]}.name)",
                 f"SUM({self.rng.choice(names)[1]}.i * 0.5D)",

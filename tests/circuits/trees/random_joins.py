@@ -117,6 +117,8 @@ class JoinMaker:
             f"SUM({column} * {column})",
             f"SUM(COALESCE({column}, 1))",
             f"COUNT(DISTINCT {column})",
+            f"SUM(DISTINCT {column})",
+            f"COUNT(DISTINCT {column}) FILTER (WHERE {column} >= 1)",
             f"MAX({column})",
             "SUM(1)",
             f"SUM({column}) FILTER (WHERE {self._column(names)} >= 1)",

@@ -168,6 +168,16 @@ CASES = {
     "UNION ALL SELECT t.b FROM t WHERE t.c > 0",
     "distinct": "SELECT DISTINCT b FROM (SELECT r.b, r.c FROM r JOIN s ON r.a = s.a "
     "GROUP BY r.b, r.c HAVING COUNT(*) > 1)",
+    "distinct values": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING COUNT(DISTINCT r.c) > 1 AND SUM(s.c) > 0 OR SUM(DISTINCT r.i) = 3",
+    "distinct of a group": "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a "
+    "HAVING COUNT(DISTINCT r.a) = 1 AND SUM(DISTINCT s.a) > 0",
+    "distinct of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
+    "HAVING COUNT(DISTINCT r.c) FILTER (WHERE r.b > 0) < 2",
+    "distinct beside none": "SELECT r.b FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a) "
+    "GROUP BY r.b HAVING SUM(DISTINCT r.c + 1) <> 3 OR COUNT(DISTINCT 1) > 1",
+    "distinct beside padding": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING COUNT(DISTINCT r.c) > 1 OR COUNT(s.c) > 3",
     "left": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b HAVING COUNT(s.c) < 3",
     "grouped relation": "SELECT r.b FROM r JOIN (SELECT a, MAX(c) AS c FROM s GROUP BY a) q "
     "ON r.a = q.a JOIN t ON t.b = r.b GROUP BY r.b HAVING SUM(q.c) > 2",
@@ -183,6 +193,25 @@ def test_each_kind_of_block(name: str) -> None:
         follow(root, rng, seen, CASES[name])
     assert seen["trees"] == 12
     assert seen["filled sketches"] > 0
+
+
+def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
+    """As many rows and tuples as before, but another sum, from step to step."""
+    sql = "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING SUM(DISTINCT r.c) = 2"
+    ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
+    root = core(sql)
+    assert "r#1" in {scan.access for scan in scans_of(root)}
+    session = MaintainedQuery(compile_plan(root, ranges, {}, barriers=(), trees={}))
+    nothing: Row = dict.fromkeys(column.name for column in CATALOG["r"])
+
+    def row(value: int) -> Row:
+        return {**nothing, "a": 1, "b": 1, "c": value}
+
+    session.load([("r", table_of([row(1)])), ("s", table_of([row(1)]))])
+    for old, new, is_there in ((1, 2, True), (2, 3, False), (3, 2, True)):
+        weights = np.array([-1, 1], dtype=np.int64)
+        session.step({"r": TableChange(table_of([row(old), row(new)]), weights)})
+        assert bool(session.fragments()["r#1"].ids) == is_there, (old, new)
 
 
 def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:

@@ -197,7 +197,19 @@ CASES = [
     ),
     (
         "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING COUNT(DISTINCT r.c) > 1",
+        "ring r{a,d,c}(s{a} on a)",
+    ),
+    (
+        "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING SUM(DISTINCT s.c) > 1",
+        "ring s{a,c}(r{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING COUNT(DISTINCT s.a) > 1",
         "ring r{a,d}(s{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.d HAVING COUNT(DISTINCT s.c) > 1",
+        "call: COUNT(DISTINCT s.c)",
     ),
     (
         "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MEDIAN(s.c) > 1",

@@ -95,3 +95,23 @@ def test_a_call_that_a_tree_cannot_keep_is_refused_by_name(
     with pytest.raises(UnsupportedError, match=name) as error:
         Tree(tree)
     assert error.value.code == "no_join_tree"
+
+
+ONCE = replace(
+    GOOD,
+    nodes=(replace(LEAF, arguments=()), ROOT),
+    once=(("x", "r.a"),),
+)
+
+
+def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
+    assert [column.kept for column in Tree(ONCE).nodes[-1].once] == ["r.a"]
+    with pytest.raises(InvariantError, match="does not keep a column whose values count once"):
+        Tree(replace(ONCE, once=(("x", "s.a"),)))
+    with pytest.raises(InvariantError, match="a virtual root has no values that count once"):
+        Tree(replace(ONCE, nodes=(replace(LEAF, arguments=()), replace(ROOT, input=None))))
+    with pytest.raises(InvariantError, match="every argument belongs to one node"):
+        Tree(replace(GOOD, once=(("x", "r.a"),)))
+    spread = AggregateColumn("y", LONG, Extreme("x", 0, False), X)
+    with pytest.raises(InvariantError, match="is counted or summed up exactly"):
+        Tree(replace(ONCE, columns=(SUM, spread)))
