@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=200)
     parser.add_argument("--every", type=int, default=40)
     parser.add_argument("--join", default=None)
+    parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     tally = replayed(
@@ -190,6 +191,7 @@ def main() -> None:
         asked.every,
         join=asked.join,
         seed=asked.seed,
+        few=asked.few,
         tell=_printed,
     )
     sys.exit(bool(tally.wrong))
