@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from impctl.aliases import QueryName
+from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError
 from impctl.store.collect import KEPT_VERSIONS
 from impctl.store.faults import translated
@@ -75,7 +76,9 @@ def check_store(store: StoreReader) -> Checked:
         try:
             store.load(name)
             store.history(name, 1)
-            store.load_runs(name)
+            for runs in store.load_runs(name).values():
+                for _, stored in runs:
+                    whole_table(stored)
         except ImpctlError as error:
             damaged.append((name, error))
     return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS)

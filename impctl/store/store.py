@@ -19,6 +19,7 @@ from typing import Self
 import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError, StorageError
 from impctl.store import commits, costs, history, kept, queries, states
 from impctl.store.catalog import (
@@ -216,16 +217,16 @@ class Store:
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, pa.Table]]]:
+    ) -> dict[str, list[tuple[int, StoredTable]]]:
         """The state of the query: per arrangement its runs, ascending by sequence.
 
-        Of arrangements only those with names of that `beginning`. Everything read is verified
-        first; StateCorruptError where anything is missing or altered.
+        Of arrangements only those with names of that `beginning`. StateCorruptError where anything
+        is missing or altered: now, or when the page is used that holds it (`data.pages`).
         """
         for attempt in range(_READ_ATTEMPTS):
             generation, found = self._stored_runs(query)
             try:
-                tables: list[Run] = [
+                tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
                     for run in found
                     if run.arrangement.startswith(beginning)
