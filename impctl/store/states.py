@@ -191,7 +191,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
     place = layout.catalog if run.file is None else layout.run_file(run.file)
 
     def corrupt(what: str) -> StateCorruptError:
-        return _corrupt(run, query, place, what)
+        return corrupt_run(run, query, place, what)
 
     content = _content(run, place, corrupt)
     if run.sums is None or run.rows == 0:
@@ -330,7 +330,8 @@ def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
     return pa.memory_map(str(path)).read_buffer(length)
 
 
-def _corrupt(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+    """The error of a run that is not as it was written."""
     return StateCorruptError(
         f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
         hint=f"run `impctl capture` for `{query}` again",

@@ -37,6 +37,10 @@ DEFAULT_LARGE_CHANGE = 512
 ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
 
 
+DEFAULT_SCRUB = 64
+"""Megabytes of state that a run looks at although nothing used them for a day."""
+
+
 DEFAULT_INTERVAL = 5.0
 """Seconds between two looks at the tables, for `maintain --follow`."""
 
@@ -58,6 +62,7 @@ class Settings:
     dry_run: bool = False
     imbalance: float | None = None
     large_change: int | None = None
+    scrub: int | None = None
     memory: int | None = None
     """Bytes that the engine may take to answer a query; None: half of the machine's."""
     shared_store: bool = False
@@ -127,6 +132,11 @@ def imbalance_of(settings: Settings) -> float:
 def large_change_of(settings: Settings) -> int:
     """Megabytes of changed files from which on Spark groups a change first."""
     return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
+
+
+def scrub_of(settings: Settings) -> int:
+    """Bytes of state to look at that nothing uses."""
+    return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

@@ -9,4 +9,9 @@ Out of scope: reading and writing rows (`store.states`).
 
 from __future__ import annotations
 
-STATEMENTS: tuple[str, ...] = ("ALTER TABLE run ADD COLUMN sums BLOB",)
+STATEMENTS: tuple[str, ...] = (
+    "ALTER TABLE run ADD COLUMN sums BLOB",
+    # When a file was looked at last, and how far since. Nothing rests on it, so it has no seal.
+    """CREATE TABLE scrub (
+        file TEXT PRIMARY KEY, at REAL NOT NULL, page INTEGER NOT NULL) WITHOUT ROWID""",
+)
