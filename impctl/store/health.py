@@ -47,6 +47,7 @@ class Checked:
     damaged: tuple[tuple[QueryName, ImpctlError], ...]
     leftovers: Collected
     kept: int
+    with_state: bool
 
 
 def folder_of(path: Path) -> Folder:
@@ -68,8 +69,11 @@ def lock_owner(path: Path) -> Owner | None:
     return noted_owner(Layout(path))
 
 
-def check_store(store: StoreReader) -> Checked:
-    """Every query's rows and state files against their checksums; ImpctlError for the catalog's."""
+def check_store(store: StoreReader, *, with_state: bool) -> Checked:
+    """Every query's rows and state files against their checksums; ImpctlError for the catalog's.
+
+    Without `with_state` of files only what tells where their columns lie.
+    """
     names = store.queries()
     damaged = []
     for name in names:
@@ -77,11 +81,11 @@ def check_store(store: StoreReader) -> Checked:
             store.load(name)
             store.history(name, 1)
             for runs in store.load_runs(name).values():
-                for _, stored in runs:
+                for _, stored in runs if with_state else ():
                     whole_table(stored)
         except ImpctlError as error:
             damaged.append((name, error))
-    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS)
+    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
 
 
 def _files(path: Path) -> Iterator[Path]:

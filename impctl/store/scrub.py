@@ -181,8 +181,9 @@ def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
     """The bytes of a file, none of them kept."""
     descriptor = os.open(place, os.O_RDONLY | CAREFUL)
     try:
+        os.lseek(descriptor, first, os.SEEK_SET)
         while first < last:
-            part = os.pread(descriptor, min(_CHUNK, last - first), first)
+            part = os.read(descriptor, min(_CHUNK, last - first))
             if not part:
                 return
             first += len(part)

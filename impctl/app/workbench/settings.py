@@ -151,12 +151,14 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
 class DoctorRequest:
     """What `doctor` is to look at; without `settings` only at what impctl runs on.
 
-    `every` is the time between two runs of `maintain`; `spark` starts a session.
+    `every` is the time between two runs of `maintain`; `spark` starts a session; without `state`
+    of files of state only the heads are read.
     """
 
     settings: Settings | None = None
     every: str | None = None
     spark: bool = False
+    state: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,9 +169,7 @@ def maintain(
 ) -> Job:
     """Bring each sketch up to the current table versions.
 
-    From the change alone, without Spark, wherever that is possible; else as the policy says.
-    With --changes each step leaves a file of the rows of a kept answer that came and went. With
-    --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
+    From the change alone where that is possible, else as the policy says; --follow until SIGTERM.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
