@@ -190,6 +190,8 @@ CASES = {
     "distinct beside padding": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b "
     "HAVING COUNT(DISTINCT r.c) > 1 OR COUNT(s.c) > 3",
     "text": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING MAX(r.name) < 'v'",
+    "value of a group": "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a "
+    "HAVING MAX_BY(r.a, s.a) <> 1",
     "text beside its count": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
     "HAVING MIN(r.name) = '' AND COUNT(r.name) > 1 OR SUM(s.c) > 9",
     "text of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
