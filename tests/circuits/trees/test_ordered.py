@@ -17,6 +17,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.trees.shape import TreeShape
 from impctl.data.schema import LONG
+from impctl.engine import firsts
 from impctl.engine.operators.tree import Tree
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
@@ -180,6 +181,21 @@ def test_too_many_that_tie_stop_the_step() -> None:
     assert session.fragments()["r#1"].ids
     with pytest.raises(NotExactError, match="More than 64 values"):
         session.step({"r": TableChange(table_of([row("", 64)]), np.ones(1, dtype=np.int64))})
+
+
+def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(firsts, "_MOST_ROWS", 1)
+    groups = [{**row("", value), "b": value} for value in range(4)]
+    session = MaintainedQuery(asked("MIN_BY(r.c, r.i) >= 0"))
+    session.load([("r", table_of(groups)), ("s", table_of([row(None)]))])
+    assert len(session.fragments()["r#1"].ids) == len(BOUNDARIES) + 1
+    # One more row for a group that ties, before and after.
+    tied = TableChange(table_of([{**row("", 7), "b": 1}]), np.ones(1, dtype=np.int64))
+    session.step({"r": tied})
+    with pytest.raises(NotExactError, match="combine to too many rows"):
+        session.step({"r": tied, "s": TableChange(table_of([row(None)]), tied.weights)})
 
 
 def names_of(condition: str) -> set[str]:
