@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.rivals.pairs import Pairs
 from tests.rivals.peer import Peer
-from tests.rivals.turns import Turns, compared, report, say
+from tests.rivals.turns import Compared, Turns, compared, report, say
 
 MISSING = (
     "Flink's jars or `javac` are not there: install `apache-flink-libraries` in an environment of "
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         return report(GOAL, cells)
 
 
-def _cell(partners: int, path: str, waits: int):  # type: ignore[no-untyped-def]
+def _cell(partners: int, path: str, waits: int) -> Compared:
     pairs = Pairs(_ROWS, partners)
     command = ["java", _HEAP, "-cp", path, "JoinsInFlink", pairs.sql, str(waits)]
     return compared(pairs, _TURNS, lambda _: Peer(command, {}), keeps=True)

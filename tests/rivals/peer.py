@@ -48,7 +48,11 @@ class Peer:
             text=True,
             env={**os.environ, **environment},
         )
-        self.facts: dict[str, Any] = self._heard()
+        try:
+            self.facts: dict[str, Any] = self._heard()
+        except PeerFailedError:
+            self.close()
+            raise
 
     def step(
         self, came: Mapping[str, pa.Table], went: Mapping[str, pa.Table], groups: Groups
@@ -91,9 +95,13 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End it, whatever it does."""
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _lines(sign: str, tables: Mapping[str, pa.Table]) -> Iterator[str]:

@@ -6,7 +6,7 @@ by the fastest pass that impctl has for that, which `verify` and `bench` take as
 the session is up and the pass has run once, unclocked. impctl's step is a call of `maintain` on an
 open workload with `join: tree`, from the tables' logs to the synced commit, and the same as
 `impctl maintain` from starting Python on.
-Ends with 1 where Java is missing or a sketch differs. Some twenty minutes, nearly all of it Spark's.
+Ends with 1 where Java is missing or a sketch differs. Most of its time is Spark's.
 """
 
 from __future__ import annotations
