@@ -11,10 +11,12 @@ Out of scope: what is asked beside (`recompute_in_duckdb`, `recapture_in_spark`)
 
 from __future__ import annotations
 
+import resource
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,10 +58,24 @@ store: .impctl
 
 @dataclass(frozen=True)
 class Wall:
-    """Milliseconds on the wall and of processor time of all threads of this process."""
+    """Milliseconds on the wall, and of processor time of all threads of the process."""
 
     wall_ms: float
     cpu_ms: float
+
+    @classmethod
+    def middle(cls, times: Sequence[Wall]) -> Wall:
+        """The medians."""
+        walls, cpus = ([getattr(one, name) for one in times] for name in ("wall_ms", "cpu_ms"))
+        return cls(statistics.median(walls), statistics.median(cpus))
+
+    def text(self) -> str:
+        return f"wall {self.wall_ms:,.1f} ms, processor {self.cpu_ms:,.1f} ms"
+
+    def times(self, other: Wall) -> str:
+        """How many times as long as the other this takes."""
+        walls, cpus = self.wall_ms / other.wall_ms, self.cpu_ms / other.cpu_ms
+        return f"{walls:,.1f} times on the wall, {cpus:,.1f} by processor time"
 
 
 @contextmanager
@@ -172,12 +188,14 @@ class OnDisk:
         assert found is not None
         return {one.partition.table: frozenset(one.fragments) for one in found.sketches}
 
-    def afresh(self, verb: str) -> float:
-        """Milliseconds on the wall of `impctl VERB` in a process of its own, from start to end."""
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "impctl", verb, str(self.workload)]
+    def afresh(self) -> Wall:
+        """`impctl maintain` in a process of its own, from starting Python to its end."""
+        command = [sys.executable, "-m", "impctl", "maintain", str(self.workload)]
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
-        return (time.perf_counter() - began) * 1000.0
+        wall, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+        return Wall(wall * 1000.0, cpu * 1000.0)
 
 
 def maintained(opened: impctl.OpenWorkload, into: list[Wall]) -> float:

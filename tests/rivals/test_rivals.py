@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -16,7 +17,7 @@ from impctl.errors import StorageError
 from tests.rivals import joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb
 from tests.rivals.on_disk import OnDisk, Wall, maintained
 from tests.rivals.pairs import Pairs, Tree
-from tests.rivals.peer import Peer, PeerFailedError
+from tests.rivals.peer import Peer, PeerFailedError, Taken
 from tests.rivals.turns import Compared, DifferentAnswersError, Turns, compared, report
 
 RUN_BY_HAND = (joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb)
@@ -102,7 +103,21 @@ def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
 
 
 def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture[str]) -> None:
-    found = compared(SMALL, Turns(warm=1, timed=3, changed=50), lambda _: lazy(), keeps=True)
+    taken: list[int] = []
+
+    def slow_at_first(_: int) -> Peer:
+        peer = lazy()
+        usual = peer.step
+
+        def step(*changes: Any) -> Taken:
+            taken.append(1)
+            return Taken(9e9, 9e9) if len(taken) < 4 else usual(*changes)
+
+        peer.step = step  # type: ignore[method-assign]
+        return peer
+
+    found = compared(SMALL, Turns(warm=2, timed=3, changed=50), slow_at_first, keeps=True)
+    assert len(taken) == 1 + 2 + 3
     assert (found.rival_cpu_ms, found.rival_wall_ms, found.rest_ms) == (50.0, 100.0, 0.5)
     assert found.ratio == found.rival_cpu_ms / found.tree_ms
     assert "'lazy': '1'" in capsys.readouterr().out
@@ -118,7 +133,7 @@ def test_a_wrong_answer_of_either_ends_the_run(
     assert report(2.0, [("rival", rival, True)]) == 1
     assert "rival: 1 groups are wrong, as [(1, 2)]" in capsys.readouterr().out
 
-    monkeypatch.setattr(Tree, "is_right", lambda *_: False)
+    monkeypatch.setattr(Tree, "_kept", lambda *_: {})
     own = partial(compared, SMALL, few, lambda _: lazy(), keeps=True)
     with pytest.raises(DifferentAnswersError):
         own()
