@@ -111,13 +111,13 @@ def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture
 
         def step(*changes: Any) -> Taken:
             taken.append(1)
-            return Taken(9e9, 9e9) if len(taken) < 4 else usual(*changes)
+            return Taken(9e9, 9e9) if len(taken) < 6 else usual(*changes)
 
         peer.step = step  # type: ignore[method-assign]
         return peer
 
-    found = compared(SMALL, Turns(warm=2, timed=3, changed=50), slow_at_first, keeps=True)
-    assert len(taken) == 1 + 2 + 3
+    found = compared(SMALL, Turns(warm=4, timed=3, changed=50), slow_at_first, keeps=True)
+    assert len(taken) == 1 + 4 + 3
     assert (found.rival_cpu_ms, found.rival_wall_ms, found.rest_ms) == (50.0, 100.0, 0.5)
     assert found.ratio == found.rival_cpu_ms / found.tree_ms
     assert "'lazy': '1'" in capsys.readouterr().out
