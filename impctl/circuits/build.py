@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.answers import kept_rows
-from impctl.circuits.calls import Calls, read_calls
+from impctl.circuits.calls import Calls, read_calls, refuse_choice
 from impctl.circuits.first_rows import build_top, build_witness
 from impctl.circuits.flows import (
     BlockedError,
@@ -169,7 +169,7 @@ class Builder(Plumbing):
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         must_be_sure = must_be_sure or id(plan) == self._decided
-        planted = self._planted.get(id(plan))
+        planted = self._planted_for(plan, must_be_sure=must_be_sure)
         if planted is not None:
             return planted
         match plan:
@@ -201,6 +201,13 @@ class Builder(Plumbing):
                 raise BlockedError(f"{what} is not maintained by the engine", plan.span)
             case Window():
                 return build_window(self, plan)
+
+    def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
+        """What trees have for the node; as a grouping over rows it may leave no choice."""
+        planted = self._planted.get(id(plan))
+        if planted is not None and must_be_sure and isinstance(plan, Aggregate):
+            refuse_choice(plan, read_calls(plan).choice)
+        return planted
 
     def _scan(self, node: Scan) -> Flow:
         columns = []
@@ -236,10 +243,8 @@ class Builder(Plumbing):
         node, below = split.node, split.below
         buffer = self.buffered(below, is_grouped=bool(node.keys))
         calls = read_calls(node, buffer, below.approximate)
-        if calls.choice is not None and must_be_sure:
-            name = calls.choice.function.upper()
-            reason = f"{name} below another grouping or a LIMIT, where rows may tie"
-            raise BlockedError(reason, calls.choice.span or node.span)
+        if must_be_sure:
+            refuse_choice(node, calls.choice)
         parts = [column.accumulator for column in calls.columns]
         self.keeps_all |= any(isinstance(part, First) for part in parts)
         self.keeps_all |= buffer is None and any(isinstance(part, Extreme) for part in parts)

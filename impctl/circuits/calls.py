@@ -178,6 +178,22 @@ def plain_call(call: AggregateCall) -> AggregateCall:
     return AggregateCall(function, arguments, distinct=is_distinct, span=call.span)
 
 
+def is_ordered(call: AggregateCall) -> bool:
+    """Whether a plain call's value is found by an order of values: a `First`."""
+    if call.function in ("min", "max"):
+        kind = type_of(call.arguments[0])
+        return kind is not None and not has_rank(kind)
+    return call.function in _BY
+
+
+def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
+    """BlockedError where there may be several rows of a group, and something above counts rows."""
+    if choice is not None:
+        name = choice.function.upper()
+        reason = f"{name} below another grouping or a LIMIT, where rows may tie"
+        raise BlockedError(reason, choice.span or node.span)
+
+
 def _both(one: Expr | None, other: Expr) -> Expr:
     return other if one is None else And((one, other))
 

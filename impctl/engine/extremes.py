@@ -11,7 +11,8 @@ Out of scope: strings and decimals beyond 18 digits, which have no rank of 64 bi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from copy import copy
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -220,6 +221,12 @@ class OrderedCounts:
             limits,
             is_whole,
         )
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their values."""
+        found = copy(self)
+        found._log = self._log.as_it_stands()
+        return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

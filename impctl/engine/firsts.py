@@ -9,7 +9,8 @@ Out of scope: finding the values (`engine.ordered_values`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,12 +27,13 @@ from impctl.errors import NotExactError
 from impctl.values import dataclass
 
 _MOST_ROWS = 1_000_000
-"""Rows that the values of all changed groups may combine to."""
+"""Rows that the values of all changed groups may combine to, beyond one for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Values of changed groups: owner 0 to n-1 is a group's old row, n to 2n-1 its new one."""
+    """Values of groups, by the place of each one's owner. Of changed groups 0 to n-1 owns a group's
+    old row, n to 2n-1 its new one."""
 
     owners: Ints
     values: Vector | None
@@ -88,29 +90,40 @@ class Firsts:
         """Count a change of these groups in; the values before and after."""
         if not self._states:
             return {}
-        picked = {}
-        owners = groups[grouping.index()]
+        before = self.of(groups, old)
+        self.add(batch.columns, groups[grouping.index()], batch.weights)
+        return before_and_after(before, self.of(groups, new), len(groups))
+
+    def add(self, columns: Mapping[AttributeId, Vector], groups: Ints, weights: Ints) -> None:
+        """Count a change in, by the number of each row's group."""
         for first, state in self._states.items():
-            before = _first(state, groups, old[f"count{first.slot}"])
-            key, value = batch.columns[first.key], batch.columns[first.value]
-            state.add(owners, key, value, batch.weights)
-            after = _first(state, groups, new[f"count{first.slot}"])
-            parts = [found.values for found in (before, after) if found.values is not None]
-            rows = np.concatenate([before.owners, after.owners + len(groups)])
-            picked[first] = _Values(rows, concat(parts) if parts else None)
-        return picked
+            state.add(groups, columns[first.key], columns[first.value], weights)
+
+    def of(self, groups: Ints, counts: Mapping[str, Any]) -> Picked:
+        """The values of groups, by their numbers and their state."""
+        return {
+            first: _first(state, groups, counts[f"count{first.slot}"])
+            for first, state in self._states.items()
+        }
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        found = copy(self)
+        found._states = {first: state.as_it_stands() for first, state in self._states.items()}
+        return found
 
     def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:
         """The rows that exist with the values added, repeated where there are several."""
         length = len(batch)
         origin = np.arange(length) if exists is None else np.flatnonzero(exists)
+        fewest = len(origin)
         found: dict[AttributeId, Vector] = {}
         for name, kind, first in self._outputs:
             values = picked[first]
             sizes = np.bincount(values.owners, minlength=length).astype(np.int64)
             starts = np.cumsum(sizes) - sizes
             copies = np.maximum(sizes[origin], 1)
-            _refuse_many(int(copies.sum()))
+            _refuse_many(int(copies.sum()) - fewest)
             rows = np.repeat(np.arange(len(origin)), copies)
             within = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
             origin = origin[rows]
@@ -118,6 +131,17 @@ class Firsts:
             found[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
         whole = batch.take(origin)
         return Batch({**whole.columns, **found}, whole.weights, whole.tags)
+
+
+def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
+    """The values of so many groups, those of their old rows and then those of their new ones."""
+    picked = {}
+    for first, old in before.items():
+        new = after[first]
+        parts = [found.values for found in (old, new) if found.values is not None]
+        rows = np.concatenate([old.owners, new.owners + groups])
+        picked[first] = _Values(rows, concat(parts) if parts else None)
+    return picked
 
 
 def _first(state: OrderedValues, groups: Ints, counts: Ints) -> _Values:
@@ -131,8 +155,9 @@ def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType)
     if values is None or not len(values):
         return all_null(kind, len(places))
     taken = values.take(np.where(is_known, places, 0))
+    # Of an integral type another one may stand for it, with the same values.
     if bool(is_known.all()):
-        return taken
+        return Vector(kind, taken.values, taken.valid)
     return Vector(kind, taken.values, taken.validity() & is_known)
 
 

@@ -11,6 +11,9 @@ Out of scope: extremes of what has a rank of 64 bits (`engine.extremes`), which 
 
 from __future__ import annotations
 
+from copy import copy
+from typing import Self
+
 import numpy as np
 
 from impctl.aliases import AttributeId
@@ -111,6 +114,13 @@ class OrderedValues:
         best = np.minimum.reduceat(ranks, starts)
         least: Ints = alive[ranks == np.repeat(best, np.diff(starts, append=len(alive)))]
         return least
+
+    def as_it_stands(self) -> Self:
+        """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        found = copy(self)
+        found._rows = self._rows.as_it_stands()
+        found._counts = self._counts.as_it_stands()
+        return found
 
     @property
     def arrangements(self) -> tuple[RowIndex, OrderedCounts]:

@@ -153,6 +153,14 @@ def _trees(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     yield from _by_labels(cells, names, metrics)
 
 
+def _chosen(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case: both ways, and what taking the one that is taken costs."""
+    names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
+    yield [*names, "join tree", "index join", "times index", "regret"]
+    metrics = ("tree_ms", "index_ms", "index_ratio", "regret_share")
+    yield from _by_labels(cells, names, metrics)
+
+
 def _by_labels(
     cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[Sequence[str]]:
@@ -169,6 +177,7 @@ def _label(name: str, value: object) -> str:
 
 _BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
     "state_ms": _answers,
+    "regret_share": _chosen,
     "tree_ms": _trees,
     "maintain_ms": _changes,
     "capture_ms": _captures,

@@ -8,8 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import INTEGER, STRING, SqlType
-from impctl.data.vector import Ints, from_arrow
+from impctl.data.schema import INTEGER, LONG, STRING, SqlType
+from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.engine.accumulators import Count
+from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.batch import Batch
+from impctl.engine.firsts import Firsts
 from impctl.engine.ordered_values import First, OrderedValues
 from impctl.errors import CountBelowZeroError, NotExactError
 
@@ -75,3 +79,13 @@ def test_too_many_ties_and_what_was_never_there_are_errors() -> None:
     add(other, INTEGER, [(1, 3, 9)], -1)
     with pytest.raises(CountBelowZeroError):
         first(other, 1)
+
+
+def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -> None:
+    column = AggregateColumn("y", INTEGER, First("k", "v", 0, 1, False), Count("k", 0))
+    firsts = Firsts("f", [column], {"k": LONG, "v": LONG})
+    one = np.ones(1, dtype=np.int64)
+    firsts.add({"k": Vector(LONG, one), "v": Vector(LONG, one + 6)}, one, one)
+    picked = firsts.of(one, {"count0": one})
+    found = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
+    assert (found.type, found.values.tolist()) == (INTEGER, [7])

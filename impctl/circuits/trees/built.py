@@ -11,12 +11,11 @@ Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operator
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
 from impctl.circuits.flows import (
-    BlockedError,
     Column,
     Flow,
     check,
@@ -42,7 +41,7 @@ from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Aggregate, ComputedColumn, Plan, attributes_of
+from impctl.plan.nodes import ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
@@ -114,7 +113,7 @@ def _built(
     planted: Planted,
 ) -> Flow:
     """The fragments of a block. Planted is what decides on its groups, if anything does."""
-    calls = None if shape.aggregate is None else kept_calls(shape.aggregate)
+    calls = None if shape.aggregate is None else read_calls(shape.aggregate)
     grown = _grown(builder, shape, calls, sketched)
     if shape.joined is not None:
         return _with_rows(builder, block, shape.joined, grown, planted)
@@ -200,8 +199,9 @@ def _grown(
     accesses = tuple(access for flow in inputs for access in flow.accesses)
     columns = () if calls is None else calls.columns
     nodes = _nodes(name, shape, prepared, sketched)
-    once = () if calls is None else _once(shape, calls, nodes[-1])
-    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once)
+    once = () if calls is None else _kept(calls, calls.distinct, shape, nodes[-1])
+    ordered = () if calls is None else _kept(calls, calls.first_types, shape, nodes[-1])
+    tree = JoinTree(name, nodes, shape.mode, columns, len(accesses), once, ordered)
     shown = tuple(
         Shown(ref.id, known_type(ref.type, ref.span), at, nodes[at].kept_names[place])
         for at, node in enumerate(shape.nodes)
@@ -210,23 +210,15 @@ def _grown(
     return _Grown(tree, inputs, accesses, shown)
 
 
-def _once(
-    shape: TreeShape, calls: Calls, root: Node
+def _kept(
+    calls: Calls, asked: Collection[AttributeId], shape: TreeShape, root: Node
 ) -> tuple[tuple[AttributeId, AttributeId], ...]:
-    """The arguments of which every value counts once, each with the column that it is kept as."""
+    """Those of the arguments that are asked for, each with the column that the root keeps it as."""
     return tuple(
         (name, root.kept_names[shape.root.kept.index(expr)])
         for name, expr in calls.arguments
-        if name in calls.distinct
+        if name in asked
     )
-
-
-def kept_calls(grouping: Aggregate) -> Calls:
-    """The calls; BlockedError for one that the engine keeps in groupings over rows only."""
-    calls = read_calls(grouping)
-    if any(isinstance(one.accumulator, First) for one in calls.columns):
-        raise BlockedError("a join tree keeps no values of a group one by one", grouping.span)
-    return calls
 
 
 def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[AttributeId, Expr], ...]]:

@@ -48,8 +48,8 @@ def objection_to(joins: TakenApart) -> NoTree | None:
 def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branch:
     """The tree; of one node where all relations end up in one bag."""
     branches = {at: _other_side(joins, at, changed) for at in joins.edges}
-    # A virtual root has no values that could count once.
-    may_be_virtual = may_be_virtual and not joins.asked.once
+    # A virtual root has no values that could be told one by one.
+    may_be_virtual = may_be_virtual and not joins.asked.one_by_one
     bags, virtual, holders = _settled(joins, may_be_virtual=may_be_virtual)
     changes = [_changes(joins, bag, changed) for bag in bags.members]
     sets = bags.classes(joins.classes)
@@ -57,8 +57,9 @@ def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branc
         tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
     else:
         roots = [at for at in range(len(sets)) if all(at in found for found in holders)]
-        once = [_holders(joins, bags, expr) for expr in joins.asked.counted_once.values()]
-        roots = [at for at in roots if all(at in found for found in once)] or roots
+        read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
+        having = [_holders(joins, bags, expr) for expr in read]
+        roots = [at for at in roots if all(at in found for found in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
     return nodes_of_layout(Layout(joins, bags, virtual, tree, branches))
 

@@ -27,14 +27,14 @@ from impctl.values import dataclass
 class Branch:
     """A tree with its root last. `columns` are the places in what the root keeps of the columns
     asked for, `calls` the arguments of calls in terms of the nodes they are of, `merged` why
-    relations were merged; `once` are the places in what the root keeps of arguments of which every
-    value counts once, by their calls, where it has them."""
+    relations were merged; `one_by_one` are the places in what the root keeps of arguments whose
+    values are told one by one, by their calls, where it has them."""
 
     nodes: tuple[ShapeNode, ...]
     columns: tuple[int, ...]
     calls: Calls
     merged: tuple[Merging, ...] = ()
-    once: Mapping[int, int] = field(default_factory=dict)
+    one_by_one: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def nodes_of_layout(layout: Layout) -> Branch:
     calls = dict(layout.joins.asked.arguments)
     for branch in layout.branches.values():
         calls.update(branch.calls)
-    return Branch(tuple(found.nodes), found.columns, calls, layout.bags.reasons, found.once)
+    return Branch(tuple(found.nodes), found.columns, calls, layout.bags.reasons, found.one_by_one)
 
 
 class _Nodes:
@@ -88,7 +88,7 @@ class _Nodes:
         self.layout = layout
         self.nodes: list[ShapeNode] = []
         self.columns: tuple[int, ...] = ()
-        self.once: dict[int, int] = {}
+        self.one_by_one: dict[int, tuple[int, ...]] = {}
         sets = layout.sets
         self._shared = {
             one for bag in sets for one in bag if sum(one in other for other in sets) > 1
@@ -114,7 +114,7 @@ class _Nodes:
             asked = layout.joins.asked.columns
             self.columns = tuple(kept.place_of(column) for column in asked)
             key = tuple(dict.fromkeys(self.columns))
-            self.once = self._once(bag, kept)
+            self.one_by_one = self._one_by_one(bag, kept)
         shown = kept.shown(layout.joins.shown_by(layout.members_of(bag)))
         at = len(self.nodes)
         for place, above in hung:
@@ -122,18 +122,24 @@ class _Nodes:
         self.nodes.append(replace(self._node(bag, tuple(kept.exprs), key), shown=shown))
         return at, kept
 
-    def _once(self, bag: int, kept: Kept) -> dict[int, int]:
-        """The places of arguments whose values count once, of those that the root has."""
-        found, joins = {}, self.layout.joins
-        members = self.layout.members_of(bag)
-        for call, expr in joins.asked.counted_once.items() if members else ():
-            one = next((one for one in joins.classes if one.has(expr)), None)
-            own = () if one is None else one.members_in(members)
-            if joins.relations.owners_of(expr) <= members:
-                found[call] = kept.place_of(expr)
-            elif own:
-                found[call] = kept.place_of(own[0])
+    def _one_by_one(self, bag: int, kept: Kept) -> dict[int, tuple[int, ...]]:
+        """The places of arguments whose values are told one by one, of calls that the root has."""
+        joins, members = self.layout.joins, self.layout.members_of(bag)
+        found = {}
+        for call, parts in joins.asked.told_one_by_one.items() if members else ():
+            own = [self._own(part, members) for part in parts]
+            if all(part is not None for part in own):
+                found[call] = tuple(kept.place_of(part) for part in own if part is not None)
         return found
+
+    def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
+        """The column, or one that is equal, if these relations have one."""
+        joins = self.layout.joins
+        if joins.relations.owners_of(expr) <= members:
+            return expr
+        one = next((one for one in joins.classes if one.has(expr)), None)
+        equal = () if one is None else one.members_in(members)
+        return equal[0] if equal else None
 
     def _node(self, bag: int, kept: tuple[Expr, ...], key: tuple[int, ...]) -> ShapeNode:
         layout = self.layout
@@ -150,7 +156,7 @@ class _Nodes:
         """The calls whose arguments are of this bag; constants are of the first relation's."""
         joins = self.layout.joins
         elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
-        elsewhere |= joins.asked.once
+        elsewhere |= joins.asked.one_by_one
         found = []
         for at, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))

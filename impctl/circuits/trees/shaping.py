@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.circuits.calls import plain_call
-from impctl.circuits.flows import BlockedError
+from impctl.circuits.calls import is_ordered, plain_call, read_calls
+from impctl.circuits.flows import BlockedError, known_type
 from impctl.circuits.trees.blocks import Block, answered_blocks, block_of, branches_of
-from impctl.circuits.trees.built import PlannedBlock, kept_calls
+from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.growing import Changed, grown, objection_to
 from impctl.circuits.trees.joined_columns import joined_columns, shown_columns
 from impctl.circuits.trees.nodes import Branch
@@ -21,6 +21,7 @@ from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
 from impctl.circuits.trees.taken_apart import Asked, taken_apart
 from impctl.engine import spread
 from impctl.engine.trees.spec import Mode
+from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -80,10 +81,10 @@ def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> Plan
 
 
 def _is_told(shape: TreeShape) -> bool:
-    """Whether a tree keeps what its groups put out."""
+    """Whether the engine keeps what its groups put out."""
     try:
         if shape.aggregate is not None:
-            kept_calls(shape.aggregate)
+            read_calls(shape.aggregate)
     except BlockedError:
         return False
     return True
@@ -132,16 +133,17 @@ def _one_bag(merging: Merging | None) -> NoTree:
 def _asked(grouping: Aggregate) -> Asked | NoTree:
     """The group columns, and what calls read of one row."""
     calls = {}
-    once = set()
+    one_by_one = set()
     for at, output in enumerate(grouping.aggregates):
         try:
             call = plain_call(output.call)
             calls[at] = call.arguments
-            if call.distinct:
-                once.add(at)
+            if call.distinct or is_ordered(call):
+                one_by_one.add(at)
         except BlockedError as blocked:
             return NoTree(Reason.CALL, blocked.message, blocked.span)
-    return Asked(tuple(key.expr for key in grouping.keys), calls, once=frozenset(once))
+    keys = tuple(key.expr for key in grouping.keys)
+    return Asked(keys, calls, one_by_one=frozenset(one_by_one))
 
 
 def _not_joined(plan: Plan) -> NoTree:
@@ -164,12 +166,19 @@ def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
     outputs = []
     for at, output in enumerate(grouping.aggregates):
         plain = plain_call(output.call)
-        is_sum = plain.function in _SUMS and not plain.distinct
-        if not is_sum and at not in (found.once if plain.distinct else root.arguments):
+        is_one_by_one = plain.distinct or is_ordered(plain)
+        is_sum = plain.function in _SUMS and not is_one_by_one
+        if not is_sum and at not in (found.one_by_one if is_one_by_one else root.arguments):
             name = output.call.function.upper()
             text = f"{name} can only be told of columns of the relation that has the group columns"
             return NoTree(Reason.CALL, text, output.call.span)
-        kept = (root.kept[found.once[at]],) if plain.distinct else found.calls[at]
+        if is_ordered(plain) and known_type(type_of(plain.arguments[0]), plain.span).is_fractional:
+            # Values kept are those of GROUP BY.
+            text = f"{plain.function.upper()} of doubles may tell 0.0 from -0.0"
+            return NoTree(Reason.CALL, text, output.call.span)
+        kept = found.calls[at]
+        if is_one_by_one:
+            kept = tuple(root.kept[place] for place in found.one_by_one[at])
         call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(

@@ -33,12 +33,13 @@ Shown = tuple[tuple[ColumnRef, Expr], ...]
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What is asked of joined rows: columns that one bag has to have, arguments of calls, and
-    columns that any bag may have. `once` are the calls of which every value counts once."""
+    columns that any bag may have. `one_by_one` are the calls whose values are told one by one, of
+    columns that the root has to have: those that count once, and those that an order finds."""
 
     columns: tuple[Expr, ...] = ()
     calls: Calls | None = None
     shown: Shown = ()
-    once: frozenset[int] = frozenset()
+    one_by_one: frozenset[int] = frozenset()
 
     @property
     def arguments(self) -> Calls:
@@ -52,12 +53,12 @@ class Asked:
         }
         shown = tuple((ref, relations.resolved(expr)) for ref, expr in self.shown)
         columns = tuple(relations.resolved(column) for column in self.columns)
-        return Asked(columns, calls, shown, self.once)
+        return Asked(columns, calls, shown, self.one_by_one)
 
     @property
-    def counted_once(self) -> Mapping[int, Expr]:
-        """The argument of each call of which every value counts once."""
-        return {at: self.arguments[at][0] for at in sorted(self.once)}
+    def told_one_by_one(self) -> Calls:
+        """The arguments of each call whose values are told one by one."""
+        return {at: self.arguments[at] for at in sorted(self.one_by_one)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,12 @@ def _with_reads(
 def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
     for column in asked.columns:
         yield (column,), "a group column"
-    for parts in asked.arguments.values():
-        yield parts, "an aggregate"
+    for at, parts in asked.arguments.items():
+        if at in asked.one_by_one:
+            # Another relation may have an equal column.
+            yield from (((part,), "an aggregate") for part in parts)
+        else:
+            yield parts, "an aggregate"
 
 
 def _names(plan: Plan, relations: Relations) -> Names:

@@ -7,7 +7,8 @@ handled in one pass, so there is nothing to include and exclude again. State: se
 above a key whose value changed), with what looking them up takes; never the joined rows. NULL is a
 group; in a key NULL has no partner, unless the key compares it as a value. Negative weights take
 away what was counted; below zero is an error. A group without rows is gone; without group columns
-there is one that always exists. While it fills nothing comes out, and then all groups at once. In
+there is one that always exists; where MIN_BY has a choice, there is a row for every value Spark may
+take. While it fills nothing comes out, and then all groups at once. In
 bits mode, where nothing decides, no row comes out: the batch only tells `Live` that there was a
 step. Rows carry no fragments but a hidden column, `tree.group`.
 Not to be confused with `join`, which writes joined rows down, and `live`, which tells fragments.
@@ -25,6 +26,7 @@ from impctl.data.vector import Ints, Vector, concat
 from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS, outputs_of
 from impctl.engine.batch import Batch, difference, empty_batch
+from impctl.engine.firsts import Firsts, Picked, before_and_after
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.trees.filling import settle, take_in
 from impctl.engine.trees.node import GLOBAL, NUMBER, KeyChange, NodeState
@@ -53,10 +55,17 @@ class Tree(Operator):
     def _root(self) -> NodeState:
         return self.nodes[-1]
 
+    @property
+    def _ordered(self) -> Firsts:
+        ordered = self._root.ordered
+        assert ordered is not None, "a root has these, though perhaps of no column"
+        return ordered.firsts
+
     def step(self, *batches: Batch | None) -> Batch | None:
         """Minus the old rows, plus the new rows of the changed groups; None while it fills."""
         if not self._is_filling:
-            return self._rows_of(self._rise(batches))
+            before = self._ordered.as_it_stands()
+            return self._rows_of(self._rise(batches), before)
         with _sums_named():
             for node in self.nodes:
                 batch = _batch_of(node, batches)
@@ -87,21 +96,27 @@ class Tree(Operator):
         else:
             yield self.output() if told is None else difference(self.output(), told)
 
-    def _rows_of(self, change: KeyChange | None) -> Batch:
+    def _rows_of(self, change: KeyChange | None, before: Firsts) -> Batch:
         if change is None or self.tree.mode is Mode.BITS:
             return empty_batch(0)
+        groups = change.new[NUMBER]
+        old, new = before.of(groups, change.old), self._ordered.of(groups, change.new)
         both = {name: np.concatenate([change.old[name], change.new[name]]) for name in change.new}
         # A group that comes has its number since now, one that goes had it all along.
-        both[NUMBER] = np.tile(change.new[NUMBER], 2)
+        both[NUMBER] = np.tile(groups, 2)
         weights = np.repeat(np.array([-1, 1], dtype=np.int64), len(change.codes))
-        return self._batch([concat([key, key]) for key in change.keys], both, weights)
+        picked = before_and_after(old, new, len(groups))
+        return self._batch([concat([key, key]) for key in change.keys], both, weights, picked)
 
-    def _batch(self, keys: Sequence[Vector], state: Values, weights: Ints) -> Batch:
+    def _batch(self, keys: Sequence[Vector], state: Values, weights: Ints, picked: Picked) -> Batch:
         columns = dict(zip(self._root.node.key, keys, strict=True))
         columns.update(outputs_of(self.tree.columns, state))
         columns[self.tree.group] = Vector(LONG, state[NUMBER])
         batch = Batch(columns, weights, ())
-        return batch if self._root.is_global else batch.keep(state[ROWS] > 0)
+        exists = None if self._root.is_global else state[ROWS] > 0
+        if self._ordered:
+            return self._ordered.spread_out(batch, picked, exists)
+        return batch if exists is None else batch.keep(exists)
 
     def start(self) -> Batch | None:
         """The one row that there is over empty input without group columns."""
@@ -109,7 +124,7 @@ class Tree(Operator):
             return None
         state = zeros(self._root.key_parts, 1)
         state[NUMBER] = np.full(1, GLOBAL, dtype=np.int64)
-        return self._batch([], state, np.ones(1, dtype=np.int64))
+        return self._batch([], state, np.ones(1, dtype=np.int64), self._ordered.nothing())
 
     @property
     def can_output(self) -> bool:
@@ -122,7 +137,8 @@ class Tree(Operator):
         if not state:
             found = self.start()
             return empty_batch(0) if found is None else found
-        return self._batch(keys, state, np.ones(len(state[ROWS]), dtype=np.int64))
+        picked = self._ordered.of(state[NUMBER], state)
+        return self._batch(keys, state, np.ones(len(state[ROWS]), dtype=np.int64), picked)
 
     def arrangements(self) -> Sequence[Keeper]:
         return tuple(keeper for node in self.nodes for keeper in node.keepers())

@@ -75,6 +75,8 @@ def add_to_keys(
         new[extreme.name] = _best(extreme, counts, values, new[NUMBER], grouping)
     for column in node.once:
         column.add(new, old, tuples, values.came(), grouping, new[NUMBER])
+    if node.ordered:
+        node.ordered.add(new, old, tuples, values.came(), grouping, new[NUMBER])
     clear_empty(new, node.key_parts)
     differs = changed(node.key_parts, new, old)
     if node.is_root:
@@ -139,6 +141,9 @@ def _is_seen(node: NodeState, state: Tally) -> Bools:
     if node.is_bits:
         crossed: Bools = state.came() != 0
         return crossed
+    if node.ordered:
+        # Values may have taken each other's place, of which nothing in the group's state tells.
+        return np.ones(len(state.new[ROWS]), dtype=np.bool_)
     return changed(node.key_parts, state.new, state.old)
 
 

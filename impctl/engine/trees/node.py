@@ -13,6 +13,8 @@ State, all of it in runs that checkpoints know (`name` is the tree's and the nod
   the argument's node `name.own<slot>`: the rows of a tuple by rank;
 - `name.distinct<i>`: at the root, how many alive tuples of a group have which value of an
   argument that DISTINCT counts once (see `engine.trees.once`);
+- `name.first<slots>.rows` and `.codes`, or `last`: at the root, the values of alive tuples of a
+  group in an order (see `engine.trees.ordered`);
 - `name.live`: how many live tuples of the parent want a key (surviving rows, at the root). It is
   apart from `keys` because another operator writes it.
 
@@ -44,6 +46,7 @@ from impctl.engine.operator import Keeper
 from impctl.engine.row_index import RowIndex
 from impctl.engine.trees.keyed import Columns, KeyedState, Tuples
 from impctl.engine.trees.once import once_columns
+from impctl.engine.trees.ordered import OrderedColumns
 from impctl.engine.trees.spec import NO_SLOTS, Edge, JoinTree, Mode
 from impctl.engine.trees.values import Part, product
 from impctl.values import dataclass
@@ -93,6 +96,8 @@ class NodeState:
         arguments = {name for name, _ in node.arguments}
         self.own_parts = tuple(p for p in parts_of(tree.columns) if p.argument in arguments)
         self.once = once_columns(tree, f"{tree.name}.{node.name}") if self.is_root else ()
+        # Of the root: other nodes' tuples do not tell the group.
+        self.ordered = OrderedColumns(tree, f"{tree.name}.{node.name}") if self.is_root else None
         self.seen: Seen | None = None
         self.next_tuple = self.next_key = 1
         self._make(f"{tree.name}.{node.name}")
@@ -156,8 +161,9 @@ class NodeState:
 
     @cached_property
     def key_parts(self) -> tuple[Part, ...]:
-        """The slots that this node's keys have: also what is made of values that count once."""
-        return (*self.parts, *(part for column in self.once for part in column.parts))
+        """The slots that this node's keys have: also what is made of values one by one."""
+        once = (part for column in self.once for part in column.parts)
+        return (*self.parts, *once, *(self.ordered.counts if self.ordered else ()))
 
     def seen_of(self, at: int) -> tuple[Part, ...]:
         """The slots that are seen of the i-th child."""
@@ -180,7 +186,7 @@ class NodeState:
     def is_told_by_key(self) -> bool:
         """Whether what a key comes to is what its one tuple does, found under the same code."""
         is_one = not self.is_flat and self.has_keys and self.node.key == self.order
-        return is_one and not self.best and not self.once
+        return is_one and not self.best and not self.once and not self.ordered
 
     @cached_property
     def has_tuple_numbers(self) -> bool:
@@ -200,6 +206,7 @@ class NodeState:
         held += [index for index in (*self.by, self.up) if index is not None]
         held += [counts.arrangement for counts in self.fragments if counts is not None]
         held += [column.values.arrangement for column in self.once]
+        held += self.ordered.firsts.arrangements if self.ordered else ()
         return (*held, *self.own_best.values(), *self.best.values())
 
     @property

@@ -125,7 +125,8 @@ class JoinTree:
     names that the root keeps them by; empty in bits mode. `accesses` is how many sketched accesses
     all nodes have together. `name` begins the names of all state. `once` are arguments of which
     every value of a group counts once (DISTINCT), each with the column that the root keeps it as:
-    they belong to no node's `arguments`.
+    they belong to no node's `arguments`. `ordered` are those of every `First`, in the same way;
+    they are among a node's `arguments` where something else is asked of them too.
     """
 
     name: str
@@ -134,6 +135,7 @@ class JoinTree:
     columns: tuple[AggregateColumn, ...] = ()
     accesses: int = 0
     once: tuple[tuple[AttributeId, AttributeId], ...] = ()
+    ordered: tuple[tuple[AttributeId, AttributeId], ...] = ()
 
     @property
     def root(self) -> Node:
@@ -164,9 +166,6 @@ def checked(tree: JoinTree) -> JoinTree:
     """
     for problem in _problems(tree):
         raise InvariantError(f"`{tree.name}` is no join tree: {problem}")
-    for column in tree.columns:
-        if isinstance(column.accumulator, First):
-            raise _unsupported("MIN_BY, MAX_BY and extremes of text")
     for part in parts_of(tree.columns):
         if isinstance(part, Extreme) and part.size is not None:
             raise _unsupported("a bounded MIN or MAX")
@@ -226,9 +225,10 @@ def _problems_of_calls(tree: JoinTree) -> Iterator[str]:
     asked = {part.argument for part in parts_of(tree.columns)}
     known = [name for node in tree.nodes for name, _ in node.arguments]
     known += [name for name, _ in tree.once]
-    if asked != set(known) or len(known) != len(set(known)):
+    if not asked - _ordered(tree) <= set(known) <= asked or len(known) != len(set(known)):
         yield "every argument belongs to one node"
     yield from _problems_of_once(tree)
+    yield from _problems_of_ordered(tree)
     if tree.mode is Mode.BITS and tree.columns:
         yield "bits have no columns"
     hidden = {link.child for n in tree.nodes for link in n.links if link.edge in NO_SLOTS}
@@ -257,6 +257,32 @@ def _problems_of_once(tree: JoinTree) -> Iterator[str]:
     for part in parts_of(tree.columns):
         if part.argument in once and not isinstance(part, Count | ExactSum):
             yield "what counts once is counted or summed up exactly"
+
+
+def _problems_of_ordered(tree: JoinTree) -> Iterator[str]:
+    root, kinds = tree.root, dict(tree.root.kept)
+    pairs = [(column.type, column.accumulator) for column in tree.columns]
+    firsts = [(kind, part) for kind, part in pairs if isinstance(part, First)]
+    if {name for _, one in firsts for name in (one.key, one.value)} != _ordered(tree):
+        yield "the first values of a group are of columns that are ordered"
+    if not {kept for _, kept in tree.ordered} <= set(root.kept_names) - root.bitwise:
+        yield "the root does not keep a column that is ordered"
+    if tree.ordered and root.is_virtual:
+        yield "a virtual root has no values that are ordered"
+    known = {name for node in tree.nodes for name, _ in node.arguments}
+    for part in parts_of(tree.columns):
+        if part.argument in _ordered(tree) - known and not isinstance(part, Count):
+            yield "what is ordered alone is only counted"
+    kept = dict(tree.ordered)
+    for kind, first in firsts:
+        value = kinds.get(kept.get(first.value, ""), kind)
+        is_alike = value == kind or (value.is_integral and kind.is_integral)
+        if value.is_fractional or not is_alike:
+            yield "a first value is exactly what is kept"
+
+
+def _ordered(tree: JoinTree) -> set[AttributeId]:
+    return {name for name, _ in tree.ordered}
 
 
 NO_SLOTS = frozenset({Edge.SEMI, Edge.ANTI})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from impctl.circuits.calls import is_ordered
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
@@ -106,9 +107,9 @@ def check(shape: TreeShape) -> None:
         placed = [at for node in shape.nodes for at in node.arguments]
         assert len(placed) == len(set(placed))
         calls = shape.aggregate.aggregates
-        once = {at for at, one in enumerate(calls) if one.call.distinct}
-        assert set(placed) == {at for at, one in enumerate(calls) if one.call.arguments} - once
-        assert all(calls[at].call.arguments[0] in root.kept for at in once)
+        alone = {at for at, one in enumerate(calls) if one.call.distinct or is_ordered(one.call)}
+        assert set(placed) == {at for at, one in enumerate(calls) if one.call.arguments} - alone
+        assert all(part in root.kept for at in alone for part in calls[at].call.arguments)
         for node in shape.nodes:
             if node.rows is not None:
                 own = {a.id for a in attributes_of(node.rows)}

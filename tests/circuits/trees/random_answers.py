@@ -94,6 +94,7 @@ class AnswerMaker(JoinMaker):
                 f"COUNT(DISTINCT {self._other(names)})",
                 f"SUM({column}) FILTER (WHERE {column} >= 1)",
                 f"MIN({self.rng.choice(names)[1]}.name)",
+                f"MAX({self.rng.choice(names)[1]}.name)",
                 f"SUM({self.rng.choice(names)[1]}.i * 0.5D)",
             )
         )

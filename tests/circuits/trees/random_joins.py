@@ -12,17 +12,19 @@ from tests.circuits.trees.drawn import CATALOG
 from tests.support.reference_plan import Tables
 
 COLUMNS = "abci"
+NAMES = (None, "", "u", "v")
 TABLES = tuple(CATALOG)
 _MAX_ROWS = 5
 
 
 def random_tables(rng: Random) -> Tables:
-    """Few rows of few values; columns that no query reads are NULL."""
+    """Few rows of few values, text among them; columns that no query reads are NULL."""
     nothing = {column.name: None for column in CATALOG["r"]}
     values = rng.choice(((None, 0, 1, 1, 2), (None, 1, 1, 1, 2), (1, 1, 1, 0)))
 
-    def row() -> dict[str, int | None]:
-        return {**nothing, **{name: rng.choice(values) for name in COLUMNS}}
+    def row() -> dict[str, int | str | None]:
+        numbers = {name: rng.choice(values) for name in COLUMNS}
+        return {**nothing, **numbers, "name": rng.choice(NAMES)}
 
     return {name: [row() for _ in range(rng.randint(1, _MAX_ROWS))] for name in TABLES}
 
@@ -108,6 +110,8 @@ class JoinMaker:
         return f"{column} + {self._column(names)}" if self.rng.random() < 0.1 else column
 
     def _having(self, names: list[tuple[str, str]]) -> str:
+        if self.rng.random() < 0.25:
+            return self._first(names)
         column = self._column(names)
         calls = (
             "COUNT(*)",
@@ -127,6 +131,29 @@ class JoinMaker:
         op = self.rng.choice((">", ">", ">=", "<", "="))
         limit = self.rng.choice((0, 1, 2, 3, 8) if op in (">", ">=") else (1, 4, 9, 20, 50))
         return f"{self.rng.choice(calls)} {op} {limit}"
+
+    def _first(self, names: list[tuple[str, str]]) -> str:
+        """A condition on a value that an order finds."""
+        column, other = self._column(names), self._column(names)
+        if self.rng.random() < 0.5:
+            # Columns of one relation, which may be the one that is grouped by.
+            other = f"{column.partition('.')[0]}.{self.rng.choice(COLUMNS)}"
+        name = f"{column.partition('.')[0]}.name"
+        given = f" FILTER (WHERE {other} >= 1)" if self.rng.random() < 0.2 else ""
+        call = self.rng.choice(("MIN", "MAX"))
+        text = self.rng.choice(("> ''", "< 'v'", "= 'u'", ">= 'v'", "IS NULL"))
+        number = self.rng.choice(("> 0", "= 1", "< 2", "IS NULL", "<> 1"))
+        return self.rng.choice(
+            (
+                f"{call}({name}){given} {text}",
+                f"{call}({name}){given} {text} AND COUNT({name}) > 1",
+                f"{call}_BY({name}, {column}){given} {text}",
+                f"{call}_BY({column}, {other}){given} {number}",
+                f"{call}_BY({column}, {name}){given} {number}",
+                f"{call}_BY({column}, {name}){given} {number} AND {call}({name}) {text}",
+                f"{call}_BY({column}, {other}) {number} OR SUM({column}) > 3",
+            )
+        )
 
     def _column(self, names: list[tuple[str, str]]) -> str:
         return f"{self.rng.choice(names)[1]}.{self.rng.choice(COLUMNS)}"

@@ -16,10 +16,11 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.trees.shape import NoTree
 from impctl.data.schema import LONG
+from impctl.engine.trees import lots
 from impctl.errors import QueryError, UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.test_plans_against_reference import has_choice, restored
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of
@@ -115,19 +116,29 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
         seen["no tree"] += 1
         return
     session = MaintainedQuery(first)
+    # Where rows tie the lineage is that of one answer: all of them are what the index join has.
+    sessions = [session]
+    if has_choice(root):
+        sessions.append(MaintainedQuery(compile_plan(root, partitions, {}, barriers=())))
+        seen["choices"] += 1
     stored: dict[tuple[str, int], pa.Table] = {}
     # Tables come in parts, in any order.
     parts = [(name, table_of(tables[name][at::2])) for at in (0, 1) for name in first.tables]
-    session.load(parts)
+    for one in sessions:
+        one.load(parts)
     for _ in range(BATCHES):
-        expected = wanted(root, tables, partitions)
-        found = {access: set(part.ids) for access, part in session.fragments().items()}
-        assert found == {access: expected[access] for access in found}, what
+        found, *joined = ({a: set(p.ids) for a, p in s.fragments().items()} for s in sessions)
+        expected = {access: wanted(root, tables, partitions)[access] for access in found}
+        assert found == (joined[0] if joined else expected), what
+        assert all(found[access] >= expected[access] for access in found), what
         seen["sketches"] += len(found)
         seen["filled sketches"] += sum(map(bool, found.values()))
-        session.step(changes_of(rng, tables))
+        change = changes_of(rng, tables)
+        for one in sessions:
+            one.step(change)
         if rng.random() < 0.3:
             session = restored(session, stored, MaintainedQuery(compiled()))
+            sessions[0] = session
     seen["trees"] += 1
 
 
@@ -178,6 +189,35 @@ CASES = {
     "GROUP BY r.b HAVING SUM(DISTINCT r.c + 1) <> 3 OR COUNT(DISTINCT 1) > 1",
     "distinct beside padding": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b "
     "HAVING COUNT(DISTINCT r.c) > 1 OR COUNT(s.c) > 3",
+    "text": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING MAX(r.name) < 'v'",
+    "value of a group": "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a "
+    "HAVING MAX_BY(r.a, s.a) <> 1",
+    "text beside its count": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MIN(r.name) = '' AND COUNT(r.name) > 1 OR SUM(s.c) > 9",
+    "text of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
+    "HAVING MIN(r.name) FILTER (WHERE r.b > 0) = 'u' OR MAX(r.name) IS NULL",
+    "text of an equal column": "SELECT s.b FROM r JOIN s ON r.name = s.name "
+    "GROUP BY s.b HAVING MIN(r.name) <> 'u'",
+    "wide decimals": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MIN(CAST(r.c AS DECIMAL(38, 2))) > 0.5",
+    "text that orders groups": "SELECT r.b, MIN(r.name) AS m FROM r JOIN s ON r.a = s.a "
+    "WHERE r.b >= 0 GROUP BY r.b ORDER BY m DESC, r.b LIMIT 1",
+    "value by key": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MAX_BY(r.name, r.c) = 'u' OR MIN_BY(r.i, r.name) = 2",
+    "value by key of all": "SELECT COUNT(*) FROM r JOIN s ON r.a = s.a "
+    "HAVING MIN_BY(r.name, r.c) IS NULL",
+    "value by an equal key": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MIN_BY(r.name, s.a) > '' OR MIN_BY(s.a, r.c) = 2",
+    "value of another type": "SELECT r.b FROM r JOIN s ON r.a = s.i GROUP BY r.b "
+    "HAVING MAX_BY(s.i, r.c) < 2",
+    "constant by key": "SELECT s.b FROM r JOIN s ON r.a = s.a GROUP BY s.b "
+    "HAVING MAX_BY('x', s.c) = 'x' AND COUNT('x') > 1 AND MIN('x') = 'x'",
+    "value beside none": "SELECT r.b FROM r WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.a = r.a) "
+    "GROUP BY r.b HAVING MIN_BY(r.c, r.i) <> 1",
+    "value beside padding": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MIN(r.name) > '' OR MAX_BY(r.c, r.name) = 1 OR COUNT(s.c) > 3",
+    "several values": "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING MIN_BY(r.c, r.i) + MAX_BY(r.a, r.i) = 2",
     "left": "SELECT r.b FROM r LEFT JOIN s ON r.a = s.a GROUP BY r.b HAVING COUNT(s.c) < 3",
     "grouped relation": "SELECT r.b FROM r JOIN (SELECT a, MAX(c) AS c FROM s GROUP BY a) q "
     "ON r.a = q.a JOIN t ON t.b = r.b GROUP BY r.b HAVING SUM(q.c) > 2",
@@ -214,6 +254,15 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
         assert bool(session.fragments()["r#1"].ids) == is_there, (old, new)
 
 
+def test_random_joins_in_any_lots(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("text", "value by key", "several values", "distinct values"):
+        for seed in range(6):
+            with monkeypatch.context() as patched:
+                patched.setattr(lots, "MOST", 1 + seed % 2)
+                patched.setattr(lots, "LOT", 1 + seed % 2)
+                follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
+
+
 def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
     root = core("SELECT a FROM r WHERE b > 1 GROUP BY a HAVING COUNT(*) > 2")
     partitions = partitions_of(Random(1), root)
@@ -224,7 +273,18 @@ def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:
     assert plain.shapes == ()
 
 
-def test_what_a_tree_keeps_no_values_for_is_refused() -> None:
-    root = core("SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING MAX(r.name) > 'a'")
-    with pytest.raises(BlockedError, match="one by one"):
-        compile_plan(root, partitions_of(Random(1), root), {}, barriers=(), trees={})
+REFUSED = {
+    "SELECT r.b, MAX_BY(r.c, r.i) AS m FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "ORDER BY m, r.b LIMIT 1": "MAX_BY below another grouping or a LIMIT",
+    "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
+    "HAVING AVG(DISTINCT r.c) > 1": "AVG is not maintained",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED)
+def test_what_groupings_over_rows_do_not_keep_trees_do_not_either(sql: str) -> None:
+    root = core(sql)
+    for trees in ({}, None):
+        with pytest.raises(BlockedError, match=REFUSED[sql]) as error:
+            compile_plan(root, partitions_of(Random(1), root), {}, barriers=(), trees=trees)
+        assert error.value.span is not None

@@ -212,6 +212,42 @@ CASES = [
         "call: COUNT(DISTINCT s.c)",
     ),
     (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MAX(r.name) > 'a'",
+        "ring r{a,d,name}(s{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MAX(s.name) > 'a'",
+        "call: MAX(s.name)",
+    ),
+    (
+        "SELECT r.a FROM r JOIN s ON r.a = s.a GROUP BY r.a HAVING MIN(s.name) = ''",
+        "ring s{a,name}(r{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MIN_BY(r.b, r.c) > 1",
+        "ring r{a,d,b,c}(s{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MIN_BY(r.b, s.a) > 1",
+        "ring r{a,d,b}(s{a} on a)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MIN_BY(r.b, s.c) > 1",
+        "call: MIN_BY(r.b, s.c)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MAX_BY(s.b, s.c) > 1",
+        "call: MAX_BY(s.b, s.c)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MAX_BY(r.rate, r.c) > 1",
+        "call: MAX_BY(r.rate, r.c)",
+    ),
+    (
+        "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MAX_BY(r.c, r.rate) > 1",
+        "ring r{a,d,c,rate}(s{a} on a)",
+    ),
+    (
         "SELECT r.d FROM r JOIN s ON r.a = s.a GROUP BY r.d HAVING MEDIAN(s.c) > 1",
         "call: MEDIAN(s.c)",
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.data.schema import LONG, STRING
+from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.accumulators import Count, ExactSum
 from impctl.engine.aggregate_column import AggregateColumn
 from impctl.engine.extremes import Extreme
@@ -81,18 +81,10 @@ def test_what_is_no_tree_is_refused(reason: str) -> None:
         Tree(NO_TREES[reason]())
 
 
-@pytest.mark.parametrize(
-    ("part", "name"),
-    [
-        (First("x", "x", 0, 0, False), "MIN_BY, MAX_BY and extremes of text"),
-        (Extreme("x", 0, False, 10), "a bounded MIN or MAX"),
-    ],
-)
-def test_a_call_that_a_tree_cannot_keep_is_refused_by_name(
-    part: First | Extreme, name: str
-) -> None:
+def test_a_call_that_a_tree_cannot_keep_is_refused_by_name() -> None:
+    part = Extreme("x", 0, False, 10)
     tree = replace(GOOD, columns=(SUM, AggregateColumn("y", LONG, part, X)))
-    with pytest.raises(UnsupportedError, match=name) as error:
+    with pytest.raises(UnsupportedError, match="a bounded MIN or MAX") as error:
         Tree(tree)
     assert error.value.code == "no_join_tree"
 
@@ -115,3 +107,56 @@ def test_an_argument_that_counts_once_is_a_column_of_the_root() -> None:
     spread = AggregateColumn("y", LONG, Extreme("x", 0, False), X)
     with pytest.raises(InvariantError, match="is counted or summed up exactly"):
         Tree(replace(ONCE, columns=(SUM, spread)))
+
+
+FIRST = AggregateColumn("first", STRING, First("k", "v", 1, 2, False), Count("k", 1))
+TEXT_ROOT = replace(ROOT, kept=(("r.a", LONG), ("r.k", LONG), ("r.v", STRING)))
+ORDERED = replace(
+    GOOD,
+    nodes=(LEAF, TEXT_ROOT),
+    columns=(SUM, FIRST),
+    ordered=(("k", "r.k"), ("v", "r.v")),
+)
+NOT_ORDERED: dict[str, Callable[[], JoinTree]] = {
+    "the first values of a group are of columns that are ordered": lambda: replace(
+        ORDERED, ordered=(("k", "r.k"),)
+    ),
+    "does not keep a column that is ordered": lambda: replace(
+        ORDERED, ordered=(("k", "s.a"), ("v", "r.v"))
+    ),
+    "a virtual root has no values that are ordered": lambda: replace(
+        ORDERED,
+        nodes=(LEAF, replace(ROOT, input=None)),
+        columns=(SUM, replace(FIRST, type=LONG)),
+        ordered=(("k", "r.a"), ("v", "r.a")),
+    ),
+    "what is ordered alone is only counted": lambda: replace(
+        ORDERED, columns=(SUM, FIRST, AggregateColumn("k", LONG, ExactSum("k", 1, LONG), None))
+    ),
+    "every argument belongs to one node": lambda: replace(ORDERED, columns=(FIRST,)),
+    "exactly what is kept": lambda: replace(
+        ORDERED, nodes=(LEAF, replace(TEXT_ROOT, kept=(*TEXT_ROOT.kept[:2], ("r.v", LONG))))
+    ),
+    "a first value is": lambda: replace(
+        ORDERED,
+        nodes=(LEAF, replace(TEXT_ROOT, kept=(*TEXT_ROOT.kept[:2], ("r.v", DOUBLE)))),
+        columns=(SUM, replace(FIRST, type=DOUBLE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", NOT_ORDERED)
+def test_what_is_ordered_is_a_column_of_the_root(reason: str) -> None:
+    assert Tree(ORDERED).tree == ORDERED
+    with pytest.raises(InvariantError, match=reason):
+        Tree(NOT_ORDERED[reason]())
+
+
+def test_of_an_argument_that_is_ordered_something_else_may_be_asked_too() -> None:
+    (root,) = (one for one in Tree(ORDERED).nodes if one.is_root)
+    assert root.ordered is not None
+    assert root.ordered.counts == (Count("k", 1),)
+    kept = replace(TEXT_ROOT, arguments=(("k", LONG),))
+    (root,) = (one for one in Tree(replace(ORDERED, nodes=(LEAF, kept))).nodes if one.is_root)
+    assert root.ordered is not None
+    assert root.ordered.counts == ()

@@ -1,0 +1,175 @@
+"""Rivals that are missing are said to be; what all are compared with is right on small tables."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import impctl
+from impctl.errors import StorageError
+from tests.rivals import joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb
+from tests.rivals.on_disk import OnDisk, Wall, maintained
+from tests.rivals.pairs import Pairs, Tree
+from tests.rivals.peer import Peer, PeerFailedError, Taken
+from tests.rivals.turns import Compared, DifferentAnswersError, Turns, compared, report
+
+RUN_BY_HAND = (joins_in_flink, joins_in_pathway, recapture_in_spark, recompute_in_duckdb)
+SMALL = Pairs(rows=600, partners=20)
+LAZY = str(Path(__file__).with_name("lazy_peer.py"))
+
+
+def lazy(*words: str) -> Peer:
+    return Peer([sys.executable, LAZY, *words], {})
+
+
+def test_each_says_how_it_is_run_and_what_it_needs() -> None:
+    for module in RUN_BY_HAND:
+        assert f"`python -m {module.__name__}" in (module.__doc__ or "")
+        assert "install" in module.MISSING
+        assert callable(module.main)
+
+
+def test_what_is_missing_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_java(_: object) -> None:
+        raise StorageError("no Java", hint="none")
+
+    monkeypatch.setattr(joins_in_pathway, "has_pathway", lambda _: False)
+    monkeypatch.setattr(recompute_in_duckdb, "find_spec", lambda _: None)
+    monkeypatch.setattr(recapture_in_spark, "find_java", no_java)
+    for module, arguments in zip(RUN_BY_HAND, ([str(tmp_path)], [], [], []), strict=True):
+        assert module.main(arguments) == 1
+        assert capsys.readouterr().out == f"{module.MISSING}\n"
+
+
+def test_an_interpreter_without_pathway_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", "")
+    assert not joins_in_pathway.has_pathway("false")
+    assert joins_in_pathway.has_pathway("true")
+
+
+def joined(tables: dict[str, pa.Table]) -> Counter[int]:
+    """The sums of a join, pair by pair."""
+    found: Counter[int] = Counter()
+    for key, number in zip(*(tables["s"].column(c).to_pylist() for c in "ab"), strict=True):
+        for other in tables["r"].column("a").to_pylist():
+            if key == other:
+                found[key] += number
+    return found
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_answer_and_sketches_follow_rows_that_come_and_go(keeps: bool) -> None:
+    tables, steps = SMALL.tables(), SMALL.steps(50)
+    tree = Tree(SMALL, tables, keeps=keeps)
+    seen = set()
+    for _ in range(4):
+        step = next(steps)
+        tree.step(step)
+        assert not tree.is_right(tables)
+        tables |= step.after
+        totals = joined(tables)
+        groups = {key: total for key, total in totals.items() if total > SMALL.least}
+        assert SMALL.groups(tables) == groups
+        assert tree.is_right(tables)
+        seen.add(len(groups))
+        assert 0 < len(groups) < len(totals)
+    assert len(seen) > 1
+
+
+def test_rows_that_come_have_ids_of_their_own() -> None:
+    step = next(SMALL.steps(50))
+    ids = [*SMALL.tables()["s"].column("id").to_pylist(), *step.came["s"].column("id").to_pylist()]
+    assert len(set(ids)) == len(ids) == 650
+
+
+def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
+    start = [len(rows) for rows in SMALL.tables().values()]
+    with lazy() as peer:
+        assert peer.facts == {"lazy": "1"}
+        taken = peer.step(SMALL.tables(), {}, {1: 2})
+        assert (taken.cpu_ms, taken.wall_ms) == (sum(start), 2.0 * sum(start))
+        step = next(SMALL.steps(50))
+        assert peer.step(step.came, step.went, {}).cpu_ms == 50.0
+        assert peer.rest() == 0.5
+
+
+def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture[str]) -> None:
+    taken: list[int] = []
+
+    def slow_at_first(_: int) -> Peer:
+        peer = lazy()
+        usual = peer.step
+
+        def step(*changes: Any) -> Taken:
+            taken.append(1)
+            return Taken(9e9, 9e9) if len(taken) < 6 else usual(*changes)
+
+        peer.step = step  # type: ignore[method-assign]
+        return peer
+
+    found = compared(SMALL, Turns(warm=4, timed=3, changed=50), slow_at_first, keeps=True)
+    assert len(taken) == 1 + 4 + 3
+    assert (found.rival_cpu_ms, found.rival_wall_ms, found.rest_ms) == (50.0, 100.0, 0.5)
+    assert found.ratio == found.rival_cpu_ms / found.tree_ms
+    assert "'lazy': '1'" in capsys.readouterr().out
+
+
+def test_a_wrong_answer_of_either_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = Turns(warm=0, timed=2, changed=50)
+    rival = partial(compared, SMALL, few, lambda _: lazy("wrong"), keeps=True)
+    with pytest.raises(PeerFailedError, match="1 groups are wrong"):
+        rival()
+    assert report(2.0, [("rival", rival, True)]) == 1
+    assert "rival: 1 groups are wrong, as [(1, 2)]" in capsys.readouterr().out
+
+    monkeypatch.setattr(Tree, "_kept", lambda *_: {})
+    own = partial(compared, SMALL, few, lambda _: lazy(), keeps=True)
+    with pytest.raises(DifferentAnswersError):
+        own()
+    assert report(2.0, [("own", own, True)]) == 1
+
+
+def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    found = Compared(tree_ms=2.0, rival_cpu_ms=3.0, rival_wall_ms=4.0, rest_ms=0.0)
+    cells = [("a", lambda: found, True), ("b", lambda: found, False)]
+    assert report(2.0, cells) == 0
+    one, other = capsys.readouterr().out.splitlines()
+    assert one.endswith("1.5 times; the goal of 2 is missed")
+    assert other.endswith("1.5 times")
+
+
+def test_a_peer_that_ends_is_told() -> None:
+    with pytest.raises(PeerFailedError, match="ended with 0"):
+        Peer([sys.executable, "-c", ""], {})
+
+
+@pytest.mark.filterwarnings("ignore:the state of query")
+def test_stored_sketches_are_those_of_numpy_and_of_duckdb(tmp_path: Path) -> None:
+    tables = OnDisk.written(tmp_path, 10_000, 20)
+    seen = set()
+    asked: list[Wall] = []
+    with impctl.open(tables.workload) as opened, duckdb.connect() as connection:
+        opened.capture()
+        for _ in range(4):
+            tables.change(200)
+            maintained(opened, asked)
+            wanted = tables.sketches()
+            assert tables.stored() == wanted
+            for place in ("memory", "files"):
+                assert recompute_in_duckdb._anew(connection, tables, place, asked) == wanted
+            seen.add(wanted["r"])
+            assert all(0 < len(ranges) < 5_000 for ranges in wanted.values())
+    assert len(asked) == 12
+    assert len(seen) > 1
+    assert len(tables.now()["s"]) == 10_000
