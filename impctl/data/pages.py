@@ -110,7 +110,9 @@ class CheckedPages:
             self._check_items(valid.address, 1, rows >> 3)
         self._check_items(buffers[0].address, width, rows)
         if len(buffers) > 1 and buffers[1] is not None:
-            self._check_items(buffers[0].address, width, rows + 1)
+            # Arrow asks the first offset and the last one how much room texts will take.
+            all_ends = np.array([array.offset, array.offset + len(array)])
+            self._check_items(buffers[0].address, width, np.concatenate([rows + 1, all_ends]))
             ends = np.frombuffer(buffers[0], dtype=f"i{width}")
             self._check_texts(buffers[1].address, ends[rows], ends[rows + 1])
 

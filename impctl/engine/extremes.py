@@ -112,8 +112,8 @@ class _Counts:
     def slices(self, groups: Ints) -> tuple[Ints, Ints]:
         """Where the values of each of these groups begin and end."""
         first = self.groups.searchsorted(groups)
+        first = checked_places(self.pages, self.groups, groups, first)
         last = self.groups.searchsorted(groups, side="right")
-        checked_places(self.pages, self.groups, groups, first)
         return first, checked_places(self.pages, self.groups, groups, last, "right")
 
     def at(self, positions: Ints) -> _Counts:

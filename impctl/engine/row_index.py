@@ -1,9 +1,11 @@
 """Rows kept by a key, as a few sorted runs: what an operator looks partners up in.
 
 Law: the index means the sum of all rows ever added, with their weights and tags; a row and its
-negative cancel when their runs are merged, and until then both are found. Adding costs the rows
-added, plus merges each row takes part in a logarithmic number of times; finding costs the rows
-found, plus a binary search per run. Rows are equal when all columns and all tags are.
+negative cancel when their runs are merged, and until then both are found. Rows that are added wait
+until something is asked, a million at most: a side that fills while nobody looks partners up in it
+is sorted once. Adding costs the rows added, plus merges each row takes part in a logarithmic number
+of times; finding costs the rows found, plus a binary search per run. Rows are equal when all
+columns and all tags are.
 Out of scope: what is done with the rows found (`engine.operators`), files (`store`).
 """
 
@@ -41,6 +43,8 @@ MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used where they lie, if none is NULL."""
+_MOST_WAITING = 1 << 20
+"""Rows that wait to be sorted: of more, what cancels or is equal would take room."""
 _MANY = 1000
 """Codes that are asked for from which on it pays to sort them first."""
 _FEWER = 4
@@ -130,15 +134,16 @@ class RowIndex:
         self._log: RunLog[_Rows] = RunLog(
             lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
         )
+        self._waiting: list[_Rows] = []
 
     @property
     def rows(self) -> int:
         """Rows over all runs, cancelled ones included."""
-        return self._log.rows
+        return self._log.rows + sum(map(len, self._waiting))
 
     @property
     def bytes_held(self) -> int:
-        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._log.runs)
+        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._runs())
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
@@ -152,13 +157,24 @@ class RowIndex:
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
-        self._log.append(_Rows(self._log.next_sequence, codes[order], held))
+        self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
+        if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
+            self._runs()
+
+    def _runs(self) -> tuple[_Rows, ...]:
+        """All runs, what waits sorted into one."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            run = waiting[0] if len(waiting) == 1 else self._merged(waiting)
+            if len(run):
+                self._log.append(run)
+        return self._log.runs
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
         order, codes = _in_order(codes)
-        for run in self._log.runs if len(codes) else ():
+        for run in self._runs() if len(codes) else ():
             asked = _perhaps_in(run, codes)
             some = codes if asked is None else codes[asked]
             first, last = run.slices(some)
@@ -185,7 +201,7 @@ class RowIndex:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
         order, codes = _in_order(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
-        for run in self._log.runs:
+        for run in self._runs():
             first, last = run.slices(codes)
             counts += last - first
         if order is None:
@@ -196,7 +212,7 @@ class RowIndex:
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
-        runs = self._log.runs
+        runs = self._runs()
         return self._merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
@@ -204,7 +220,7 @@ class RowIndex:
         limits = np.full(len(codes), INT64_MAX)
         is_whole = np.ones(len(codes), dtype=np.bool_)
         ends = []
-        for run in self._log.runs:
+        for run in self._runs():
             low, high = run.slices(codes)
             cut = np.minimum(high, low + window)
             is_cut = cut < high
@@ -259,12 +275,14 @@ class RowIndex:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        self._runs()
         found = copy(self)
-        found._log = self._log.as_it_stands()
+        found._log, found._waiting = self._log.as_it_stands(), []
         return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
+        self._runs()
         self._log.compact()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
@@ -279,6 +297,7 @@ class RowIndex:
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
+        self._runs()
         return self._log.changes()
 
     def saved(self) -> None:

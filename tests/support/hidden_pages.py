@@ -24,7 +24,7 @@ from impctl.engine import extremes, key_filter, row_index, runs
 from impctl.errors import InvariantError
 from impctl.store.states import check_heads
 
-_PAGE = 64
+_PAGE = 8
 _SEARCHED = ("code", "group")
 _OTHER = 0x5A
 
