@@ -158,7 +158,8 @@ class CheckedPages:
             if zlib.crc32(view[page * PAGE : (page + 1) * PAGE]) != sums[page]:
                 raise self._damaged()
             self._is_open[page] = False
-            self._left -= 1
+        # Counted anew: two threads may have looked at the same page.
+        self._left = int(np.count_nonzero(self._is_open))
 
 
 @dataclass(frozen=True, slots=True)
