@@ -44,7 +44,9 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     else:
         try:
             with open_workbench(request.settings, reporter) as desk:
-                findings += _of_workload(desk, every, with_spark=request.spark)
+                findings += _of_workload(
+                    desk, every, with_spark=request.spark, with_state=request.state
+                )
         except ImpctlError as error:
             # A workload file that is wrong hides nothing found before.
             failures.append(Failure(None, error))
@@ -55,7 +57,7 @@ def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
 
 
 def _of_workload(
-    desk: Workbench, every: timedelta | None, *, with_spark: bool
+    desk: Workbench, every: timedelta | None, *, with_spark: bool, with_state: bool
 ) -> Iterator[Finding]:
     spark = desk.spark_spec
     yield delta_jar(spark)
@@ -70,7 +72,7 @@ def _of_workload(
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)
     desk.reporter.step("checking the store")
-    yield from store_findings(desk)
+    yield from store_findings(desk, with_state=with_state)
     yield from sharing_findings(desk)
     yield from skipping_findings(desk, stored)
     yield from tree_findings(stored)

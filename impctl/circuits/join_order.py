@@ -15,6 +15,7 @@ from dataclasses import replace
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
     And,
+    ColumnRef,
     Compare,
     CompareOp,
     Expr,
@@ -24,6 +25,7 @@ from impctl.expr.nodes import (
     columns_of,
     conjuncts,
 )
+from impctl.expr.types import type_of
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
 from impctl.values import dataclass
 
@@ -40,10 +42,14 @@ class JoinInput:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Relations in the order to join them, and all conditions."""
+    """Relations in the order to join them, and all conditions.
+
+    `equal` are plain columns of one type that the conditions make equal, in classes.
+    """
 
     relations: tuple[JoinInput, ...]
     conditions: tuple[Expr, ...]
+    equal: tuple[tuple[ColumnRef, ...], ...] = ()
 
 
 def chain_of(node: Join) -> Joined:
@@ -52,7 +58,65 @@ def chain_of(node: Join) -> Joined:
     conditions: list[Expr] = []
     _collect(node, plans, conditions)
     relations = [_relation(plan, conditions) for plan in plans]
-    return Joined(tuple(_ordered(relations, conditions)), tuple(conditions))
+    return Joined(
+        tuple(_ordered(relations, conditions)), tuple(conditions), _plain_classes(conditions)
+    )
+
+
+def following(
+    equal: Sequence[Sequence[ColumnRef]],
+    joined: frozenset[AttributeId],
+    other: frozenset[AttributeId],
+    stated: Sequence[Expr],
+) -> list[Expr]:
+    """Equalities between columns of the two that follow from others, one per class.
+
+    A class that one of the `stated` conditions connects them by has none: it would look up the same
+    value twice. Without them relations that only meet through a third one were multiplied.
+    """
+    pairs = [_sides(part) for part in stated if _is_plain(part)]
+    found: list[Expr] = []
+    for members in equal:
+        ids = {one.id for one in members}
+        if any(
+            {one, two} <= ids and {one, two} & joined and {one, two} & other for one, two in pairs
+        ):
+            continue
+        mine = next((one for one in members if one.id in joined), None)
+        theirs = next((one for one in members if one.id in other), None)
+        if mine is not None and theirs is not None:
+            found.append(Compare(CompareOp.EQUAL, mine, theirs))
+    return found
+
+
+def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], ...]:
+    classes: list[dict[AttributeId, ColumnRef]] = []
+    for part in conditions:
+        if not _is_plain(part):
+            continue
+        assert isinstance(part, Compare)
+        merged = {one.id: one for one in (part.left, part.right) if isinstance(one, ColumnRef)}
+        for held in [one for one in classes if one.keys() & merged.keys()]:
+            classes.remove(held)
+            merged = held | merged
+        classes.append(merged)
+    return tuple(tuple(one.values()) for one in classes)
+
+
+def _is_plain(part: Expr) -> bool:
+    """Whether it makes two columns of one type equal, which is transitive."""
+    if not isinstance(part, Compare) or part.op is not CompareOp.EQUAL:
+        return False
+    one, other = part.left, part.right
+    is_pair = isinstance(one, ColumnRef) and isinstance(other, ColumnRef)
+    kinds = type_of(one), type_of(other)
+    return is_pair and kinds[0] is not None and kinds[0] == kinds[1]
+
+
+def _sides(part: Expr) -> tuple[AttributeId, AttributeId]:
+    assert isinstance(part, Compare)
+    (one,), (other,) = columns_of(part.left), columns_of(part.right)
+    return one, other
 
 
 def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:

@@ -21,7 +21,7 @@ from impctl.circuits.flows import (
     check,
     known_type,
 )
-from impctl.circuits.join_order import chain_of, pushed_below
+from impctl.circuits.join_order import chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.readable import DistantJoin, Readable, readable
 from impctl.circuits.strategy import SideFacts, Strategy, row_bytes
@@ -112,6 +112,7 @@ def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
             continue
         ready = [part for part in waiting if columns_of(part) <= found.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
+        ready += following(chain.equal, found.ids, flow.ids, ready)
         condition = None if not ready else And(tuple(ready))
         apart = _taken_apart(condition, found, flow)
         found, flow = parts.sure_keys(found, flow, apart)

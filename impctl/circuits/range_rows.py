@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.dense_counts import DenseCounts
@@ -72,7 +72,7 @@ class RangeRows:
         counts: Ints = np.maximum(self._kept[slot].counts + self._about[slot].counts, 0)
         return counts
 
-    def load(self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]]) -> None:
+    def load(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
         """Take up the counts of a checkpoint."""
         for kept, about in zip(self._kept, self._about, strict=True):
             for counts in (kept, about):

@@ -23,6 +23,7 @@ from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.readable import Readable
 from impctl.circuits.refills import TableRows
 from impctl.data.once import Once
+from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
@@ -77,7 +78,7 @@ class MaintainedQuery:
         return self.compiled.circuit
 
     def restore(
-        self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]], counters: Mapping[str, int]
+        self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]], counters: Mapping[str, int]
     ) -> None:
         """Take up the state of a checkpoint."""
         for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):

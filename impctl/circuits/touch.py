@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
 from impctl.circuits.flows import Source
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.session import TableChange
+from impctl.data.pages import StoredTable
 from impctl.data.schema import Kind
 from impctl.data.vector import Ints, from_arrow
 from impctl.engine.batch import Batch
@@ -38,7 +38,7 @@ class TouchedQuery:
         self.fragments = fragments
         self.range_rows = RangeRows([partition])
 
-    def restore(self, runs: Mapping[str, Sequence[tuple[int, pa.Table]]]) -> None:
+    def restore(self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]]) -> None:
         """Take up the counts of a checkpoint."""
         self.range_rows.load(runs)
 

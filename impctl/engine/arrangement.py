@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from impctl.data.pages import StoredTable, checked_places
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import ends_of
@@ -59,7 +60,7 @@ class Arrangement:
     def bytes_held(self) -> int:
         return sum(_bytes(run) for run in self.runs)
 
-    def load(self, tables: Iterable[tuple[int, pa.Table]]) -> None:
+    def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
         """Take over stored runs; they count as saved."""
         keys = len(self.key_types)
         self._log.load(from_table(sequence, table, keys) for sequence, table in tables)
@@ -94,14 +95,14 @@ class Arrangement:
         if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
             # All in one run, as after its merge: in the order asked for.
             run, _, positions = located.parts[0]
-            column = run.values.get(name)
-            if column is not None:
-                return column[positions].astype(dtype, copy=False)
+            found = run.checked_values(name, positions)
+            if found is not None:
+                return found.astype(dtype, copy=False)
         result = np.zeros(located.length, dtype=dtype)
         for run, rows, positions in located.parts:
-            column = run.values.get(name)
-            if column is not None:
-                result[rows] = column[positions]
+            found = run.checked_values(name, positions)
+            if found is not None:
+                result[rows] = found
         return result
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Mapping[str, Any]) -> None:
@@ -115,6 +116,7 @@ class Arrangement:
 
     def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
         """One run that means all of these."""
+        runs = [run.checked() for run in runs]
         if len(runs) > 1:
             at_once = merge_at_once(runs, self.key_types, self.alive, is_oldest=is_oldest)
             if at_once is not None:
@@ -174,13 +176,14 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
         low, high = low[order], high[order]
     parts = []
     for run in runs if len(low) else ():
-        first = run.codes.searchsorted(low)
+        first = checked_places(run.pages, run.codes, low, run.codes.searchsorted(low))
         last = ends_of(run.codes, first, high, "left")
+        last = checked_places(run.pages, run.codes, high, last)
         positions, owner = slice_positions(first, last)
         if len(owner):
-            column = run.values.get(name)
-            value = np.zeros(len(owner), np.int64) if column is None else column[positions]
-            parts.append((owner, run.codes[positions], value))
+            value = run.checked_values(name, positions)
+            value = np.zeros(len(owner), np.int64) if value is None else value
+            parts.append((owner, run.checked_codes(positions), value))
     if not parts:
         nothing = np.zeros(0, dtype=np.int64)
         return nothing, nothing, nothing

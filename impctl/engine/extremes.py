@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
+from impctl.data.pages import CheckedPages, StoredTable, checked_places, table_of
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
 from impctl.data.sorted_rows import starts_in
@@ -103,9 +104,30 @@ class _Counts:
     groups: Ints
     ranks: Ints
     counts: Ints
+    pages: CheckedPages | None = None
 
     def __len__(self) -> int:
         return len(self.groups)
+
+    def slices(self, groups: Ints) -> tuple[Ints, Ints]:
+        """Where the values of each of these groups begin and end."""
+        first = self.groups.searchsorted(groups)
+        first = checked_places(self.pages, self.groups, groups, first)
+        last = self.groups.searchsorted(groups, side="right")
+        return first, checked_places(self.pages, self.groups, groups, last, "right")
+
+    def at(self, positions: Ints) -> _Counts:
+        """The run, after these of its values were looked at."""
+        if self.pages is not None:
+            for column in (self.groups, self.ranks, self.counts):
+                self.pages.check_rows(column, positions)
+        return self
+
+    def checked(self) -> _Counts:
+        """The run, after all of it was looked at."""
+        if self.pages is not None:
+            self.pages.check_all()
+        return self
 
 
 class _Firsts(NamedTuple):
@@ -178,16 +200,17 @@ class OrderedCounts:
         limits = np.full(len(groups), np.iinfo(np.int64).max)
         is_whole = np.ones(len(groups), dtype=np.bool_)
         for run in self._log.runs:
-            low = run.groups.searchsorted(groups)
-            high = run.groups.searchsorted(groups, side="right")
+            low, high = run.slices(groups)
             cut = np.minimum(high, low + window)
             is_cut = cut < high
-            limits[is_cut] = np.minimum(limits[is_cut], run.ranks[cut[is_cut] - 1])
+            lasts = cut[is_cut] - 1
+            limits[is_cut] = np.minimum(limits[is_cut], run.at(lasts).ranks[lasts])
             is_whole &= ~is_cut
             positions, owner = slice_positions(low, cut)
+            found = run.at(positions)
             owners.append(owner)
-            ranks.append(run.ranks[positions])
-            counts.append(run.counts[positions])
+            ranks.append(found.ranks[positions])
+            counts.append(found.counts[positions])
         if not owners:
             none = np.zeros(0, dtype=np.int64)
             return _Firsts(none, none, none, limits, is_whole)
@@ -209,12 +232,9 @@ class OrderedCounts:
         """Bring all runs into one if that is likely to make the state much smaller."""
         self._log.compact()
 
-    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         """Take over stored runs; they count as saved."""
-        self._log.load(
-            _Counts(sequence, *(table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT)))
-            for sequence, table in tables
-        )
+        self._log.load(_from_arrow(sequence, table) for sequence, table in tables)
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
@@ -227,6 +247,12 @@ class OrderedCounts:
 
 def _to_arrow(run: _Counts) -> pa.Table:
     return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
+
+
+def _from_arrow(sequence: int, stored: StoredTable) -> _Counts:
+    table, pages = table_of(stored)
+    groups, ranks, counts = (table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT))
+    return _Counts(sequence, groups, ranks, counts, pages)
 
 
 def _summed(sequence: int, groups: Ints, ranks: Ints, weights: Ints) -> _Counts:
@@ -244,6 +270,7 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
 
 
 def _merged(runs: Sequence[_Counts]) -> _Counts:
+    runs = [run.checked() for run in runs]
     return _summed(
         runs[-1].sequence,
         np.concatenate([run.groups for run in runs]),

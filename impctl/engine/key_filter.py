@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from impctl.data.pages import StoredTable, table_of
 from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Bools, Ints
 from impctl.engine.run_log import RunChange
@@ -133,10 +134,14 @@ class KeyFilter:
         if self._added:
             self._fold()
 
-    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         """Take over what a checkpoint wrote; it counts as saved."""
         self._added = []
-        for sequence, table in sorted(tables, key=lambda found: found[0]):
+        for sequence, stored in sorted(tables, key=lambda found: found[0]):
+            table, pages = table_of(stored)
+            if pages is not None:
+                # A filter has a few bytes a key, and a key's bits lie anywhere in it.
+                pages.check_all()
             if _WORD in table.column_names:
                 self._words = _flat(table, _WORD).view(np.uint64)
                 self._counted = int((table.schema.metadata or {})[_COUNT])

@@ -25,9 +25,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-import pyarrow as pa
-
 from impctl.aliases import AttributeId
+from impctl.data.pages import StoredTable
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.refill import Refill
@@ -44,7 +43,7 @@ class Keeper(Protocol):
     @property
     def bytes_held(self) -> int: ...
 
-    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         """Take over stored runs; they count as saved."""
         ...
 

@@ -1,9 +1,11 @@
 """Rows kept by a key, as a few sorted runs: what an operator looks partners up in.
 
 Law: the index means the sum of all rows ever added, with their weights and tags; a row and its
-negative cancel when their runs are merged, and until then both are found. Adding costs the rows
-added, plus merges each row takes part in a logarithmic number of times; finding costs the rows
-found, plus a binary search per run. Rows are equal when all columns and all tags are.
+negative cancel when their runs are merged, and until then both are found. Rows that are added wait
+until something is asked, a million at most: a side that fills while nobody looks partners up in it
+is sorted once. Adding costs the rows added, plus merges each row takes part in a logarithmic number
+of times; finding costs the rows found, plus a binary search per run. Rows are equal when all
+columns and all tags are.
 Out of scope: what is done with the rows found (`engine.operators`), files (`store`).
 """
 
@@ -18,6 +20,13 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
+from impctl.data.pages import (
+    CheckedPages,
+    PagedTable,
+    StoredTable,
+    checked_places,
+    table_of,
+)
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import ends_of
@@ -32,6 +41,10 @@ from impctl.values import dataclass
 _CODE, _WEIGHT = "code", "weight"
 MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
+_PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
+"""Stored types whose values are used where they lie, if none is NULL."""
+_MOST_WAITING = 1 << 20
+"""Rows that wait to be sorted: of more, what cancels or is equal would take room."""
 _MANY = 1000
 """Codes that are asked for from which on it pays to sort them first."""
 _FEWER = 4
@@ -69,9 +82,33 @@ class _Rows:
     sequence: int
     codes: Ints
     batch: Batch
+    pages: CheckedPages | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
+
+    def slices(self, codes: Ints) -> tuple[Ints, Ints]:
+        """Where the rows of each of these codes begin and end."""
+        first = checked_places(self.pages, self.codes, codes, self.codes.searchsorted(codes))
+        last = ends_of(self.codes, first, codes, "right")
+        return first, checked_places(self.pages, self.codes, codes, last, "right")
+
+    def at(self, positions: Ints) -> Batch:
+        """The batch, after these of its rows were looked at."""
+        if self.pages is not None and self.pages.is_open:
+            for column in self.batch.columns.values():
+                self.pages.check_rows(column.values, positions)
+            self.pages.check_rows(self.batch.weights, positions)
+            for tag in self.batch.tags:
+                if isinstance(tag, RowTags):
+                    self.pages.check_rows(tag.fragments, positions)
+        return self.batch
+
+    def checked(self) -> _Rows:
+        """The run, after all of it was looked at."""
+        if self.pages is not None:
+            self.pages.check_all()
+        return self
 
 
 class RowIndex:
@@ -97,15 +134,16 @@ class RowIndex:
         self._log: RunLog[_Rows] = RunLog(
             lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
         )
+        self._waiting: list[_Rows] = []
 
     @property
     def rows(self) -> int:
         """Rows over all runs, cancelled ones included."""
-        return self._log.rows
+        return self._log.rows + sum(map(len, self._waiting))
 
     @property
     def bytes_held(self) -> int:
-        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._log.runs)
+        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._runs())
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
@@ -119,31 +157,42 @@ class RowIndex:
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
-        self._log.append(_Rows(self._log.next_sequence, codes[order], held))
+        self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
+        if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
+            self._runs()
+
+    def _runs(self) -> tuple[_Rows, ...]:
+        """All runs, what waits sorted into one."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            run = waiting[0] if len(waiting) == 1 else self._merged(waiting)
+            if len(run):
+                self._log.append(run)
+        return self._log.runs
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
         order, codes = _in_order(codes)
-        for run in self._log.runs if len(codes) else ():
-            asked = _perhaps_in(run.codes, codes)
+        for run in self._runs() if len(codes) else ():
+            asked = _perhaps_in(run, codes)
             some = codes if asked is None else codes[asked]
-            first = run.codes.searchsorted(some)
-            last = ends_of(run.codes, first, some, "right")
+            first, last = run.slices(some)
             _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
                 continue
             owner = owner if asked is None else asked[owner]
             owner = owner if order is None else order[owner]
-            held = [run.batch.columns[key] for key in self.keys]
+            batch = run.at(positions)
+            held = [batch.columns[key] for key in self.keys]
             if not are_told_by_codes(held, keys):
                 of_held = [column.take(positions) for column in held]
                 same = same_keys(of_held, [key.take(owner) for key in keys])
                 if same is not None and not bool(same.all()):
                     positions, owner = positions[same], owner[same]
             owners.append(owner)
-            parts.append(run.batch.take(positions))
+            parts.append(batch.take(positions))
         if not parts:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
         return Found(np.concatenate(owners), stacked_batches(parts))
@@ -152,9 +201,9 @@ class RowIndex:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
         order, codes = _in_order(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
-        for run in self._log.runs:
-            first = run.codes.searchsorted(codes)
-            counts += ends_of(run.codes, first, codes, "right") - first
+        for run in self._runs():
+            first, last = run.slices(codes)
+            counts += last - first
         if order is None:
             return counts
         found = np.empty_like(counts)
@@ -163,7 +212,7 @@ class RowIndex:
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
-        runs = self._log.runs
+        runs = self._runs()
         return self._merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
@@ -171,27 +220,28 @@ class RowIndex:
         limits = np.full(len(codes), INT64_MAX)
         is_whole = np.ones(len(codes), dtype=np.bool_)
         ends = []
-        for run in self._log.runs:
-            low = run.codes.searchsorted(codes)
-            high = run.codes.searchsorted(codes, side="right")
+        for run in self._runs():
+            low, high = run.slices(codes)
             cut = np.minimum(high, low + window)
             is_cut = cut < high
-            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.batch)[cut[is_cut] - 1])
+            lasts = cut[is_cut] - 1
+            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.at(lasts))[lasts])
             is_whole &= ~is_cut
             ends.append((run, low, cut))
         parts = []
         for run, low, cut in ends:
             _check_size(int((cut - low).sum()))
             positions, owner = slice_positions(low, cut)
+            batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
-            useful = self._ranks(run.batch)[positions] <= limits[owner]
+            useful = self._ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
-            held = [run.batch.columns[key].take(positions) for key in self.keys]
+            held = [batch.columns[key].take(positions) for key in self.keys]
             same = same_keys(held, [key.take(owner) for key in keys])
             if same is not None and not bool(same.all()):
                 positions, owner = positions[same], owner[same]
             if len(positions):
-                parts.append(_Rows(run.sequence, owner, run.batch.take(positions)))
+                parts.append(_Rows(run.sequence, owner, batch.take(positions)))
         if not parts:
             nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
             return Leading(nothing, limits, is_whole)
@@ -211,6 +261,7 @@ class RowIndex:
 
     def _merged(self, runs: Sequence[_Rows]) -> _Rows:
         """One run for all of these, rows that cancel left out."""
+        runs = [run.checked() for run in runs]
         codes = np.concatenate([run.codes for run in runs])
         batch = stacked_batches([run.batch for run in runs])
         columns = [batch.columns[name] for name, _ in self.columns]
@@ -224,26 +275,29 @@ class RowIndex:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
+        self._runs()
         found = copy(self)
-        found._log = self._log.as_it_stands()
+        found._log, found._waiting = self._log.as_it_stands(), []
         return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
+        self._runs()
         self._log.compact()
 
-    def load(self, tables: Sequence[tuple[int, pa.Table]]) -> None:
+    def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         """Take over stored runs; they count as saved."""
         self._log.load(
             _from_arrow(sequence, table, self.columns, self._accesses) for sequence, table in tables
         )
 
-    def load_some(self, tables: Sequence[tuple[int, pa.Table]], code: int) -> None:
+    def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
         """Take over the rows of one code only, to look at: nothing may be added to them."""
         self.load([(sequence, _with_code(table, code)) for sequence, table in tables])
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
+        self._runs()
         return self._log.changes()
 
     def saved(self) -> None:
@@ -251,11 +305,15 @@ class RowIndex:
         self._log.saved()
 
 
-def _with_code(table: pa.Table, code: int) -> pa.Table:
+def _with_code(stored: StoredTable, code: int) -> StoredTable:
     """The rows of a stored run that have this code, which lie side by side."""
-    codes = table.column(_CODE).to_numpy()
-    first = int(codes.searchsorted(code))
-    return table.slice(first, int(codes.searchsorted(code, side="right")) - first)
+    table, pages = table_of(stored)
+    codes, wanted = table.column(_CODE).to_numpy(), np.array([code])
+    first = checked_places(pages, codes, wanted, codes.searchsorted(wanted))
+    last = codes.searchsorted(wanted, side="right")
+    last = checked_places(pages, codes, wanted, last, "right")
+    some = table.slice(int(first[0]), int(last[0] - first[0]))
+    return some if pages is None else PagedTable(some, pages)
 
 
 def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
@@ -267,10 +325,13 @@ def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
     return order, codes[order]
 
 
-def _perhaps_in(held: Ints, asked: Ints) -> Ints | None:
+def _perhaps_in(run: _Rows, asked: Ints) -> Ints | None:
     """Which of many codes may be among far fewer, by some of their bits; None for all of them."""
+    held = run.codes
     if len(asked) < max(_FEWER * len(held), _MANY):
         return None
+    if run.pages is not None:
+        run.pages.check_whole(held)
     mask = (1 << (_BITS * len(held)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
     is_there[held & mask] = True
@@ -313,20 +374,27 @@ def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.
 
 def _from_arrow(
     sequence: int,
-    table: pa.Table,
+    stored: StoredTable,
     columns: Sequence[tuple[AttributeId, SqlType]],
     accesses: int,
 ) -> _Rows:
-    def array(name: str) -> pa.Array:
+    table, pages = table_of(stored)
+
+    def array(name: str, *plain: pa.DataType) -> pa.Array:
         column = table.column(name)
-        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        found = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if pages is not None and (found.type not in plain or found.null_count):
+            # It is not used row by row where it lies, but read now.
+            pages.check_whole(found)
+        return found
 
     vectors = {
-        name: from_stored(array(f"column{at}"), kind) for at, (name, kind) in enumerate(columns)
+        name: from_stored(array(f"column{at}", *_PLAIN), kind)
+        for at, (name, kind) in enumerate(columns)
     }
     tags: list[Tags] = []
     for at in range(accesses):
-        held = array(f"tag{at}")
+        held = array(f"tag{at}", pa.int32())
         tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else _unpacked(held))
-    weights, codes = array(_WEIGHT).to_numpy(), array(_CODE).to_numpy()
-    return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)))
+    weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
+    return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

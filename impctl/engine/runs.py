@@ -2,7 +2,8 @@
 
 Law: a run holds at most one row per key, sorted by code; a later run's row replaces an earlier
 one's; a row whose `alive` column is zero says the key is gone. Merging runs changes nothing that
-can be seen. A value column that is absent is all zero. Cost of a merge: the rows merged.
+can be seen. A value column that is absent is all zero. Cost of a merge: the rows merged. Of a run
+that lies in pages (`data.pages`) no row is used before its pages were looked at.
 Out of scope: which runs there are (`engine.arrangement`), files (`store`).
 """
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.data.keys import are_codes, is_told_by_code, same_keys
+from impctl.data.pages import CheckedPages, StoredTable, checked_places, table_of
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
 from impctl.values import dataclass
@@ -29,12 +31,14 @@ class Run:
 
     A code is that of the row's keys, as `data.keys` has it; so some tell their keys.
     `keys` is empty where the code is the whole key. `sequence` orders runs: higher is newer.
+    `pages` is where it lies, if some of that is yet to be looked at.
     """
 
     sequence: int
     codes: Ints
     keys: tuple[pa.Array, ...]
     values: Mapping[str, Any]
+    pages: CheckedPages | None = None
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -47,13 +51,35 @@ class Run:
         columns.update(self.values)
         return pa.table(columns)
 
+    def checked(self) -> Run:
+        """The run, after all of it was looked at."""
+        if self.pages is not None:
+            self.pages.check_all()
+        return self
 
-def from_table(sequence: int, table: pa.Table, keys: int) -> Run:
+    def checked_codes(self, rows: Ints) -> Ints:
+        """The codes of these rows."""
+        if self.pages is not None:
+            self.pages.check_rows(self.codes, rows)
+        return self.codes[rows]
+
+    def checked_values(self, name: str, rows: Ints) -> Any:
+        """A value column at these rows; None for one that is absent."""
+        column = self.values.get(name)
+        if column is None:
+            return None
+        if self.pages is not None:
+            self.pages.check_rows(column, rows)
+        return column[rows]
+
+
+def from_table(sequence: int, stored: StoredTable, keys: int) -> Run:
     """The run that `to_arrow` wrote; arrays stay in the table's memory."""
+    table, pages = table_of(stored)
     arrays = {name: _single(table.column(name)) for name in table.column_names}
     parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(keys))
     values = {name: array.to_numpy(zero_copy_only=True) for name, array in arrays.items()}
-    return Run(sequence, values.pop(CODE), parts, values)
+    return Run(sequence, values.pop(CODE), parts, values, pages)
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array:
@@ -80,7 +106,7 @@ def hits_in(
     """
     if len(run) == 0:
         return codes[:0], codes[:0]
-    inside = run.codes.searchsorted(codes)
+    inside = checked_places(run.pages, run.codes, codes, run.codes.searchsorted(codes))
     # Beyond the last code stands that one again, which is another.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
     places = inside[hits]
@@ -108,7 +134,7 @@ def _further(
     # Another key with this code may stand next to the first one; as good as never.
     for row, first in zip(rows, places, strict=True):
         place = int(first) + 1
-        while place < len(run) and run.codes[place] == codes[row]:
+        while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
             if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
                 hits.append(row)
                 found.append(place)
@@ -120,6 +146,9 @@ def _further(
 def _same(
     run: Run, types: Sequence[SqlType], places: Ints, keys: Sequence[Vector], rows: Ints
 ) -> Any:
+    if run.pages is not None:
+        for part in run.keys:
+            run.pages.check_rows(part, places)
     return same_keys(_at(run.keys, types, places), [key.take(rows) for key in keys])
 
 

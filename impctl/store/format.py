@@ -16,6 +16,7 @@ from impctl.store.migrations import (
     v0002_costs,
     v0003_file_marks,
     v0004_sketch_basis,
+    v0005_page_sums,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -23,6 +24,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0002_costs.STATEMENTS,
     v0003_file_marks.STATEMENTS,
     v0004_sketch_basis.STATEMENTS,
+    v0005_page_sums.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

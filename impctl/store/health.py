@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from impctl.aliases import QueryName
+from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError
 from impctl.store.collect import KEPT_VERSIONS
 from impctl.store.faults import translated
@@ -46,6 +47,7 @@ class Checked:
     damaged: tuple[tuple[QueryName, ImpctlError], ...]
     leftovers: Collected
     kept: int
+    with_state: bool
 
 
 def folder_of(path: Path) -> Folder:
@@ -67,18 +69,23 @@ def lock_owner(path: Path) -> Owner | None:
     return noted_owner(Layout(path))
 
 
-def check_store(store: StoreReader) -> Checked:
-    """Every query's rows and state files against their checksums; ImpctlError for the catalog's."""
+def check_store(store: StoreReader, *, with_state: bool) -> Checked:
+    """Every query's rows and state files against their checksums; ImpctlError for the catalog's.
+
+    Without `with_state` of files only what tells where their columns lie.
+    """
     names = store.queries()
     damaged = []
     for name in names:
         try:
             store.load(name)
             store.history(name, 1)
-            store.load_runs(name)
+            for runs in store.load_runs(name).values():
+                for _, stored in runs if with_state else ():
+                    whole_table(stored)
         except ImpctlError as error:
             damaged.append((name, error))
-    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS)
+    return Checked(names, tuple(damaged), store.collectable(), KEPT_VERSIONS, with_state)
 
 
 def _files(path: Path) -> Iterator[Path]:

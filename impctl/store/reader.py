@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import pyarrow as pa
-
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.data.pages import StoredTable
 from impctl.store.records import (
     Collected,
     KeptVersion,
@@ -57,8 +56,8 @@ class StoreReader(Protocol):
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, pa.Table]]]:
-        """The query's state, verified."""
+    ) -> dict[str, list[tuple[int, StoredTable]]]:
+        """The query's state, each page of which is looked at before it is used."""
         ...
 
     def collectable(self, keep: int = ...) -> Collected:

@@ -1,9 +1,12 @@
 """Runs of operator state: small ones inside the catalog, large ones as files beside it.
 
-Law: a run is an Arrow stream with its length and CRC-32 in the catalog, both checked in full
-before a row of it is used; a file is written under a new name and synced before anything refers
-to it, and never changed afterwards. Reading maps files and copies nothing.
-Out of scope: what the rows mean (`engine`), when files are removed (`store.collect`).
+Law: a run is an Arrow stream with its length and checksums in the catalog. One inside the catalog,
+and one whose file a release before wrote, has one checksum, looked at before a row of it is used; a
+file has one per page (`data.pages`), and no row is used before its pages were looked at. A file is
+written under a new name and synced before anything refers to it, and never changed afterwards.
+Reading maps files and copies nothing.
+Out of scope: what the rows mean (`engine`), when files are removed (`store.collect`), looking at
+pages that nobody uses (`store.scrub`).
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from impctl.aliases import QueryName
+from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import ImpctlError, StateCorruptError
 from impctl.store.disk import Disk, OutputFile, make_lasting_folder
 from impctl.store.faults import damaged, translated
@@ -36,14 +40,19 @@ _HELD = (
     " ORDER BY arrangement, sequence"
 )
 _DROP = "DELETE FROM run WHERE query_id = ? AND arrangement = ? AND sequence = ?"
-_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PUT = "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MARK_BYTES = 8
+"""Before each message of an Arrow stream: that one comes, and how long its head is."""
 NO_RUNS = digest_of(())
 """The digest of the runs of a query that has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """A run ready for the catalog: its content is at hand, or safe on disk in `file`."""
+    """A run ready for the catalog: its content is at hand, or safe on disk in `file`.
+
+    With `sums`, the checksums of the file's pages, `checksum` is theirs; else the content's.
+    """
 
     arrangement: str
     sequence: int
@@ -52,11 +61,12 @@ class WrittenRun:
     checksum: int
     file: str | None
     content: pa.Buffer | None
+    sums: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as the catalog has it."""
+    """A run as the catalog has it; without `sums` its checksum is that of all bytes."""
 
     arrangement: str
     sequence: int
@@ -65,6 +75,7 @@ class StoredRun:
     checksum: int
     file: str | None
     content: bytes | None
+    sums: bytes | None
 
     @property
     def ref(self) -> RunRef:
@@ -137,7 +148,7 @@ def move_runs(
     for run in put:
         key = (run.arrangement, run.sequence)
         row = sealed(query_id, *key, run.rows, run.size, run.checksum, run.file)
-        rows.append((*row, run.content))
+        rows.append((*row, run.content, run.sums))
         left.append(held[key][0] if key in held else None)
         held[key] = (run.file, row[-1])
     connection.executemany(_DROP, [(query_id, *key) for key in gone])
@@ -166,33 +177,78 @@ def stored_runs(
 ) -> tuple[StoredRun, ...]:
     """All runs of the query, by arrangement and sequence; they must have that digest."""
     rows = connection.execute(
-        "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content"
+        "SELECT query_id, arrangement, sequence, rows, bytes, checksum, file, seal, content, sums"
         " FROM run WHERE query_id = ? ORDER BY arrangement, sequence",
         (query_id,),
     ).fetchall()
-    if digest_of(row[:-1] for row in rows) != digest:
+    if digest_of(row[:-2] for row in rows) != digest:
         raise damaged(path, "runs of one version do not belong together")
-    return tuple(StoredRun(*(*opened(row[:-1], path, "run")[1:], row[-1])) for row in rows)
+    return tuple(StoredRun(*(*opened(row[:-2], path, "run")[1:], *row[-2:])) for row in rows)
 
 
-def read_run(run: StoredRun, query: QueryName, layout: Layout) -> pa.Table:
-    """The rows of the run, after its length and checksum were found right."""
+def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
+    """The rows of the run; what has no pages is looked at in full."""
     place = layout.catalog if run.file is None else layout.run_file(run.file)
+
+    def corrupt(what: str) -> StateCorruptError:
+        return corrupt_run(run, query, place, what)
+
+    content = _content(run, place, corrupt)
+    if run.sums is None or run.rows == 0:
+        pages = None
+        if zlib.crc32(content if run.sums is None else run.sums) != run.checksum:
+            raise corrupt("does not match its checksum")
+    else:
+        pages = pages_of(run, content, corrupt)
+        check_heads(content, pages, corrupt)
     try:
-        content = pa.py_buffer(run.content or b"") if run.file is None else _map(place, run.size)
-    except OSError as error:
-        raise _corrupt(run, query, place, "cannot be read") from error
-    if content is None or content.size != run.size:
-        raise _corrupt(run, query, place, "does not have its length")
-    if zlib.crc32(content) != run.checksum:
-        raise _corrupt(run, query, place, "does not match its checksum")
-    try:
-        table = pa.ipc.open_stream(content).read_all()
-    except (pa.ArrowException, OSError) as error:
-        raise _corrupt(run, query, place, "is no Arrow stream") from error
+        stream = pa.ipc.open_stream(content)
+        # A file has one batch, whose head was looked at; nothing behind it is read.
+        batches = [stream.read_next_batch()] if pages is not None else list(stream)
+        table = pa.Table.from_batches(batches, stream.schema)
+    except (pa.ArrowException, OSError, StopIteration) as error:
+        raise corrupt("is no Arrow stream") from error
     if table.num_rows != run.rows:
-        raise _corrupt(run, query, place, "does not have its number of rows")
-    return table
+        raise corrupt("does not have its number of rows")
+    return table if pages is None else PagedTable(table, pages)
+
+
+def pages_of(
+    run: StoredRun, content: pa.Buffer, corrupt: Callable[[str], StateCorruptError]
+) -> CheckedPages:
+    """The pages of a run's file, none of them looked at yet."""
+    sums = run.sums or b""
+    if zlib.crc32(sums) != run.checksum:
+        raise corrupt("does not match the checksum of its checksums")
+    return CheckedPages(content, sums, lambda: corrupt("does not match its checksums"))
+
+
+def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptError]) -> pa.Buffer:
+    try:
+        if run.file is None:
+            content = pa.py_buffer(run.content or b"")
+        else:
+            content = _map(place, run.size, is_read_whole=run.sums is None)
+    except OSError as error:
+        raise corrupt("cannot be read") from error
+    if content is None or content.size != run.size:
+        raise corrupt("does not have its length")
+    return content
+
+
+def check_heads(
+    content: pa.Buffer, pages: CheckedPages, corrupt: Callable[[str], StateCorruptError]
+) -> None:
+    """Look at what tells where the columns of a stream lie: its schema, the head of its batch."""
+    at = 0
+    for _ in range(2):
+        pages.check_span(at, min(at + _MARK_BYTES, content.size))
+        mark = content.slice(at, _MARK_BYTES).to_pybytes()
+        end = at + _MARK_BYTES + int.from_bytes(mark[4:], "little")
+        if not at + _MARK_BYTES <= end <= content.size:
+            raise corrupt("is no Arrow stream")
+        pages.check_span(at, end)
+        at = end
 
 
 def _encode(arrangement: str, sequence: int, table: pa.Table) -> WrittenRun:
@@ -222,8 +278,9 @@ def _write_file(
             remove_files([name], layout, disk)
             raise
         file.close()
+    sums = sink.sums.table()
     return WrittenRun(
-        arrangement, int(sequence), table.num_rows, sink.length, sink.checksum, name, None
+        arrangement, int(sequence), table.num_rows, sink.length, zlib.crc32(sums), name, None, sums
     )
 
 
@@ -236,18 +293,18 @@ def _stream(table: pa.Table, sink: pa.NativeFile) -> None:
 
 
 class _ChecksummedFile:
-    """The file object Arrow writes a stream to; counts and checksums what passes."""
+    """The file object Arrow writes a stream to; counts and checksums what passes, by pages."""
 
     closed = False
 
     def __init__(self, file: OutputFile) -> None:
         self._file = file
         self.length = 0
-        self.checksum = 0
+        self.sums = PageSums()
 
     def write(self, data: pa.Buffer | bytes) -> int:
         view = memoryview(data).cast("B")
-        self.checksum = zlib.crc32(view, self.checksum)
+        self.sums.add(view)
         self._file.write(view)
         self.length += len(view)
         return len(view)
@@ -259,13 +316,13 @@ class _ChecksummedFile:
         """The file is closed by whoever opened it."""
 
 
-def _map(path: Path, length: int) -> pa.Buffer | None:
+def _map(path: Path, length: int, *, is_read_whole: bool) -> pa.Buffer | None:
     """The file's bytes, mapped; None where it does not have `length` bytes."""
     descriptor = os.open(path, os.O_RDONLY | CAREFUL)
     try:
         if os.fstat(descriptor).st_size != length:
             return None
-        if hasattr(os, "posix_fadvise"):
+        if is_read_whole and hasattr(os, "posix_fadvise"):
             # The checksum is about to read everything: three times faster than page by page.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
     finally:
@@ -273,16 +330,19 @@ def _map(path: Path, length: int) -> pa.Buffer | None:
     return pa.memory_map(str(path)).read_buffer(length)
 
 
-def _corrupt(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+def corrupt_run(run: StoredRun, query: QueryName, place: Path, what: str) -> StateCorruptError:
+    """The error of a run that is not as it was written."""
     return StateCorruptError(
         f"State of query `{query}` {what}: run {run.sequence} of `{run.arrangement}` in `{place}`",
         hint=f"run `impctl capture` for `{query}` again",
     )
 
 
-def group_runs(tables: Sequence[Run]) -> dict[str, list[tuple[int, pa.Table]]]:
+def group_runs(
+    tables: Sequence[tuple[str, int, StoredTable]],
+) -> dict[str, list[tuple[int, StoredTable]]]:
     """Runs by arrangement, each list ascending by sequence."""
-    grouped: dict[str, list[tuple[int, pa.Table]]] = {}
+    grouped: dict[str, list[tuple[int, StoredTable]]] = {}
     for arrangement, sequence, table in sorted(tables, key=lambda run: run[:2]):
         grouped.setdefault(arrangement, []).append((sequence, table))
     return grouped

@@ -19,6 +19,7 @@ from typing import Self
 import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError, StorageError
 from impctl.store import commits, costs, history, kept, queries, states
 from impctl.store.catalog import (
@@ -46,6 +47,7 @@ from impctl.store.records import (
     RunRef,
     StoredQuery,
 )
+from impctl.store.scrub import Scrubbed, scrub
 from impctl.store.sketches import Partitions
 
 _READ_ATTEMPTS = 3
@@ -178,9 +180,7 @@ class Store:
         path = self._catalog.path
         with self._catalog.reading() as connection:
             found = queries.find_query(connection, path, query)
-            if found is None:
-                return ()
-            return history.load_records(connection, path, found.id, limit)
+            return () if found is None else history.load_records(connection, path, found.id, limit)
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
         """What the query's latest runs cost, newest first within a kind."""
@@ -216,16 +216,16 @@ class Store:
 
     def load_runs(
         self, query: QueryName, beginning: str = ""
-    ) -> dict[str, list[tuple[int, pa.Table]]]:
+    ) -> dict[str, list[tuple[int, StoredTable]]]:
         """The state of the query: per arrangement its runs, ascending by sequence.
 
-        Of arrangements only those with names of that `beginning`. Everything read is verified
-        first; StateCorruptError where anything is missing or altered.
+        Of arrangements only those with names of that `beginning`. StateCorruptError where anything
+        is missing or altered: now, or when the page is used that holds it (`data.pages`).
         """
         for attempt in range(_READ_ATTEMPTS):
             generation, found = self._stored_runs(query)
             try:
-                tables: list[Run] = [
+                tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
                     for run in found
                     if run.arrangement.startswith(beginning)
@@ -290,9 +290,8 @@ class Store:
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
             found = self.collectable(keep)
             # Files first: on a full disk they make the room that the catalog's log takes.
-            removed = states.remove_files(
-                [file.path.name for file in found.files], self._layout, self._disk
-            )
+            names = [file.path.name for file in found.files]
+            removed = states.remove_files(names, self._layout, self._disk)
             self._is_swept = True
             files = [replace(file, removed=file.path.name in removed) for file in found.files]
             found = replace(found, files=tuple(files))
@@ -313,6 +312,11 @@ class Store:
             # Worth a try only: it writes the whole catalog anew.
             self._catalog.shrink()
         return found
+
+    def scrub(self, budget: int) -> Scrubbed:
+        """Look at so many bytes of state that nobody looked at for long; see `store.scrub`."""
+        with self.lock(OWN_LOCK_TIMEOUT):
+            return scrub(self._catalog, self._layout, budget, time.time())
 
     def collectable(self, keep: int = KEPT_VERSIONS) -> Collected:
         """What `collect` would remove."""

@@ -138,6 +138,7 @@ def taken_up(
 
 def stored(keeper: object) -> list[tuple[int, pa.Table]]:
     """All runs of a piece of state, as a store that had seen none would get them."""
+    keeper.changes()  # type: ignore[attr-defined]  # sorts what waits
     log = keeper._log  # type: ignore[attr-defined]  # the runs themselves, saved or not
     return [(run.sequence, log._to_arrow(run)) for run in log.runs]
 

@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.disk import OutputFile, RealDisk
+from impctl.store.reader import StoreReader
 from impctl.store.records import (
     Assumption,
     MaintainCommit,
@@ -277,3 +279,11 @@ def no_space() -> OSError:
 
 def _nothing() -> None:
     """Half of a step that takes effect at once or not at all."""
+
+
+def state_of(store: StoreReader, query: str) -> dict[str, list[tuple[int, pa.Table]]]:
+    """The state of the query, all of it looked at."""
+    return {
+        name: [(sequence, whole_table(stored)) for sequence, stored in runs]
+        for name, runs in store.load_runs(query).items()
+    }

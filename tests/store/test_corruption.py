@@ -10,7 +10,7 @@ import pytest
 
 from impctl.errors import ImpctlError, StateCorruptError
 from impctl.store.store import Store
-from tests.store.builders import LARGE, capture, maintain, record, rows
+from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def test_every_altered_byte_of_a_state_file_is_noticed(root: Path) -> None:
             altered[place] ^= 1 << generator.randrange(8)
             path.write_bytes(altered)
             with pytest.raises(StateCorruptError, match=path.name):
-                store.load_runs("q")
+                state_of(store, "q")
         path.write_bytes(whole)
-        assert store.load_runs("q")["agg"][0][1].equals(rows(LARGE))
+        assert state_of(store, "q")["agg"][0][1].equals(rows(LARGE))
 
 
 @pytest.mark.parametrize("keep", [0, 1, 4096, -4096, -1])
@@ -49,14 +49,14 @@ def test_a_truncated_state_file_is_noticed(root: Path, keep: int) -> None:
     path = _state_file(root)
     path.write_bytes(path.read_bytes()[:keep])
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
-        store.load_runs("q")
+        state_of(store, "q")
 
 
 def test_a_grown_state_file_is_noticed(root: Path) -> None:
     path = _state_file(root)
     path.write_bytes(path.read_bytes() + b"\0")
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="length"):
-        store.load_runs("q")
+        state_of(store, "q")
 
 
 def test_a_state_file_replaced_by_a_folder_is_noticed(root: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_state_file_replaced_by_a_folder_is_noticed(root: Path) -> None:
     path.unlink()
     path.mkdir()
     with Store.open(root) as store, pytest.raises(StateCorruptError):
-        store.load_runs("q")
+        state_of(store, "q")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_state_file_replaced_by_a_folder_is_noticed(root: Path) -> None:
 def test_altered_runs_in_the_catalog_are_noticed(root: Path, statement: str) -> None:
     _alter(root, statement)
     with Store.open(root) as store, pytest.raises(StateCorruptError):
-        store.load_runs("q")
+        state_of(store, "q")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def _everything(root: Path) -> object:
             return None
         runs = {
             name: [(sequence, table.to_pydict()) for sequence, table in found]
-            for name, found in store.load_runs("q").items()
+            for name, found in state_of(store, "q").items()
         }
         return held, repr(runs)
 

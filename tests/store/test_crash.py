@@ -29,6 +29,7 @@ from tests.store.builders import (
     referenced,
     rows,
     run_names,
+    state_of,
 )
 
 State = dict[str, list[tuple[int, pa.Table]]]
@@ -55,7 +56,7 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
     with Store.open(root) as store:
         held = store.load("q")
         assert held is not None
-        state = store.load_runs("q")
+        state = state_of(store, "q")
         if held.versions == {"sales": 0}:
             assert may_be_old
             assert held.sketches == capture().sketches
@@ -69,11 +70,11 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
             assert list(state) == ["agg"]
         store.collect()
         assert len(run_names(root)) == referenced(store)
-        assert _same(store.load_runs("q"), state)
+        assert _same(state_of(store, "q"), state)
         # and the store goes on from here
         following = maintain(held.generation, 2, (1, 2), put=(("more", 0, rows(LARGE, 3)),))
         store.commit_maintain(following)
-        assert store.load_runs("q")["more"][0][1].equals(rows(LARGE, 3))
+        assert state_of(store, "q")["more"][0][1].equals(rows(LARGE, 3))
     return held
 
 
@@ -141,7 +142,7 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
             held = store.load("q")
             assert held is not None
             assert held.generation == generation
-            assert _same(store.load_runs("q"), _OLD)
+            assert _same(state_of(store, "q"), _OLD)
         disk.arm(-1)
         _commit(store, generation, "maintain")
         assert len(run_names(root)) == referenced(store)
@@ -239,7 +240,7 @@ def _in_step(root: Path) -> int:
         held = store.load("q")
         assert held is not None
         version = held.versions["sales"]
-        state = store.load_runs("q")
+        state = state_of(store, "q")
     assert held.sketches[0].fragments.ids == tuple(i for i in range(5) if version >> i & 1)
     if version > 0:
         assert held.state_meta == {"at": version}

@@ -13,7 +13,7 @@ from impctl.errors import UsageError
 from impctl.store.layout import Layout
 from impctl.store.lock import read_owner
 from impctl.store.store import Store
-from tests.store.builders import LARGE, capture, maintain, record, rows
+from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
 
 _STRANGER = 12345
 
@@ -110,7 +110,7 @@ def test_a_run_is_not_read_through_a_link(root: Path, tmp_path: Path) -> None:
     shutil.move(run, tmp_path / "run")
     run.symlink_to(tmp_path / "run")
     with Store.open(root) as store, pytest.raises(Exception, match="cannot be read"):
-        store.load_runs("q")
+        state_of(store, "q")
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from tests.store.builders import (
     rows,
     run_names,
     sketches_at,
+    state_of,
 )
 
 
@@ -84,7 +85,7 @@ def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
         assert store.load("q") is None
         assert store.queries() == ()
         assert store.history("q") == ()
-        assert store.load_runs("q") == {}
+        assert state_of(store, "q") == {}
         assert store.kept("q") == ()
         assert store.load_kept("q", 1) is None
         with pytest.raises(UsageError) as caught:
@@ -108,7 +109,7 @@ def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
     given = rows(count)
     with Store.open(root) as store:
         store.commit_capture(capture(), {"agg": [(4, given), (2, rows(3))]}, record())
-        found = store.load_runs("q")
+        found = state_of(store, "q")
         refs = store.run_refs("q")
     assert list(found) == ["agg"]
     assert [sequence for sequence, _ in found["agg"]] == [2, 4]
@@ -125,7 +126,7 @@ def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
         store.commit_capture(
             capture(), {"a": [(0, given)], "b": [(0, rows(9).slice(3, 2))]}, record()
         )
-        found = store.load_runs("q")
+        found = state_of(store, "q")
     assert found["a"][0][1].equals(given)
     assert all(column.num_chunks == 1 for column in found["a"][0][1].itercolumns())
     assert found["b"][0][1].equals(rows(9).slice(3, 2))
@@ -137,7 +138,7 @@ def test_maintain_moves_sketch_state_and_version_together(root: Path) -> None:
         change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
         second = store.commit_maintain(change)
         held = store.load("q")
-        found = store.load_runs("q")
+        found = state_of(store, "q")
     assert held is not None
     assert second == held.generation == first + 1
     assert held.versions == {"sales": 7}
@@ -154,10 +155,10 @@ def test_dropped_and_replaced_files_are_removed_at_once(root: Path) -> None:
         runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(LARGE, 2))]}
         generation = store.commit_capture(capture(), runs, record())
         assert len(run_names(root)) == 3
-        mapped = store.load_runs("q")["agg"][0][1]
+        mapped = state_of(store, "q")["agg"][0][1]
         change = maintain(generation, 1, put=(("agg", 1, rows(LARGE, 9)),), drop=(("agg", 0),))
         store.commit_maintain(change)
-        found = store.load_runs("q")["agg"]
+        found = state_of(store, "q")["agg"]
         assert len(run_names(root)) == 2
         assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
     assert [sequence for sequence, _ in found] == [1, 2]
@@ -169,7 +170,7 @@ def test_a_run_may_be_dropped_and_put_in_one_commit(root: Path) -> None:
         generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
         change = maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),))
         store.commit_maintain(change)
-        assert store.load_runs("q")["agg"][0][1].equals(rows(4))
+        assert state_of(store, "q")["agg"][0][1].equals(rows(4))
     assert run_names(root) == set()
 
 
@@ -201,9 +202,9 @@ def test_a_capture_leaves_what_others_have(root: Path) -> None:
         store.commit_capture(capture("other"), {"agg": [(0, rows(LARGE))]}, record())
         store.commit_capture(capture(version=1), {}, record())
         assert store.queries() == ("other", "q")
-        assert store.load_runs("q") == {}
+        assert state_of(store, "q") == {}
         assert len(run_names(root)) == referenced(store, "other") == 1
-        assert store.load_runs("other")["agg"][0][1].equals(rows(LARGE))
+        assert state_of(store, "other")["agg"][0][1].equals(rows(LARGE))
 
 
 def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> None:
@@ -211,7 +212,7 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> N
         first = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
         store.commit_maintain(maintain(first, 1, (1,)))
         store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
-        assert list(store.load_runs("q")) == ["new"]
+        assert list(state_of(store, "q")) == ["new"]
         assert [
             sketches_at(store, {"sales": v})[0].fragments.ids  # type: ignore[index]
             for v in (0, 1, 2)
@@ -366,6 +367,6 @@ def test_load_runs_says_which_file_is_missing(root: Path) -> None:
         name = run_names(root).pop()
         (root / "state" / name).unlink()
         with pytest.raises(StateCorruptError, match=name) as caught:
-            store.load_runs("q")
+            state_of(store, "q")
     assert "`q`" in caught.value.message
     assert "capture" in (caught.value.hint or "")

@@ -22,6 +22,7 @@ from tests.store.builders import (
     referenced,
     rows,
     run_names,
+    state_of,
 )
 
 QUERIES = ("a", "b", "c")
@@ -47,7 +48,7 @@ def generations(root: Path) -> list[int]:
         for query in QUERIES:
             held = store.load(query)
             assert held is not None
-            ((_, table),) = store.load_runs(query)["agg"]
+            ((_, table),) = state_of(store, query)["agg"]
             assert table.equals(rows(LARGE, held.generation - 1))
             assert held.versions == {"sales": held.generation - 1}
             found.append(held.generation)

@@ -13,8 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-import pyarrow as pa
-
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
@@ -23,11 +21,12 @@ from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
+from impctl.data.pages import StoredTable
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery, TablePin
 
-StoredRuns = Mapping[str, Sequence[tuple[int, pa.Table]]]
+StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """The state as the store gives it: per arrangement its runs, ascending by sequence."""
 
 

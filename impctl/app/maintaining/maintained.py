@@ -19,6 +19,7 @@ from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.settings import scrub_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
@@ -129,7 +130,14 @@ def _maintained(
 
         run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
         results += [*run.results(stale), *run.results_of_clock(stale)]
+    warnings += _scrubbed(desk, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
+
+
+def _scrubbed(desk: Workbench, store: Store) -> list[str]:
+    """What is wrong with state that no run used lately, so much of it as a run looks at."""
+    found = store.scrub(scrub_of(desk.settings))
+    return [f"{error.message}; {error.hint}" for _, error in found.damaged]
 
 
 def _sorted_out(

@@ -21,6 +21,7 @@ CRIMES = "IMPCTL_CRIMES"
 DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
+SCRUB = "IMPCTL_SCRUB"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
 TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
@@ -60,6 +61,7 @@ ENVVARS = (
     ),
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
+    EnvVar(SCRUB, "Megabytes of unused state that a run looks at", "--scrub", "0.1.0"),
     EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),
     EnvVar(NOW, "What the clock says, for `current_date` and the like", None, "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),

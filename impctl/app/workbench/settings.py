@@ -37,6 +37,10 @@ DEFAULT_LARGE_CHANGE = 512
 ten million rows, which the engine takes about as long over as Spark takes to start and to read."""
 
 
+DEFAULT_SCRUB = 64
+"""Megabytes of state that a run looks at although nothing used them for a day."""
+
+
 DEFAULT_INTERVAL = 5.0
 """Seconds between two looks at the tables, for `maintain --follow`."""
 
@@ -58,6 +62,7 @@ class Settings:
     dry_run: bool = False
     imbalance: float | None = None
     large_change: int | None = None
+    scrub: int | None = None
     memory: int | None = None
     """Bytes that the engine may take to answer a query; None: half of the machine's."""
     shared_store: bool = False
@@ -129,6 +134,11 @@ def large_change_of(settings: Settings) -> int:
     return DEFAULT_LARGE_CHANGE if settings.large_change is None else settings.large_change
 
 
+def scrub_of(settings: Settings) -> int:
+    """Bytes of state to look at that nothing uses."""
+    return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
+
+
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
     """Spark settings: the profile asked for, key by key, before those of the workload file."""
     if profile is None:
@@ -141,12 +151,14 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
 class DoctorRequest:
     """What `doctor` is to look at; without `settings` only at what impctl runs on.
 
-    `every` is the time between two runs of `maintain`; `spark` starts a session.
+    `every` is the time between two runs of `maintain`; `spark` starts a session; without `state`
+    of files of state only the heads are read.
     """
 
     settings: Settings | None = None
     every: str | None = None
     spark: bool = False
+    state: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
     from impctl.app.workbench.reporter import Reporter
 
+WithSpark = Annotated[
+    bool, typer.Option("--spark", help="Spark reads a file of each table; else no JVM starts.")
+]
+State = Annotated[
+    bool, typer.Option("--state/--no-state", help="Read all state; else only where it lies.")
+]
+
 
 def doctor(
     workload: Annotated[
@@ -45,10 +52,8 @@ def doctor(
             help="Time between two runs of `maintain`, such as 15m, 6h or 1d: does history last?",
         ),
     ] = None,
-    spark: Annotated[
-        bool,
-        typer.Option("--spark", help="Spark reads a file of each table; else no JVM starts."),
-    ] = False,
+    spark: WithSpark = False,
+    state: State = True,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
     json: AsJson = False,
@@ -68,7 +73,7 @@ def doctor(
     settings = None
     if workload is not None:
         settings = settings_of(workload, store=store, spark_profile=spark_profile)
-    request = DoctorRequest(settings, every, spark)
+    request = DoctorRequest(settings, every, spark, state)
 
     def work(reporter: Reporter) -> Outcome:
         from impctl.app.doctor import doctor

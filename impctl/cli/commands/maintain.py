@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from impctl.app.workbench.envvars import BATCH_ROWS
+from impctl.app.workbench.envvars import BATCH_ROWS, SCRUB
 from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
 from impctl.cli.completion import left_to_shell
 from impctl.cli.durations import seconds
@@ -115,6 +115,19 @@ Changes = Annotated[
 ]
 
 
+Scrub = Annotated[
+    int | None,
+    typer.Option(
+        "--scrub",
+        metavar="MB",
+        min=0,
+        envvar=SCRUB,
+        show_default=False,
+        help="Megabytes of state to check that no run used for a day; 0: none. Default: 64.",
+    ),
+]
+
+
 Listening = Annotated[
     Path | None,
     typer.Option(
@@ -146,6 +159,7 @@ def maintain(
     max_runs: MaxRuns = None,
     metrics: MetricsFile = None,
     changes: Changes = None,
+    scrub: Scrub = None,
     socket: Listening = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
@@ -155,9 +169,7 @@ def maintain(
 ) -> Job:
     """Bring each sketch up to the current table versions.
 
-    From the change alone, without Spark, wherever that is possible; else as the policy says.
-    With --changes each step leaves a file of the rows of a kept answer that came and went. With
-    --follow (such as --follow --interval 1s --json) it goes on, until SIGTERM ends it with 0.
+    From the change alone where that is possible, else as the policy says; --follow until SIGTERM.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
@@ -173,6 +185,7 @@ def maintain(
         imbalance=imbalance,
         large_change=large_change,
         changes=changes,
+        scrub=scrub,
     )
     request = follow_request(follow, interval, pending_rows, max_wait, max_runs, socket)
     given = (display_of(json, quiet, verbose), request, tuple(query or ()), batch_rows, metrics)

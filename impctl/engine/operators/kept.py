@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-import pyarrow as pa
-
 from impctl.aliases import AttributeId
+from impctl.data.pages import StoredTable
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
@@ -25,7 +24,7 @@ from impctl.engine.operator import Keeper, Operator
 from impctl.engine.row_index import RowIndex
 from impctl.expr.spans import exactly, is_open, unsure_value
 
-Runs = Mapping[str, Sequence[tuple[int, pa.Table]]]
+Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """Stored runs by the names of their keepers."""
 
 

@@ -1,0 +1,236 @@
+"""Memory whose pages have checksums, each looked at before the first byte of it is used.
+
+Law: no byte is used before the page that holds it was found right, once per mapping. A search may
+pass over pages that nobody looked at: where it ends is looked at, and that the neighbours there
+enclose what was looked for, which determines the place. What was altered is an error, never used.
+Cost: the pages that are used, 4,096 bytes each; nothing once all of them were.
+Out of scope: where bytes and checksums lie (`store`), what they mean (`engine`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.sorted_rows import distinct_values
+from impctl.data.vector import Ints
+from impctl.values import dataclass
+
+PAGE = 4096
+
+
+class PageSums:
+    """The CRC-32 of each page of bytes that come piece by piece; the last may be shorter."""
+
+    def __init__(self) -> None:
+        self._sums: list[int] = []
+        self._sum = self._filled = 0
+
+    def add(self, data: memoryview) -> None:
+        """The next bytes."""
+        at = 0
+        while at < len(data):
+            taken = min(PAGE - self._filled, len(data) - at)
+            self._sum = zlib.crc32(data[at : at + taken], self._sum)
+            self._filled += taken
+            at += taken
+            if self._filled == PAGE:
+                self._close()
+
+    def table(self) -> bytes:
+        """All of them as they are stored; nothing more may be added."""
+        if self._filled:
+            self._close()
+        return np.array(self._sums, dtype="<u4").tobytes()
+
+    def _close(self) -> None:
+        self._sums.append(self._sum)
+        self._sum = self._filled = 0
+
+
+class CheckedPages:
+    """Bytes in memory, and which of their pages nobody looked at yet.
+
+    Arrays that lie elsewhere have nothing to be looked at.
+    """
+
+    def __init__(self, content: pa.Buffer, sums: bytes, damaged: Callable[[], Exception]) -> None:
+        """`sums` as `PageSums.table` made them; `damaged` makes the error that is raised."""
+        self._start, self._size = content.address, content.size
+        self._view = memoryview(content)
+        self._sums = np.frombuffer(sums, dtype="<u4").tolist()
+        self._is_open = np.ones(len(self._sums), dtype=np.bool_)
+        self._left = len(self._sums)
+        self._damaged = damaged
+        if len(self._sums) != -(-content.size // PAGE):
+            raise damaged()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there are pages that nobody looked at."""
+        return self._left > 0
+
+    def check_span(self, first: int, last: int) -> None:
+        """Look at the bytes from `first` up to `last`, counted from the start."""
+        if self._left and first < last:
+            self._check(np.arange(first // PAGE, (last - 1) // PAGE + 1))
+
+    def check_all(self) -> None:
+        """Look at every page that nobody looked at."""
+        if self._left:
+            self._check(self._is_open.nonzero()[0])
+
+    def check_whole(self, array: Any) -> None:
+        """Look at all memory of an Arrow or a NumPy array."""
+        if isinstance(array, np.ndarray):
+            self._check_memory(_address(array), array.nbytes)
+            return
+        for buffer in array.buffers():
+            if buffer is not None:
+                self._check_memory(buffer.address, buffer.size)
+
+    def check_rows(self, array: Any, rows: Ints) -> None:
+        """Look at these rows of an Arrow or a NumPy array."""
+        if not self._left or not len(rows):
+            return
+        if isinstance(array, np.ndarray):
+            self._check_items(_address(array), array.itemsize, rows)
+            return
+        width = _width_of(array.type)
+        if width is None:
+            self.check_whole(array)
+            return
+        valid, *buffers = array.buffers()
+        rows = rows + array.offset
+        if valid is not None:
+            self._check_items(valid.address, 1, rows >> 3)
+        self._check_items(buffers[0].address, width, rows)
+        if len(buffers) > 1 and buffers[1] is not None:
+            # Arrow asks the first offset and the last one how much room texts will take.
+            all_ends = np.array([array.offset, array.offset + len(array)])
+            self._check_items(buffers[0].address, width, np.concatenate([rows + 1, all_ends]))
+            ends = np.frombuffer(buffers[0], dtype=f"i{width}")
+            self._check_texts(buffers[1].address, ends[rows], ends[rows + 1])
+
+    def _check_texts(self, address: int, first: Any, last: Any) -> None:
+        offset = self._offset(address)
+        if offset is None:
+            return
+        first = first.astype(np.int64) + offset
+        last = last.astype(np.int64) + (offset - 1)
+        is_text = first <= last
+        low, high = first[is_text] // PAGE, last[is_text] // PAGE
+        self._check(np.concatenate([low, high]))
+        for at in (high - low > 1).nonzero()[0]:
+            self._check(np.arange(low[at], high[at]))
+
+    def _check_memory(self, address: int, size: int) -> None:
+        offset = self._offset(address)
+        if offset is not None:
+            self.check_span(offset, offset + size)
+
+    def _check_items(self, address: int, width: int, rows: Ints) -> None:
+        offset = self._offset(address)
+        if offset is None:
+            return
+        places = rows * width + offset
+        self._check(places // PAGE)
+        if PAGE % width or offset % width:
+            # One item may lie in two pages.
+            self._check((places + (width - 1)) // PAGE)
+
+    def _offset(self, address: int) -> int | None:
+        """How far behind the start; None for memory elsewhere."""
+        found = address - self._start
+        return found if 0 <= found < self._size else None
+
+    def _check(self, pages: Ints) -> None:
+        """Look at those of these pages that nobody looked at; in any order."""
+        todo = pages[self._is_open[pages]]
+        if not len(todo):
+            return
+        view, sums = self._view, self._sums
+        for page in distinct_values(todo).tolist():
+            if zlib.crc32(view[page * PAGE : (page + 1) * PAGE]) != sums[page]:
+                raise self._damaged()
+            self._is_open[page] = False
+        # Counted anew: two threads may have looked at the same page.
+        self._left = int(np.count_nonzero(self._is_open))
+
+
+@dataclass(frozen=True, slots=True)
+class PagedTable:
+    """A table that lies in pages which are yet to be looked at."""
+
+    table: pa.Table
+    pages: CheckedPages
+
+
+StoredTable: TypeAlias = pa.Table | PagedTable
+"""A stored run as it is read: all of it was checked, or its pages are to be."""
+
+
+def table_of(stored: StoredTable) -> tuple[pa.Table, CheckedPages | None]:
+    """The table, and its pages where some are to be looked at."""
+    if isinstance(stored, PagedTable):
+        return stored.table, stored.pages if stored.pages.is_open else None
+    return stored, None
+
+
+def whole_table(stored: StoredTable) -> pa.Table:
+    """The table, after all of it was looked at."""
+    table, pages = table_of(stored)
+    if pages is not None:
+        pages.check_all()
+    return table
+
+
+def checked_places(
+    pages: CheckedPages | None,
+    codes: Ints,
+    wanted: Ints,
+    places: Ints,
+    side: Literal["left", "right"] = "left",
+) -> Ints:
+    """What `codes.searchsorted(wanted, side)` came to, after what it rests on was looked at.
+
+    Where pages were altered that it only passed over, so that it ended elsewhere, that is found.
+    """
+    if pages is None or not pages.is_open or not len(wanted):
+        return places
+    has_before, has_after = places > 0, places < len(codes)
+    before, after = places[has_before] - 1, places[has_after]
+    pages.check_rows(codes, before)
+    pages.check_rows(codes, after)
+    below = np.less if side == "left" else np.less_equal
+    above = np.less_equal if side == "left" else np.less
+    is_right = bool(below(codes[before], wanted[has_before]).all())
+    if not is_right or not bool(above(wanted[has_after], codes[after]).all()):
+        # Something that it passed over is not what was written.
+        pages.check_all()
+        return codes.searchsorted(wanted, side)
+    return places
+
+
+def _address(array: Any) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _width_of(kind: pa.DataType) -> int | None:
+    """Bytes of a fixed-width value, or of the offsets of a text; None for what is neither."""
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return 8
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 4
+    if pa.types.is_boolean(kind) or pa.types.is_nested(kind) or pa.types.is_dictionary(kind):
+        return None
+    try:
+        width: int = kind.bit_width
+    except ValueError:
+        return None
+    return width // 8 if width % 8 == 0 else None

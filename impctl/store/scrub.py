@@ -1,0 +1,192 @@
+"""Looking at state files that nobody used: so much at a time, those first that waited longest.
+
+Law: what is found altered is told with the query it belongs to and changes nothing; whoever uses
+such a page finds it again. A file is due a day after it was looked at last, or written. A file of a
+release before, which has one checksum for all of it, is looked at in full, and gets one per page.
+Cost: the bytes that are looked at, which are read past the process's memory; nothing while none is
+due but a query of the catalog.
+Out of scope: pages that are used (`data.pages`), what becomes of the query (`app.maintaining`).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from impctl.aliases import QueryName
+from impctl.data import pages
+from impctl.errors import StateCorruptError
+from impctl.store import queries, states
+from impctl.store.catalog import Catalog
+from impctl.store.faults import suppress_full
+from impctl.store.layout import Layout
+from impctl.store.seals import digest_of, sealed
+from impctl.store.states import StoredRun
+from impctl.store.system import CAREFUL
+from impctl.values import dataclass
+
+DUE = 86_400.0
+"""Seconds after which a file is looked at again."""
+_CHUNK = 1 << 20
+_FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file IS NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed:
+    """Bytes that were looked at, and what was not as it was written."""
+
+    size: int = 0
+    damaged: tuple[tuple[QueryName, StateCorruptError], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A file that is due: its run, and how far it was looked at already."""
+
+    since: float
+    query: QueryName
+    run: StoredRun
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedAt:
+    """So many bytes of a file were right; up to which page, 0 for all, and its new checksums."""
+
+    file: _Waiting
+    size: int
+    page: int
+    sums: bytes | None
+
+
+def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed:
+    """Look at `budget` bytes of files that are due; those without checksums per page are in full.
+
+    The lock must be held. `now` is in seconds since 1970.
+    """
+    with catalog.reading() as connection:
+        due = _waiting(connection, catalog.path, layout, now)
+    done: list[_LookedAt] = []
+    damaged = []
+    left = budget
+    for one in due if budget else ():
+        if left <= 0 and one.run.sums is not None:
+            break
+        try:
+            done.append(_look_at(one, layout, left))
+        except StateCorruptError as error:
+            damaged.append((one.query, error))
+        else:
+            left -= done[-1].size
+    if done:
+        with suppress_full(), catalog.writing_unsynced() as connection:
+            for found in done:
+                _note(connection, catalog.path, found, now)
+            connection.execute(_FORGET)
+    return Scrubbed(sum(found.size for found in done), tuple(damaged))
+
+
+def _waiting(
+    connection: sqlite3.Connection, path: Path, layout: Layout, now: float
+) -> list[_Waiting]:
+    """The files that are due, those first that wait longest."""
+    seen = {
+        file: (at, page)
+        for file, at, page in connection.execute("SELECT file, at, page FROM scrub")
+    }
+    found = []
+    for name in queries.query_names(connection, path):
+        held = queries.find_with_progress(connection, path, name)
+        runs = (
+            () if held is None else states.stored_runs(connection, path, held[0].id, held[1].runs)
+        )
+        for run in runs:
+            if run.file is None:
+                continue
+            at, page = seen.get(run.file, (_written(layout.run_file(run.file)), 0))
+            if page or run.sums is None or now - at >= DUE:
+                found.append(_Waiting(at, name, run, page))
+    return sorted(found, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
+
+
+def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:
+    """So many bytes of the file; StateCorruptError where they are not what was written."""
+    run, place = one.run, layout.run_file(one.run.file or "")
+    try:
+        if run.sums is None:
+            return _LookedAt(one, run.size, 0, _sums_of_whole(run, one.query, place))
+        last = -(-run.size // pages.PAGE)
+        end = min(last, one.page + max(1, budget // pages.PAGE))
+        _check_pages(run, one.query, place, one.page, end)
+        return _LookedAt(one, (end - one.page) * pages.PAGE, end if end < last else 0, None)
+    except OSError as error:
+        raise states.corrupt_run(run, one.query, place, "cannot be read") from error
+
+
+def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: float) -> None:
+    """Remember how far the file was looked at, and its new checksums."""
+    one, sums, file = done.file, done.sums, done.file.run.file
+    at = one.since if done.page else now
+    connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (file, at, done.page))
+    if sums is None:
+        return
+    found = queries.find_with_progress(connection, path, one.query)
+    assert found is not None, "the lock is held"
+    query, progress = found
+    run, checksum = one.run, zlib.crc32(sums)
+    row = sealed(query.id, run.arrangement, run.sequence, run.rows, run.size, checksum, file)
+    connection.execute(
+        "UPDATE run SET checksum = ?, seal = ?, sums = ?"
+        " WHERE query_id = ? AND arrangement = ? AND sequence = ?",
+        (checksum, row[-1], sums, query.id, run.arrangement, run.sequence),
+    )
+    seals = connection.execute(
+        "SELECT seal FROM run WHERE query_id = ? ORDER BY arrangement, sequence", (query.id,)
+    ).fetchall()
+    queries.save_progress(connection, query.id, replace(progress, runs=digest_of(seals)))
+
+
+def _written(place: Path) -> float:
+    """When the file was written; 0 where nobody can say."""
+    try:
+        return place.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _sums_of_whole(run: StoredRun, query: QueryName, place: Path) -> bytes:
+    checksum, sums = 0, pages.PageSums()
+    for part in _parts(place, 0, run.size):
+        checksum = zlib.crc32(part, checksum)
+        sums.add(memoryview(part))
+    if checksum != run.checksum:
+        raise states.corrupt_run(run, query, place, "does not match its checksum")
+    return sums.table()
+
+
+def _check_pages(run: StoredRun, query: QueryName, place: Path, first: int, last: int) -> None:
+    held = run.sums or b""
+    sums = pages.PageSums()
+    for part in _parts(place, first * pages.PAGE, min(last * pages.PAGE, run.size)):
+        sums.add(memoryview(part))
+    if zlib.crc32(held) != run.checksum or sums.table() != held[4 * first : 4 * last]:
+        raise states.corrupt_run(run, query, place, "does not match its checksums")
+
+
+def _parts(place: Path, first: int, last: int) -> Iterator[bytes]:
+    """The bytes of a file, none of them kept."""
+    descriptor = os.open(place, os.O_RDONLY | CAREFUL)
+    try:
+        os.lseek(descriptor, first, os.SEEK_SET)
+        while first < last:
+            part = os.read(descriptor, min(_CHUNK, last - first))
+            if not part:
+                return
+            first += len(part)
+            yield part
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,153 @@
+"""State that nobody uses is looked at once a day, so much at a time; older files get checksums."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from impctl.data.pages import PAGE, PagedTable
+from impctl.errors import StateCorruptError
+from impctl.store import scrub, states
+from impctl.store.seals import digest_of, sealed
+from impctl.store.store import Store
+from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(10))]}
+        store.commit_capture(capture(), runs, record())
+    return path
+
+
+def files(root: Path) -> list[Path]:
+    return sorted((root / "state").iterdir())
+
+
+def written_before(root: Path, seconds: float) -> None:
+    then = time.time() - seconds
+    for file in files(root):
+        os.utime(file, (then, then))
+
+
+def alter(file: Path, place: int) -> None:
+    whole = bytearray(file.read_bytes())
+    whole[place] ^= 1
+    then = file.stat().st_mtime
+    file.write_bytes(whole)
+    os.utime(file, (then, then))
+
+
+def test_files_are_due_a_day_after_they_were_written_or_looked_at(root: Path) -> None:
+    with Store.open(root) as store:
+        assert store.scrub(1 << 30).size == 0
+        written_before(root, scrub.DUE + 1)
+        assert store.scrub(0).size == 0
+        assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
+        assert store.scrub(1 << 30).size == 0
+
+
+def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
+    written_before(root, scrub.DUE + 1)
+    whole = sum(-(-file.stat().st_size // PAGE) for file in files(root))
+    looked_at = []
+    with Store.open(root) as store:
+        while (found := store.scrub(10 * PAGE)).size:
+            assert not found.damaged
+            looked_at.append(found.size // PAGE)
+    assert sum(looked_at) == whole
+    assert set(looked_at[:-1]) == {10}
+
+
+def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(root: Path) -> None:
+    written_before(root, scrub.DUE + 1)
+    bad, good = files(root)
+    alter(bad, 5 * PAGE + 3)
+    with Store.open(root) as store:
+        for size in (good.stat().st_size, 0):
+            found = store.scrub(1 << 30)
+            assert -(-size // PAGE) * PAGE == found.size
+            ((query, error),) = found.damaged
+            assert query == "q"
+            assert bad.name in str(error)
+        bad.unlink()
+        ((_, error),) = store.scrub(1 << 30).damaged
+        assert "cannot be read" in error.message
+
+
+def without_sums(root: Path) -> None:
+    """The store as the release before wrote it."""
+    with sqlite3.connect(root / "catalog.sqlite") as connection:
+        found = connection.execute("SELECT * FROM run WHERE file IS NOT NULL").fetchall()
+        for query, name, sequence, count, size, _, file, *_ in found:
+            checksum = zlib.crc32((root / "state" / file).read_bytes())
+            row = sealed(query, name, sequence, count, size, checksum, file)
+            connection.execute(
+                "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?",
+                (checksum, row[-1], file),
+            )
+        seals = connection.execute("SELECT seal FROM run ORDER BY arrangement, sequence").fetchall()
+        columns = connection.execute("SELECT * FROM progress").fetchone()[:-1]
+        row = sealed(*columns[:-1], digest_of(seals))
+        connection.execute("UPDATE progress SET runs = ?, seal = ?", row[-2:])
+        connection.execute("ALTER TABLE run DROP COLUMN sums")
+        connection.execute("DROP TABLE scrub")
+        connection.execute("PRAGMA user_version = 4")
+
+
+def kinds(store: Store) -> set[type]:
+    return {type(stored) for runs in store.load_runs("q").values() for _, stored in runs}
+
+
+def test_an_older_store_is_read_and_gets_its_checksums(root: Path) -> None:
+    without_sums(root)
+    with Store.open(root, create=False) as store:
+        assert kinds(store) == {pa.Table}
+    with Store.open(root) as store:
+        before = state_of(store, "q")
+        assert kinds(store) == {pa.Table}
+        found = store.load("q")
+        assert found is not None
+        assert store.scrub(1).size == sum(file.stat().st_size for file in files(root))
+        assert kinds(store) == {pa.Table, PagedTable}
+        assert state_of(store, "q") == before
+        assert store.scrub(1).size == 0
+        generation = store.commit_maintain(maintain(found.generation, 1, drop=(("agg", 1),)))
+        assert generation == found.generation + 1
+        assert [sequence for sequence, _ in state_of(store, "q")["agg"]] == [0, 2]
+
+
+def test_an_older_file_that_was_altered_gets_none(root: Path) -> None:
+    without_sums(root)
+    bad = files(root)[1]
+    alter(bad, bad.stat().st_size - 1)
+    with Store.open(root) as store:
+        with pytest.raises(StateCorruptError, match=bad.name):
+            store.load_runs("q")
+        ((_, error),) = store.scrub(1 << 30).damaged
+        assert bad.name in str(error)
+        with pytest.raises(StateCorruptError, match=bad.name):
+            store.load_runs("q")
+
+
+def test_checksums_that_were_altered_are_refused(root: Path) -> None:
+    with sqlite3.connect(root / "catalog.sqlite") as connection:
+        connection.execute("UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
+    with Store.open(root) as store, pytest.raises(StateCorruptError, match="of its checksums"):
+        store.load_runs("q")
+
+
+def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(states, "BLOB_LIMIT", 0)
+    with Store.open(root) as store:
+        (_, stored), *_ = store.load_runs("q")["agg"]
+        assert isinstance(stored, PagedTable)
+        assert stored.pages._left > 0.9 * len(stored.pages._sums)

@@ -1,0 +1,92 @@
+"""State whose pages hold other bytes until they are looked at: who uses one before is found out.
+
+Law: right bytes stand where a page was looked at, and nowhere else; so whatever is computed over
+such state as over any other rests on no byte that was not looked at before. With `are_codes_shown`
+the columns that are searched hold theirs from the start, since a search that is misled looks at
+everything.
+Out of scope: files and damage (`tests.store`).
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.data import pages
+from impctl.data.vector import Ints
+from impctl.engine import extremes, key_filter, row_index, runs
+from impctl.errors import InvariantError
+from impctl.store.states import check_heads
+
+_PAGE = 8
+_SEARCHED = ("code", "group")
+_OTHER = 0x5A
+
+
+class HiddenPages(pages.CheckedPages):
+    """Memory that shows its bytes page by page as they are looked at."""
+
+    def __init__(self, real: bytes) -> None:
+        self._real = real
+        self.shown = bytearray(byte ^ _OTHER for byte in real)
+        sums = pages.PageSums()
+        sums.add(memoryview(real))
+        self.content = pa.py_buffer(self.shown)
+        super().__init__(self.content, sums.table(), lambda: InvariantError("altered"))
+
+    def show(self, address: int, size: int) -> None:
+        """Bytes that may be passed over."""
+        at = address - self.content.address
+        self.shown[at : at + size] = self._real[at : at + size]
+
+    def _check(self, pages_: Ints) -> None:
+        for page in pages_[self._is_open[pages_]].tolist():
+            part = slice(page * pages.PAGE, (page + 1) * pages.PAGE)
+            self.shown[part] = self._real[part]
+        super()._check(pages_)
+
+
+def hidden(table: pa.Table, *, are_codes_shown: bool) -> pages.PagedTable:
+    """The table as it would be mapped, nothing of it looked at but where its columns lie."""
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    held = HiddenPages(sink.getvalue())
+    check_heads(held.content, held, InvariantError)
+    stream = pa.ipc.open_stream(held.content)
+    found = pa.Table.from_batches([stream.read_next_batch()], stream.schema)
+    if are_codes_shown:
+        for name in set(_SEARCHED) & set(found.column_names):
+            (chunk,) = found.column(name).chunks
+            held.show(chunk.buffers()[1].address, chunk.buffers()[1].size)
+    return pages.PagedTable(found, held)
+
+
+@contextmanager
+def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
+    """All state that is loaded meanwhile is hidden; which there was."""
+    loaded: list[pages.CheckedPages] = []
+
+    def table_of(stored: Any) -> tuple[pa.Table, pages.CheckedPages | None]:
+        if isinstance(stored, pages.PagedTable) or not stored.num_rows:
+            return pages.table_of(stored)
+        paged = hidden(stored, are_codes_shown=are_codes_shown)
+        loaded.append(paged.pages)
+        return paged.table, paged.pages
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "PAGE", _PAGE)
+        for module in (runs, row_index, extremes, key_filter):
+            patch.setattr(module, "table_of", table_of)
+        yield loaded
+
+
+def open_share(loaded: list[pages.CheckedPages]) -> float:
+    """Of how many of these something was never looked at."""
+    return float(np.mean([one.is_open for one in loaded]))
