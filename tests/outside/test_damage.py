@@ -6,8 +6,10 @@ every row of every query is in it, so it is told, and stays for somebody to look
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,8 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.workbench.envvars import SCRUB
+from impctl.data.pages import PAGE
 from impctl.store.format import FORMAT_VERSION
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
@@ -28,8 +32,10 @@ GROUPS = 12_000
 
 
 def flip(file: Path) -> None:
+    """A bit of every page, since a run looks at those that it uses."""
     content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 0x10
+    for page in range(0, len(content), PAGE):
+        content[page + (len(content) - page) // 2 % PAGE] ^= 0x10
     file.write_bytes(content)
 
 
@@ -46,8 +52,12 @@ def grow(file: Path) -> None:
 
 
 @pytest.fixture
-def large(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+def large(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Place:
     """Two queries whose states are of equal length: only their contents tell them apart."""
+    # What is wrong with the other one's is not to be told.
+    monkeypatch.setenv(SCRUB, "0")
     groups = pa.array([*range(GROUPS), 5, 5], pa.int32())
     values = pa.array([9] * (GROUPS + 2), pa.int32())
     rows = pa.table({"g": groups, "x": values, "note": pa.array(["n"] * (GROUPS + 2))})
@@ -79,6 +89,16 @@ def test_a_damaged_state(large: Place, damage: Callable[[Path], None]) -> None:
     for file in states(large):
         damage(file)
     expect_recapture(large, "state_corrupt", "`q`")
+
+
+def test_what_no_run_uses_is_told_once_it_was_not_looked_at_for_a_day(large: Place) -> None:
+    then = time.time() - 2 * 86_400
+    for file in states(large):
+        flip(file)
+        os.utime(file, (then, then))
+    told = large.cli.good("maintain", "--policy", "auto", "--scrub", "1").document["warnings"]
+    assert any("`other` does not match its checksums" in warning for warning in told), told
+    assert not any("`other`" in warning for warning in large.cli.good("maintain").stderr.split())
 
 
 def test_states_of_two_queries_exchanged(large: Place) -> None:

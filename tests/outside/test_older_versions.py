@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tests.outside.oracle import check_sound
 from tests.outside.place import KEYED, Place, make_place
 from tests.outside.rows import ROWS, more
 from tests.outside.test_identity import forget
+from tests.support.older_store import as_format
 from tests.support.run_cli import Ran
 
 
@@ -305,11 +305,7 @@ def test_a_column_that_came_later(eager: Place) -> None:
 
 
 def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
-    connection = sqlite3.connect(eager.store / "catalog.sqlite")
-    connection.execute("DROP TABLE sketch_basis")
-    connection.execute("PRAGMA user_version = 3")
-    connection.commit()
-    connection.close()
+    as_format(eager.store, 3)
     expect_none_there(at(eager, 2), "no_sketch_at", "none that may still be used")
     append(eager, 3)
     eager.cli.good("maintain")

@@ -21,6 +21,7 @@ from impctl.store.store import Store
 from tests.outside.place import POLICIES, Place, expect_carried, expect_recapture, make_place
 from tests.outside.rows import ROWS, more
 from tests.outside.test_identity import forget
+from tests.support.older_store import as_format
 
 
 @pytest.fixture(params=["feed", "files"])
@@ -220,11 +221,7 @@ def older(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
     with monkeypatch.context() as patch:
         patch.setattr(StateMeta, "as_stored", without_files)
         place.captured()
-    connection = sqlite3.connect(place.store / "catalog.sqlite")
-    connection.execute("DROP TABLE sketch_basis")
-    connection.execute("PRAGMA user_version = 2")
-    connection.commit()
-    connection.close()
+    as_format(place.store, 2)
     assert "files" not in place.stored().state_meta
     return place
 

@@ -13,6 +13,7 @@ from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import sealed
 from impctl.store.store import Store
 from tests.store.builders import capture, maintain, record
+from tests.support.older_store import as_format
 
 
 def cost(number: int, kind: str = "maintain") -> RunCost:
@@ -85,12 +86,7 @@ def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
 
 def _as_format_1(root: Path) -> bytes:
     """The store as a release before costs wrote it."""
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute("DROP TABLE cost")
-    connection.execute("DROP TABLE sketch_basis")
-    connection.execute("PRAGMA user_version = 1")
-    connection.commit()
-    connection.close()
+    as_format(root, 1)
     return (root / "catalog.sqlite").read_bytes()
 
 

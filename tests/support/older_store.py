@@ -1,0 +1,24 @@
+"""A catalog as releases before wrote it, made of one of today."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+_SINCE = {
+    2: ("DROP TABLE cost",),
+    4: ("DROP TABLE sketch_basis",),
+    5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
+}
+"""What takes away what each format brought; marks of files, of format 3, lie in rows."""
+
+
+def as_format(root: Path, number: int) -> None:
+    """Take away what later formats have; runs must lie inside the catalog."""
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    for later, statements in _SINCE.items():
+        for statement in statements if later > number else ():
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {number}")
+    connection.commit()
+    connection.close()
