@@ -99,18 +99,25 @@ def _waiting(
         for file, at, page in connection.execute("SELECT file, at, page FROM scrub")
     }
     found = []
-    for name in queries.query_names(connection, path):
-        held = queries.find_with_progress(connection, path, name)
-        runs = (
-            () if held is None else states.stored_runs(connection, path, held[0].id, held[1].runs)
-        )
-        for run in runs:
+    for (name,) in connection.execute("SELECT name FROM query ORDER BY name").fetchall():
+        for run in _runs_of(connection, path, name):
             if run.file is None:
                 continue
             at, page = seen.get(run.file, (_written(layout.run_file(run.file)), 0))
             if page or run.sums is None or now - at >= DUE:
                 found.append(_Waiting(at, name, run, page))
     return sorted(found, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
+
+
+def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
+    """The query's runs; none where its rows are not what was written, which who uses it is told."""
+    try:
+        held = queries.find_with_progress(connection, path, name)
+        if held is None:
+            return ()
+        return states.stored_runs(connection, path, held[0].id, held[1].runs)
+    except StateCorruptError:
+        return ()
 
 
 def _look_at(one: _Waiting, layout: Layout, budget: int) -> _LookedAt:

@@ -151,3 +151,15 @@ def test_a_small_change_looks_at_few_pages(root: Path, monkeypatch: pytest.Monke
         (_, stored), *_ = store.load_runs("q")["agg"]
         assert isinstance(stored, PagedTable)
         assert stored.pages._left > 0.9 * len(stored.pages._sums)
+
+
+def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
+    with Store.open(root) as store:
+        store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
+    written_before(root, scrub.DUE + 1)
+    with sqlite3.connect(root / "catalog.sqlite") as connection:
+        connection.execute("UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
+    with Store.open(root) as store:
+        found = store.scrub(1 << 30)
+        assert found.size > 0
+        assert not found.damaged

@@ -136,8 +136,12 @@ def _maintained(
 
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:
     """What is wrong with state that no run used lately, so much of it as a run looks at."""
-    found = store.scrub(scrub_of(desk.settings))
-    return [f"{error.message}; {error.hint}" for _, error in found.damaged]
+    try:
+        errors: list[ImpctlError] = [e for _, e in store.scrub(scrub_of(desk.settings)).damaged]
+    except ImpctlError as error:
+        # What was maintained is committed: looking further may not undo it.
+        errors = [error]
+    return [f"{error.message}; {error.hint}" for error in errors]
 
 
 def _sorted_out(
