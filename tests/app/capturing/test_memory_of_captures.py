@@ -89,7 +89,8 @@ def test_an_answer_that_trees_tell_goes_along(cli: Cli) -> None:
 
 
 def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
-    asked(cli, answer=True, sql=SQL.replace("AS t", "AS t, COUNT(DISTINCT s.b) AS n"))
+    counted = "AS t, COUNT(DISTINCT s.b) + COUNT(DISTINCT r.b) AS n"
+    asked(cli, answer=True, sql=SQL.replace("AS t", counted))
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
     assert any("beside the sketch" in warning for warning in ran.document["warnings"])
