@@ -74,13 +74,11 @@ def following(
     A class that one of the `stated` conditions connects them by has none: it would look up the same
     value twice. Without them relations that only meet through a third one were multiplied.
     """
-    pairs = [_sides(part) for part in stated if _is_plain(part)]
+    pairs = [columns_of(part) for part in stated if _is_plain(part)]
     found: list[Expr] = []
     for members in equal:
         ids = {one.id for one in members}
-        if any(
-            {one, two} <= ids and {one, two} & joined and {one, two} & other for one, two in pairs
-        ):
+        if any(pair <= ids and pair & joined and pair & other for pair in pairs):
             continue
         mine = next((one for one in members if one.id in joined), None)
         theirs = next((one for one in members if one.id in other), None)
@@ -90,17 +88,13 @@ def following(
 
 
 def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], ...]:
-    classes: list[dict[AttributeId, ColumnRef]] = []
-    for part in conditions:
-        if not _is_plain(part):
-            continue
-        assert isinstance(part, Compare)
-        merged = {one.id: one for one in (part.left, part.right) if isinstance(one, ColumnRef)}
-        for held in [one for one in classes if one.keys() & merged.keys()]:
-            classes.remove(held)
-            merged = held | merged
-        classes.append(merged)
-    return tuple(tuple(one.values()) for one in classes)
+    plain = [part for part in conditions if isinstance(part, Compare) and _is_plain(part)]
+    sides = [side for part in plain for side in (part.left, part.right)]
+    columns = {side.id: side for side in sides if isinstance(side, ColumnRef)}
+    return tuple(
+        tuple(column for name, column in columns.items() if name in found)
+        for found in _equal_columns(plain)
+    )
 
 
 def _is_plain(part: Expr) -> bool:
@@ -111,12 +105,6 @@ def _is_plain(part: Expr) -> bool:
     is_pair = isinstance(one, ColumnRef) and isinstance(other, ColumnRef)
     kinds = type_of(one), type_of(other)
     return is_pair and kinds[0] is not None and kinds[0] == kinds[1]
-
-
-def _sides(part: Expr) -> tuple[AttributeId, AttributeId]:
-    assert isinstance(part, Compare)
-    (one,), (other,) = columns_of(part.left), columns_of(part.right)
-    return one, other
 
 
 def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:

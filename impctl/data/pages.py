@@ -10,8 +10,8 @@ Out of scope: where bytes and checksums lie (`store`), what they mean (`engine`)
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +62,7 @@ class CheckedPages:
         """`sums` as `PageSums.table` made them; `damaged` makes the error that is raised."""
         self._start, self._size = content.address, content.size
         self._view = memoryview(content)
-        self._sums = np.frombuffer(sums, dtype="<u4").tolist()
+        self._sums = np.frombuffer(sums, dtype="<u4")
         self._is_open = np.ones(len(self._sums), dtype=np.bool_)
         self._left = len(self._sums)
         self._damaged = damaged
@@ -187,6 +187,30 @@ def whole_table(stored: StoredTable) -> pa.Table:
     if pages is not None:
         pages.check_all()
     return table
+
+
+class InPages(Protocol):
+    """What may lie in pages."""
+
+    @property
+    def pages(self) -> CheckedPages | None: ...
+
+
+def check_each(runs: Iterable[InPages]) -> None:
+    """Look at all of each of these."""
+    for run in runs:
+        if run.pages is not None:
+            run.pages.check_all()
+
+
+def search(
+    pages: CheckedPages | None,
+    codes: Ints,
+    wanted: Ints,
+    side: Literal["left", "right"] = "left",
+) -> Ints:
+    """`codes.searchsorted(wanted, side)`, after what it rests on was looked at."""
+    return checked_places(pages, codes, wanted, codes.searchsorted(wanted, side), side)
 
 
 def checked_places(

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.pages import StoredTable, checked_places
+from impctl.data.pages import StoredTable, check_each, checked_places, search
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import ends_of
@@ -116,7 +116,7 @@ class Arrangement:
 
     def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
         """One run that means all of these."""
-        runs = [run.checked() for run in runs]
+        check_each(runs)
         if len(runs) > 1:
             at_once = merge_at_once(runs, self.key_types, self.alive, is_oldest=is_oldest)
             if at_once is not None:
@@ -176,7 +176,7 @@ def slices(runs: Sequence[Run], low: Ints, high: Ints, name: str) -> tuple[Ints,
         low, high = low[order], high[order]
     parts = []
     for run in runs if len(low) else ():
-        first = checked_places(run.pages, run.codes, low, run.codes.searchsorted(low))
+        first = search(run.pages, run.codes, low)
         last = ends_of(run.codes, first, high, "left")
         last = checked_places(run.pages, run.codes, high, last)
         positions, owner = slice_positions(first, last)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.data.pages import CheckedPages, StoredTable, checked_places, table_of
+from impctl.data.pages import CheckedPages, StoredTable, check_each, search, table_of
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
 from impctl.data.sorted_rows import starts_in
@@ -111,22 +111,14 @@ class _Counts:
 
     def slices(self, groups: Ints) -> tuple[Ints, Ints]:
         """Where the values of each of these groups begin and end."""
-        first = self.groups.searchsorted(groups)
-        first = checked_places(self.pages, self.groups, groups, first)
-        last = self.groups.searchsorted(groups, side="right")
-        return first, checked_places(self.pages, self.groups, groups, last, "right")
+        first = search(self.pages, self.groups, groups)
+        return first, search(self.pages, self.groups, groups, "right")
 
     def at(self, positions: Ints) -> _Counts:
         """The run, after these of its values were looked at."""
         if self.pages is not None:
             for column in (self.groups, self.ranks, self.counts):
                 self.pages.check_rows(column, positions)
-        return self
-
-    def checked(self) -> _Counts:
-        """The run, after all of it was looked at."""
-        if self.pages is not None:
-            self.pages.check_all()
         return self
 
 
@@ -270,7 +262,7 @@ def summed_pairs(groups: Ints, ranks: Ints, weights: Ints) -> tuple[Ints, Ints, 
 
 
 def _merged(runs: Sequence[_Counts]) -> _Counts:
-    runs = [run.checked() for run in runs]
+    check_each(runs)
     return _summed(
         runs[-1].sequence,
         np.concatenate([run.groups for run in runs]),

@@ -24,7 +24,9 @@ from impctl.data.pages import (
     CheckedPages,
     PagedTable,
     StoredTable,
+    check_each,
     checked_places,
+    search,
     table_of,
 )
 from impctl.data.ragged import slice_positions
@@ -89,7 +91,7 @@ class _Rows:
 
     def slices(self, codes: Ints) -> tuple[Ints, Ints]:
         """Where the rows of each of these codes begin and end."""
-        first = checked_places(self.pages, self.codes, codes, self.codes.searchsorted(codes))
+        first = search(self.pages, self.codes, codes)
         last = ends_of(self.codes, first, codes, "right")
         return first, checked_places(self.pages, self.codes, codes, last, "right")
 
@@ -103,12 +105,6 @@ class _Rows:
                 if isinstance(tag, RowTags):
                     self.pages.check_rows(tag.fragments, positions)
         return self.batch
-
-    def checked(self) -> _Rows:
-        """The run, after all of it was looked at."""
-        if self.pages is not None:
-            self.pages.check_all()
-        return self
 
 
 class RowIndex:
@@ -261,7 +257,7 @@ class RowIndex:
 
     def _merged(self, runs: Sequence[_Rows]) -> _Rows:
         """One run for all of these, rows that cancel left out."""
-        runs = [run.checked() for run in runs]
+        check_each(runs)
         codes = np.concatenate([run.codes for run in runs])
         batch = stacked_batches([run.batch for run in runs])
         columns = [batch.columns[name] for name, _ in self.columns]
@@ -309,10 +305,8 @@ def _with_code(stored: StoredTable, code: int) -> StoredTable:
     """The rows of a stored run that have this code, which lie side by side."""
     table, pages = table_of(stored)
     codes, wanted = table.column(_CODE).to_numpy(), np.array([code])
-    first = checked_places(pages, codes, wanted, codes.searchsorted(wanted))
-    last = codes.searchsorted(wanted, side="right")
-    last = checked_places(pages, codes, wanted, last, "right")
-    some = table.slice(int(first[0]), int(last[0] - first[0]))
+    first, last = (int(search(pages, codes, wanted, side)[0]) for side in ("left", "right"))
+    some = table.slice(first, last - first)
     return some if pages is None else PagedTable(some, pages)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.data.keys import are_codes, is_told_by_code, same_keys
-from impctl.data.pages import CheckedPages, StoredTable, checked_places, table_of
+from impctl.data.pages import CheckedPages, StoredTable, search, table_of
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
 from impctl.values import dataclass
@@ -50,12 +50,6 @@ class Run:
             columns[f"{_KEY}{index}"] = key
         columns.update(self.values)
         return pa.table(columns)
-
-    def checked(self) -> Run:
-        """The run, after all of it was looked at."""
-        if self.pages is not None:
-            self.pages.check_all()
-        return self
 
     def checked_codes(self, rows: Ints) -> Ints:
         """The codes of these rows."""
@@ -106,7 +100,7 @@ def hits_in(
     """
     if len(run) == 0:
         return codes[:0], codes[:0]
-    inside = checked_places(run.pages, run.codes, codes, run.codes.searchsorted(codes))
+    inside = search(run.pages, run.codes, codes)
     # Beyond the last code stands that one again, which is another.
     hits = (run.codes.take(inside, mode="clip") == codes).nonzero()[0]
     places = inside[hits]

@@ -4,7 +4,7 @@ Law: what is found altered is told with the query it belongs to and changes noth
 such a page finds it again. A file is due a day after it was looked at last, or written. A file of a
 release before, which has one checksum for all of it, is looked at in full, and gets one per page.
 Cost: the bytes that are looked at, which are read past the process's memory; nothing while none is
-due but a query of the catalog.
+due but a query of the catalog, and when files were written that nobody looked at yet.
 Out of scope: pages that are used (`data.pages`), what becomes of the query (`app.maintaining`).
 """
 
@@ -24,14 +24,18 @@ from impctl.store import queries, states
 from impctl.store.catalog import Catalog
 from impctl.store.faults import suppress_full
 from impctl.store.layout import Layout
-from impctl.store.seals import digest_of, sealed
-from impctl.store.states import StoredRun
+from impctl.store.states import StoredRun, WrittenRun
 from impctl.store.system import CAREFUL
 from impctl.values import dataclass
 
 DUE = 86_400.0
 """Seconds after which a file is looked at again."""
 _CHUNK = 1 << 20
+_FILES = (
+    "SELECT query.name, run.file, run.sums IS NULL, scrub.at, scrub.page"
+    " FROM run JOIN query ON query.id = run.query_id LEFT JOIN scrub USING (file)"
+    " WHERE run.file IS NOT NULL ORDER BY query.name"
+)
 _FORGET = "DELETE FROM scrub WHERE file NOT IN (SELECT file FROM run WHERE file IS NOT NULL)"
 
 
@@ -94,18 +98,17 @@ def _waiting(
     connection: sqlite3.Connection, path: Path, layout: Layout, now: float
 ) -> list[_Waiting]:
     """The files that are due, those first that wait longest."""
-    seen = {
-        file: (at, page)
-        for file, at, page in connection.execute("SELECT file, at, page FROM scrub")
-    }
-    found = []
-    for (name,) in connection.execute("SELECT name FROM query ORDER BY name").fetchall():
-        for run in _runs_of(connection, path, name):
-            if run.file is None:
-                continue
-            at, page = seen.get(run.file, (_written(layout.run_file(run.file)), 0))
-            if page or run.sums is None or now - at >= DUE:
-                found.append(_Waiting(at, name, run, page))
+    due: dict[QueryName, dict[str, tuple[float, int]]] = {}
+    for name, file, is_older, at, page in connection.execute(_FILES).fetchall():
+        since = _written(layout.run_file(file)) if at is None else at
+        if page or is_older or now - since >= DUE:
+            due.setdefault(name, {})[file] = (since, page or 0)
+    found = [
+        _Waiting(files[run.file][0], name, run, files[run.file][1])
+        for name, files in due.items()
+        for run in _runs_of(connection, path, name)
+        if run.file in files
+    ]
     return sorted(found, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
 
 
@@ -145,16 +148,9 @@ def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: floa
     assert found is not None, "the lock is held"
     query, progress = found
     run, checksum = one.run, zlib.crc32(sums)
-    row = sealed(query.id, run.arrangement, run.sequence, run.rows, run.size, checksum, file)
-    connection.execute(
-        "UPDATE run SET checksum = ?, seal = ?, sums = ?"
-        " WHERE query_id = ? AND arrangement = ? AND sequence = ?",
-        (checksum, row[-1], sums, query.id, run.arrangement, run.sequence),
-    )
-    seals = connection.execute(
-        "SELECT seal FROM run WHERE query_id = ? ORDER BY arrangement, sequence", (query.id,)
-    ).fetchall()
-    queries.save_progress(connection, query.id, replace(progress, runs=digest_of(seals)))
+    put = WrittenRun(run.arrangement, run.sequence, run.rows, run.size, checksum, file, None, sums)
+    runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])
+    queries.save_progress(connection, query.id, replace(progress, runs=runs))
 
 
 def _written(place: Path) -> float:

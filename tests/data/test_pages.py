@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from random import Random
 from typing import Any
 
@@ -14,11 +13,11 @@ from impctl.data.pages import (
     PAGE,
     CheckedPages,
     PagedTable,
-    PageSums,
     checked_places,
     table_of,
     whole_table,
 )
+from tests.support.paged_tables import stream_of, sums_of, table_in
 
 ROWS = 5000
 TABLE = pa.table(
@@ -39,21 +38,14 @@ class AlteredError(Exception):
 
 def paged(altered: int | None = None) -> tuple[PagedTable, bytes]:
     """The table, with a bit of one byte altered after it was written."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, TABLE.schema) as writer:
-        writer.write_table(TABLE.combine_chunks())
-    whole = sink.getvalue()
-    sums = PageSums()
-    for at in range(0, len(whole), 1000):
-        sums.add(memoryview(whole)[at : at + 1000])
+    whole = stream_of(TABLE)
     held = bytearray(whole)
     if altered is not None:
         held[altered] ^= 4
     content = pa.py_buffer(bytes(held))
-    pages = CheckedPages(content, sums.table(), lambda: AlteredError("altered"))
-    stream = pa.ipc.open_stream(content)
-    found = pa.Table.from_batches([stream.read_next_batch()], stream.schema)
-    return PagedTable(found, pages), whole
+    sums = sums_of(whole, piece=1000)
+    pages = CheckedPages(content, sums, lambda: AlteredError("altered"))
+    return PagedTable(table_in(content), pages), whole
 
 
 def array(held: PagedTable, name: str) -> pa.Array:

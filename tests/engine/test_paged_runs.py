@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from impctl.data import pages
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.errors import InvariantError
+from tests.support.paged_tables import stream_of, sums_of, table_in
 
 ROWS = 4000
 
@@ -18,19 +17,14 @@ ROWS = 4000
 def held(altered: str | None, row: int = 0) -> Arrangement:
     """Rows 0 to 3,999, value 1 each; of one the last bit of a column is another."""
     table = pa.table({"code": np.arange(ROWS) * 2, "rows": np.ones(ROWS, dtype=np.int64)})
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    sums = pages.PageSums()
-    sums.add(memoryview(sink.getvalue()))
-    shown = bytearray(sink.getvalue())
+    whole = stream_of(table)
+    shown = bytearray(whole)
     content = pa.py_buffer(shown)
-    stream = pa.ipc.open_stream(content)
-    found = pa.Table.from_batches([stream.read_next_batch()], stream.schema)
+    found = table_in(content)
     if altered is not None:
         (chunk,) = found.column(altered).chunks
         shown[chunk.buffers()[1].address - content.address + 8 * row] ^= 1
-    checked = pages.CheckedPages(content, sums.table(), lambda: InvariantError("altered"))
+    checked = pages.CheckedPages(content, sums_of(whole), lambda: InvariantError("altered"))
     arrangement = Arrangement("a", (), "rows")
     arrangement.load([(1, pages.PagedTable(found, checked))])
     return arrangement

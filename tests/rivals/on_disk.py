@@ -188,7 +188,15 @@ class OnDisk:
         assert found is not None
         return {one.partition.table: frozenset(one.fragments) for one in found.sketches}
 
-    def afresh(self) -> Wall:
+    def afresh(self, changed: int) -> Wall:
+        """The middle of three times so many changes, and `impctl maintain` after each."""
+        times = []
+        for _ in range(3):
+            self.change(changed)
+            times.append(self._afresh())
+        return Wall.middle(times)
+
+    def _afresh(self) -> Wall:
         """`impctl maintain` in a process of its own, from starting Python to its end."""
         command = [sys.executable, "-m", "impctl", "maintain", str(self.workload)]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()

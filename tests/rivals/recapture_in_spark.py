@@ -59,11 +59,8 @@ def _compared(tables: OnDisk) -> bool:
             if tables.sketches() != tables.stored():
                 say(f"{name}: the maintained sketches differ")
                 return False
-    fresh: list[Wall] = []
-    for _ in range(3):
-        tables.change(_CHANGED)
-        fresh.append(tables.afresh())
-    step, process = Wall.middle(steps[_WARM:]), Wall.middle(fresh)
+    process = tables.afresh(_CHANGED)
+    step = Wall.middle(steps[_WARM:])
     say(f"{name}: maintain {step.text()}; fresh process {process.text()}")
     times: list[Wall] = []
     with open_workbench(Settings(tables.workload, spark_profile=_PROFILE)) as desk:

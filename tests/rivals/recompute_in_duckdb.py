@@ -74,16 +74,13 @@ def _cell(tables: OnDisk) -> bool:
                 if not found == wanted == stored:
                     say(f"{name}: sketches differ at turn {turn}, DuckDB's of {place}")
                     return False
-    fresh: list[Wall] = []
-    for _ in range(3):
-        tables.change(_CHANGED)
-        fresh.append(tables.afresh())
+    process = tables.afresh(_CHANGED)
     if tables.sketches() != tables.stored():
         say(f"{name}: sketches of a fresh process differ")
         return False
     sizes = ", ".join(f"{len(ranges):,} ranges of {which}" for which, ranges in wanted.items())
     say(f"{name}: sketches have {sizes}")
-    step, process = Wall.middle(steps[_WARM:]), Wall.middle(fresh)
+    step = Wall.middle(steps[_WARM:])
     say(f"{name}: maintain {step.text()}, engine {statistics.median(engine[_WARM:]):.1f} ms")
     say(f"{name}: fresh process {process.text()}")
     for place, times in asked.items():

@@ -17,6 +17,7 @@ from impctl.store import scrub, states
 from impctl.store.seals import digest_of, sealed
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
+from tests.support.older_store import as_format
 
 
 @pytest.fixture
@@ -98,9 +99,7 @@ def without_sums(root: Path) -> None:
         columns = connection.execute("SELECT * FROM progress").fetchone()[:-1]
         row = sealed(*columns[:-1], digest_of(seals))
         connection.execute("UPDATE progress SET runs = ?, seal = ?", row[-2:])
-        connection.execute("ALTER TABLE run DROP COLUMN sums")
-        connection.execute("DROP TABLE scrub")
-        connection.execute("PRAGMA user_version = 4")
+    as_format(root, 4)
 
 
 def kinds(store: Store) -> set[type]:
@@ -163,3 +162,17 @@ def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
         found = store.scrub(1 << 30)
         assert found.size > 0
         assert not found.damaged
+
+
+def test_runs_of_queries_without_a_file_that_is_due_are_not_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("nothing is due")
+
+    monkeypatch.setattr(states, "stored_runs", refused)
+    with Store.open(root) as store:
+        assert store.scrub(1 << 30).size == 0
+        written_before(root, scrub.DUE + 1)
+        with pytest.raises(AssertionError, match="nothing is due"):
+            store.scrub(1 << 30)

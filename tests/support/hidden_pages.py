@@ -9,7 +9,6 @@ Out of scope: files and damage (`tests.store`).
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,6 +22,7 @@ from impctl.data.vector import Ints
 from impctl.engine import extremes, key_filter, row_index, runs
 from impctl.errors import InvariantError
 from impctl.store.states import check_heads
+from tests.support.paged_tables import stream_of, sums_of, table_in
 
 _PAGE = 8
 _SEARCHED = ("code", "group")
@@ -35,10 +35,8 @@ class HiddenPages(pages.CheckedPages):
     def __init__(self, real: bytes) -> None:
         self._real = real
         self.shown = bytearray(byte ^ _OTHER for byte in real)
-        sums = pages.PageSums()
-        sums.add(memoryview(real))
         self.content = pa.py_buffer(self.shown)
-        super().__init__(self.content, sums.table(), lambda: InvariantError("altered"))
+        super().__init__(self.content, sums_of(real), lambda: InvariantError("altered"))
 
     def show(self, address: int, size: int) -> None:
         """Bytes that may be passed over."""
@@ -54,13 +52,9 @@ class HiddenPages(pages.CheckedPages):
 
 def hidden(table: pa.Table, *, are_codes_shown: bool) -> pages.PagedTable:
     """The table as it would be mapped, nothing of it looked at but where its columns lie."""
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    held = HiddenPages(sink.getvalue())
+    held = HiddenPages(stream_of(table))
     check_heads(held.content, held, InvariantError)
-    stream = pa.ipc.open_stream(held.content)
-    found = pa.Table.from_batches([stream.read_next_batch()], stream.schema)
+    found = table_in(held.content)
     if are_codes_shown:
         for name in set(_SEARCHED) & set(found.column_names):
             (chunk,) = found.column(name).chunks

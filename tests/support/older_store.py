@@ -14,7 +14,7 @@ _SINCE = {
 
 
 def as_format(root: Path, number: int) -> None:
-    """Take away what later formats have; runs must lie inside the catalog."""
+    """Take away what later formats have; before format 5 files of runs have one checksum each."""
     connection = sqlite3.connect(root / "catalog.sqlite")
     for later, statements in _SINCE.items():
         for statement in statements if later > number else ():

@@ -169,7 +169,7 @@ def maintain(
 ) -> Job:
     """Bring each sketch up to the current table versions.
 
-    From the change alone where that is possible, else as the policy says; --follow until SIGTERM.
+    From the change alone, without Spark, where possible; --follow goes on until SIGTERM ends it.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """

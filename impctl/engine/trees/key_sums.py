@@ -19,6 +19,7 @@ from impctl.engine.accumulators import Values
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.extremes import Extreme, OrderedCounts
 from impctl.engine.fragment_counts import numbered
+from impctl.engine.trees.alive import AliveChange
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import GLOBAL, HELD, NUMBER, KeyChange, NodeState
 from impctl.engine.trees.values import change, changed, clear_empty, counted_in
@@ -73,10 +74,10 @@ def add_to_keys(
     _number(node, old, new)
     for extreme, counts in node.best.items():
         new[extreme.name] = _best(extreme, counts, values, new[NUMBER], grouping)
-    for column in node.once:
-        column.add(new, old, tuples, values.came(), grouping, new[NUMBER])
-    if node.ordered:
-        node.ordered.add(new, old, tuples, values.came(), grouping, new[NUMBER])
+    if node.once or node.ordered:
+        alive = AliveChange.of(tuples, grouping, values.came(), new[NUMBER])
+        for column in (*node.once, *((node.ordered,) if node.ordered else ())):
+            column.add(new, old, alive)
     clear_empty(new, node.key_parts)
     differs = changed(node.key_parts, new, old)
     if node.is_root:

@@ -14,13 +14,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping
-from impctl.data.vector import Ints
 from impctl.engine.accumulators import Accumulator, Values
 from impctl.engine.aggregate_column import parts_of
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme
-from impctl.engine.trees.keyed import Tuples
+from impctl.engine.trees.alive import AliveChange
 from impctl.engine.trees.spec import JoinTree
 from impctl.values import dataclass
 
@@ -33,27 +31,15 @@ class OnceColumn:
     values: DistinctValues
     parts: tuple[Accumulator, ...]
 
-    def add(
-        self,
-        new: Values,
-        old: Values,
-        tuples: Tuples,
-        came: Ints,
-        grouping: Grouping,
-        numbers: Ints,
-    ) -> None:
-        """Bring into `new` what the groups come to after the change.
-
-        `came` is +1 for a tuple that is alive now, -1 for one that was; `grouping` is by group,
-        whose `numbers` are of shape (groups,).
-        """
-        column, weights = tuples.columns[self.kept], np.zeros(len(tuples), dtype=np.int64)
-        at = came.nonzero()[0]
+    def add(self, new: Values, old: Values, change: AliveChange) -> None:
+        """Bring into `new` what the groups come to after the change."""
+        column, at = change.tuples.columns[self.kept], change.at
+        weights = np.zeros(len(change.tuples), dtype=np.int64)
         if len(at):
-            owners = numbers[grouping.index()[at]]
-            weights[at] = self.values.crossings(owners, column.take(at), came[at])
+            crossings = self.values.crossings(change.owners, column.take(at), change.came[at])
+            weights[at] = crossings
         for part in self.parts:
-            new.update(part.add(old, part.delta(column, weights, grouping)))
+            new.update(part.add(old, part.delta(column, weights, change.grouping)))
 
 
 def once_columns(tree: JoinTree, name: str) -> Sequence[OnceColumn]:

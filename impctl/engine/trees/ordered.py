@@ -10,12 +10,10 @@ Out of scope: values of other nodes, whose tuples do not tell the group.
 
 from __future__ import annotations
 
-from impctl.data.keys import Grouping
-from impctl.data.vector import Ints
 from impctl.engine.accumulators import Count, Values
 from impctl.engine.aggregate_column import parts_of
 from impctl.engine.firsts import Firsts
-from impctl.engine.trees.keyed import Tuples
+from impctl.engine.trees.alive import AliveChange
 from impctl.engine.trees.spec import JoinTree
 
 
@@ -36,24 +34,13 @@ class OrderedColumns:
     def __bool__(self) -> bool:
         return bool(self.firsts)
 
-    def add(
-        self,
-        new: Values,
-        old: Values,
-        tuples: Tuples,
-        came: Ints,
-        grouping: Grouping,
-        numbers: Ints,
-    ) -> None:
-        """Count the tuples in, and bring into `new` how many of them have a value.
-
-        `came` is +1 for a tuple that is alive now, -1 for one that was; `grouping` is by group,
-        whose `numbers` are of shape (groups,).
-        """
-        columns = {argument: tuples.columns[kept] for argument, kept in self._kept.items()}
+    def add(self, new: Values, old: Values, change: AliveChange) -> None:
+        """Count the tuples in, and bring into `new` how many of them have a value."""
+        held, at = change.tuples.columns, change.at
+        columns = {argument: held[kept] for argument, kept in self._kept.items()}
         for part in self.counts:
-            new.update(part.add(old, part.delta(columns[part.argument], came, grouping)))
-        at = came.nonzero()[0]
+            delta = part.delta(columns[part.argument], change.came, change.grouping)
+            new.update(part.add(old, delta))
         if len(at):
             moved = {name: column.take(at) for name, column in columns.items()}
-            self.firsts.add(moved, numbers[grouping.index()[at]], came[at])
+            self.firsts.add(moved, change.owners, change.came[at])

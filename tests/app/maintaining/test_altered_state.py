@@ -10,22 +10,11 @@ import pytest
 
 from impctl.data import pages
 from impctl.store import states
-from impctl.store.store import Store
-from tests.app.maintaining.test_join_trees import changed
+from tests.app.maintaining.test_join_trees import changed, sketches
 from tests.app.maintaining.test_join_trees import cli as cli  # noqa: PLC0414 - a fixture
 from tests.support.run_cli import Cli
 
 FEW = ("groups_tree", "groups_index", "top_index", "one_index")
-
-
-def sketches(cli: Cli) -> dict[str, dict[str, tuple[int, ...]]]:
-    found = {}
-    with Store.open(cli.workload.parent / "store") as store:
-        for name in FEW:
-            held = store.load(name)
-            assert held is not None
-            found[name] = {one.access: tuple(one.fragments.ids) for one in held.sketches}
-    return found
 
 
 @pytest.mark.parametrize(
@@ -43,9 +32,9 @@ def test_any_byte_is_found_or_not_used(
     rng = random.Random(3)
     changed(folder, rng, 1)
     shutil.copytree(folder / "store", folder / "aside")
-    before = sketches(cli)
+    before = sketches(cli, FEW)
     cli.good("maintain", *names)
-    wanted = sketches(cli)
+    wanted = sketches(cli, FEW)
     assert wanted != before
     files = sorted(path.name for path in (folder / "aside" / "state").iterdir())
     every = [
@@ -62,7 +51,7 @@ def test_any_byte_is_found_or_not_used(
         failed = {one["query"] for one in failures}
         assert {one["code"] for one in failures} <= {"state_corrupt"}
         assert ran.code == (7 if failed else 0)
-        now = sketches(cli)
+        now = sketches(cli, FEW)
         for query in FEW:
             assert now[query] == (before if query in failed else wanted)[query], (name, place)
         found += len(failed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -73,14 +74,16 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, file)
 
 
-def sketches(cli: Cli) -> dict[str, dict[str, tuple[int, ...]]]:
+BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index"))
+
+
+def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
     found = {}
     with Store.open(cli.workload.parent / "store") as store:
-        for name in QUERIES:
-            for way in ("tree", "index"):
-                held = store.load(f"{name}_{way}")
-                assert held is not None
-                found[f"{name}_{way}"] = {s.access: tuple(s.fragments.ids) for s in held.sketches}
+        for name in names:
+            held = store.load(name)
+            assert held is not None
+            found[name] = {s.access: tuple(s.fragments.ids) for s in held.sketches}
     return found
 
 
