@@ -17,6 +17,7 @@ from impctl.store.migrations import (
     v0003_file_marks,
     v0004_sketch_basis,
     v0005_page_sums,
+    v0006_arrivals,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -25,6 +26,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0003_file_marks.STATEMENTS,
     v0004_sketch_basis.STATEMENTS,
     v0005_page_sums.STATEMENTS,
+    v0006_arrivals.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

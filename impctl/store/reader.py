@@ -6,11 +6,12 @@ Out of scope: how it is read and all that writes (`store.store`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
+from impctl.forecast.arrival import History
 from impctl.store.records import (
     Collected,
     KeptVersion,
@@ -38,6 +39,10 @@ class StoreReader(Protocol):
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
         """What the query's latest runs cost."""
+        ...
+
+    def arrivals(self, tables: Iterable[TableName]) -> dict[TableName, History]:
+        """The latest commits of tables, as numbers."""
         ...
 
     def kept(

@@ -9,7 +9,7 @@ Out of scope: deciding what to commit (`app`), what state means (`engine`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +21,9 @@ import pyarrow as pa
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError, StorageError
-from impctl.store import commits, costs, history, kept, queries, states
-from impctl.store.catalog import (
-    Catalog,
-    empty_catalog,
-    open_catalog,
-    upgraded_copy,
-)
+from impctl.forecast.arrival import History
+from impctl.store import arrivals, commits, costs, history, kept, queries, states
+from impctl.store.catalog import Catalog, empty_catalog, open_catalog, upgraded_copy
 from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
 from impctl.store.commits import Apply
 from impctl.store.creation import OWN_LOCK_TIMEOUT, created
@@ -81,12 +77,7 @@ class Store:
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        *,
-        create: bool = True,
-        disk: Disk | None = None,
-        is_shared: bool = False,
+        cls, path: Path, *, create: bool = True, disk: Disk | None = None, is_shared: bool = False
     ) -> Self:
         """The store at `path`; UsageError for one that others may write, unless `is_shared`.
 
@@ -189,6 +180,11 @@ class Store:
             found = queries.find_query(connection, path, query)
             return () if found is None else costs.load_costs(connection, found.id)
 
+    def arrivals(self, tables: Iterable[TableName]) -> dict[TableName, History]:
+        """The latest commits of these tables, as far as they are known."""
+        with self._catalog.reading() as connection:
+            return arrivals.load_arrivals(connection, tables)
+
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
@@ -205,10 +201,9 @@ class Store:
 
         `state_meta` is the basis that was written with it.
         """
+        path = self._catalog.path
         with self._catalog.reading() as connection:
-            return kept.load_kept(
-                connection, self._catalog.path, query, generation, self._partitions
-            )
+            return kept.load_kept(connection, path, query, generation, self._partitions)
 
     def run_refs(self, query: QueryName) -> tuple[RunRef, ...]:
         """The runs of state the query has, without reading them."""
@@ -284,6 +279,11 @@ class Store:
             found = queries.find_query(connection, self._catalog.path, query)
             if found is not None:
                 history.replace_last_record(connection, found.id, record)
+
+    def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
+        """Remember the commits of these tables."""
+        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+            arrivals.save_arrivals(connection, histories)
 
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""

@@ -9,6 +9,7 @@ _SINCE = {
     2: ("DROP TABLE cost",),
     4: ("DROP TABLE sketch_basis",),
     5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
+    6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
 }
 """What takes away what each format brought; marks of files, of format 3, lie in rows."""
 

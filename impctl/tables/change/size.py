@@ -15,19 +15,21 @@ from typing import Any
 from impctl.tables.commits import Action, Commits
 from impctl.values import dataclass
 
-_WEIGHT_OF_METRIC = {
-    "num_deleted_rows": 1,
-    "num_updated_rows": 2,
-    "num_target_rows_inserted": 1,
-    "num_target_rows_deleted": 1,
-    "num_target_rows_updated": 2,
-    "numDeletedRows": 1,
-    "numUpdatedRows": 2,
-    "numTargetRowsInserted": 1,
-    "numTargetRowsDeleted": 1,
-    "numTargetRowsUpdated": 2,
+_INSERTED, _DELETED, _UPDATED = (1, 0), (0, 1), (1, 1)
+_SIGNS_OF_METRIC = {
+    "num_deleted_rows": _DELETED,
+    "num_updated_rows": _UPDATED,
+    "num_target_rows_inserted": _INSERTED,
+    "num_target_rows_deleted": _DELETED,
+    "num_target_rows_updated": _UPDATED,
+    "numDeletedRows": _DELETED,
+    "numUpdatedRows": _UPDATED,
+    "numTargetRowsInserted": _INSERTED,
+    "numTargetRowsDeleted": _DELETED,
+    "numTargetRowsUpdated": _UPDATED,
 }
-"""Counts that deltalake and Spark write; an updated row is a deletion and an insertion."""
+"""Counts that deltalake and Spark write, with the rows that one of them inserts and deletes; an
+updated row is a deletion and an insertion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,34 @@ class ChangeSize:
     rows: int | None
     files: int
     bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRows:
+    """Rows inserted and rows deleted; None is what the log does not tell."""
+
+    inserted: int | None
+    deleted: int | None
+
+    @property
+    def rows(self) -> int | None:
+        """Both together."""
+        if self.inserted is None or self.deleted is None:
+            return None
+        return self.inserted + self.deleted
+
+
+_NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
+
+
+def signed_rows(commits: Commits) -> list[SignedRows]:
+    """What each of these commits inserted and deleted, in their order."""
+    known: dict[str, int] = {}
+    found = []
+    for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
+        known |= _records(actions)
+        found.append(_rows(actions, read, known))
+    return found
 
 
 def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
@@ -52,41 +82,52 @@ def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> Chan
         known |= _records(actions)
         files += len(read)
         size += sum(int(body.get("size") or 0) for _, body in read)
-        found = _rows(actions, read, known)
+        found = _rows(actions, read, known).rows
         rows = None if rows is None or found is None else rows + found
     return ChangeSize(rows, files, size)
 
 
 def _rows(
     actions: Sequence[Action], read: Sequence[Action], known: Mapping[str, int]
-) -> int | None:
+) -> SignedRows:
     if not read:
-        return 0
+        return _NO_ROWS
     counted = _counted_by_the_writer(actions)
-    if counted is not None or any(name == "cdc" for name, _ in read):
+    if counted is not None:
         return counted
+    if any(name == "cdc" for name, _ in read):
+        return _UNKNOWN
     # What was copied from file to file counts, as long as nobody looked.
     live: dict[str, int] = {}
+    unknown = set()
     for name, body in read:
         held = _live_rows(body, known)
         if held is None:
-            return None
+            unknown.add(name)
+            continue
         # The same file twice is a file whose deletion vector changed.
         path = body["path"]
         live[path] = live.get(path, 0) + (held if name == "add" else -held)
-    return sum(abs(rows) for rows in live.values())
+    inserted = sum(rows for rows in live.values() if rows > 0)
+    deleted = -sum(rows for rows in live.values() if rows < 0)
+    return SignedRows(
+        None if "add" in unknown else inserted, None if "remove" in unknown else deleted
+    )
 
 
-def _counted_by_the_writer(actions: Sequence[Action]) -> int | None:
+def _counted_by_the_writer(actions: Sequence[Action]) -> SignedRows | None:
     for name, body in actions:
         metrics = body.get("operationMetrics") if name == "commitInfo" and body else None
         if isinstance(metrics, Mapping):
-            known = [key for key in metrics if key in _WEIGHT_OF_METRIC]
+            known = [key for key in metrics if key in _SIGNS_OF_METRIC]
             try:
-                counts = [int(metrics[key]) * _WEIGHT_OF_METRIC[key] for key in known]
+                counts = [(int(metrics[key]), _SIGNS_OF_METRIC[key]) for key in known]
             except (TypeError, ValueError):
                 return None
-            return sum(counts) if counts else None
+            if not counts:
+                return None
+            inserted = sum(count * signs[0] for count, signs in counts)
+            return SignedRows(inserted, sum(count * signs[1] for count, signs in counts))
     return None
 
 

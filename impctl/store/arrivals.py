@@ -1,0 +1,99 @@
+"""The latest commits of each table as numbers, as catalog rows.
+
+Law: writing costs the arrivals that are new or go, not those that stay. They only ever feed a
+forecast: a row that does not match its seal is left out, and the next one stands behind a gap.
+Out of scope: reading them from a log (`tables.change.commit_history`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from impctl.aliases import TableName
+from impctl.forecast.arrival import Arrival, History
+from impctl.store.seals import seal_of, sealed
+
+_LOG_COLUMNS, _COLUMNS = 6, 10
+
+
+def load_arrivals(
+    connection: sqlite3.Connection, tables: Iterable[TableName]
+) -> dict[TableName, History]:
+    """What is known of these tables; one of which nothing is known is left out."""
+    found = {}
+    for table in dict.fromkeys(tables):
+        log = _log(connection, table)
+        if log is not None:
+            found[table] = replace(log, arrivals=tuple(_arrivals(connection, table)))
+    return found
+
+
+def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
+    """Bring the rows of tables to these histories, which go on from those that were loaded."""
+    for table, history in histories.items():
+        _save(connection, table, history)
+
+
+def _save(connection: sqlite3.Connection, table: TableName, history: History) -> None:
+    held = _log(connection, table)
+    first = history.arrivals[0].version if history.arrivals else history.until + 1
+    if held is None or held.table_id != history.table_id or held.until > history.until:
+        connection.execute("DELETE FROM arrival WHERE table_name = ?", (table,))
+        new = history.arrivals
+    else:
+        connection.execute(
+            "DELETE FROM arrival WHERE table_name = ? AND version < ?", (table, first)
+        )
+        new = tuple(each for each in history.arrivals if each.version > held.until)
+    marks = ", ".join("?" * _COLUMNS)
+    connection.executemany(
+        f"INSERT OR REPLACE INTO arrival VALUES ({marks})", [_row(table, each) for each in new]
+    )
+    row = sealed(
+        table, history.table_id, history.until, _real(history.since), int(history.has_missed)
+    )
+    marks = ", ".join("?" * _LOG_COLUMNS)
+    connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)
+
+
+def _log(connection: sqlite3.Connection, table: TableName) -> History | None:
+    """The table's row, without arrivals."""
+    row = connection.execute("SELECT * FROM arrival_log WHERE table_name = ?", (table,)).fetchone()
+    if row is None or seal_of(*row[:-1]) != row[-1]:
+        return None
+    return History(row[1], row[2], row[3], (), bool(row[4]))
+
+
+def _arrivals(connection: sqlite3.Connection, table: TableName) -> Iterable[Arrival]:
+    rows = connection.execute(
+        "SELECT * FROM arrival WHERE table_name = ? ORDER BY version", (table,)
+    ).fetchall()
+    is_left_out = False
+    for row in rows:
+        if seal_of(*row[:-1]) != row[-1]:
+            is_left_out = True
+            continue
+        version, at, inserted, deleted, files, size, operation, is_after_gap = row[1:-1]
+        is_behind = bool(is_after_gap) or is_left_out
+        yield Arrival(version, at, inserted, deleted, files, size, operation, is_behind)
+        is_left_out = False
+
+
+def _row(table: TableName, each: Arrival) -> tuple[object, ...]:
+    return sealed(
+        table,
+        each.version,
+        _real(each.at),
+        each.inserted,
+        each.deleted,
+        each.files,
+        each.bytes,
+        each.operation,
+        int(each.is_after_gap),
+    )
+
+
+def _real(value: float | None) -> float | None:
+    return None if value is None else float(value)

@@ -1,0 +1,155 @@
+"""Forecasts against the same number by number, on hard histories, and on a city's incidents."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from impctl.forecast.forecasters import LEAST, Floats, all_forecasts, spoken
+from impctl.forecast.intervals import HELD, forecast, intervals
+from tests.support.crimes import crime_moments
+from tests.support.reference_forecast import all_said, least_error
+
+HOUR = 3600.0
+
+
+def histories() -> dict[str, list[float]]:
+    generator = random.Random(5)
+    return {
+        "constant": [7.0] * 80,
+        "zero": [0.0] * 80,
+        "regular": [float(n % 24) for n in range(400)],
+        "alternating": [float(n % 2 * 1000) for n in range(90)],
+        "exploding": [2.0**n for n in range(62)],
+        "vanishing": [2.0 ** (61 - n) for n in range(62)],
+        "growing": [float(n) for n in range(130)],
+        "one far off": [3.0] * 40 + [1e15] + [3.0] * 40,
+        "at random": [float(generator.randrange(1000)) for _ in range(400)],
+        "few": [4.0, 0.0, 9.0, 1.0, 5.0],
+    }
+
+
+def moments(kind: str, count: int) -> list[float]:
+    generator = random.Random(len(kind))
+    steps = {
+        "hourly": lambda: HOUR,
+        "equal": lambda: 0.0,
+        "any": lambda: generator.expovariate(1 / HOUR),
+    }
+    times = [1.6e9]
+    for _ in range(count):
+        times.append(times[-1] + steps[kind]())
+    return times
+
+
+@pytest.mark.parametrize("times", ["hourly", "equal", "any"])
+@pytest.mark.parametrize("name", list(histories()))
+def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: str) -> None:
+    values = histories()[name]
+    at = moments(times, len(values))
+    said = all_forecasts(np.array(values), np.array(at))
+    assert said.shape == (6, len(values) + 1)
+    assert np.isnan(said[:, 0]).all()
+    np.testing.assert_allclose(said[:, 1:].T, all_said(values, at), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", list(histories()))
+def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
+    values = histories()[name]
+    at = moments("any", len(values))
+    found = spoken(np.array(values), np.array(at))
+    said = all_said(values, at)
+    for n in range(2, len(values) + 1):
+        errors = least_error(said[: n - 1], values[1:n])
+        close = [k for k in range(6) if errors[k] <= min(errors) * (1 + 1e-9) + 1e-9]
+        assert found.by[n] in close
+        assert found.values[n] == pytest.approx(said[n - 1][found.by[n]], rel=1e-12)
+
+
+@pytest.mark.parametrize("times", ["hourly", "equal", "any"])
+@pytest.mark.parametrize("name", list(histories()))
+def test_hard_histories_have_sound_forecasts(name: str, times: str) -> None:
+    values = histories()[name]
+    at = moments(times, len(values))
+    for count in range(len(values) + 1):
+        found = forecast(values[:count], at[: count + 1])
+        if count < LEAST:
+            assert found is None
+            continue
+        assert found is not None
+        assert np.isfinite([found.low, found.value, found.high]).all()
+        assert 0 <= found.low <= found.value <= found.high
+        least, greatest = min(values[:count]), max(values[:count])
+        assert least - 1e-9 <= found.value <= greatest * (1 + 1e-12)
+
+
+def test_what_is_certain_is_told_so() -> None:
+    regular = histories()["regular"]
+    found = forecast(regular, moments("hourly", 400))
+    assert found is not None
+    assert (found.low, found.value, found.high) == (400 % 24,) * 3
+    assert found.by == "the same time of day"
+    weekly = [float(n % 168) for n in range(399)]
+    found = forecast(weekly, moments("hourly", 399))
+    assert found is not None
+    assert (found.value, found.by) == (399 % 168, "the same time of week")
+    constant = forecast([7.0] * 9, moments("any", 9))
+    assert constant is not None
+    assert (constant.low, constant.value, constant.high, constant.by) == (7, 7, 7, "the last")
+
+
+def test_a_forecast_rests_on_nothing_that_came_later() -> None:
+    generator = random.Random(8)
+    values = np.array([generator.expovariate(0.01) for _ in range(200)])
+    at = np.array(moments("any", 200))
+    whole = spoken(values, at)
+    ends = intervals(values, whole.values, 150)
+    for count in range(60, 200, 7):
+        part = spoken(values[:count], at[: count + 1])
+        assert np.array_equal(part.values, whole.values[: count + 1], equal_nan=True)
+        (found,) = intervals(values[:count], part.values, 1)
+        assert found.tolist() == ends[count - 201].tolist()
+
+
+def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
+    """How many times better than the last number and than the mean; how often intervals hold."""
+    found, warm = spoken(values, times), 60
+    error = np.abs(found.values[:-1] - values)[warm:].mean()
+    last = np.abs(np.diff(values))[warm - 1 :].mean()
+    means = np.cumsum(values)[:-1] / np.arange(1, len(values))
+    mean = np.abs(means - values[1:])[warm - 1 :].mean()
+    ends = intervals(values, found.values, len(values) - warm + 1)[:-1]
+    held = (ends[:, 0] <= values[warm:]) & (values[warm:] <= ends[:, 1])
+    return float(last / error), float(mean / error), float(held.mean())
+
+
+@pytest.mark.parametrize(
+    ("width", "over_last", "over_mean"),
+    [(86_400, 1.17, 2.18), (3600, 1.56, 1.65), (900, 1.57, 1.0)],
+)
+def test_rows_of_a_citys_incidents(width: int, over_last: float, over_mean: float) -> None:
+    batches = crime_moments() // width
+    values = np.bincount((batches - batches.min()).astype(np.int64)).astype(np.float64)
+    times = (batches.min() + np.arange(len(values) + 1)) * width
+    found = gain(values, times)
+    assert found[0] >= over_last
+    assert found[1] >= over_mean
+    assert 0.75 <= found[2] <= 0.85
+
+
+@pytest.mark.parametrize(("every", "over_last", "over_mean"), [(500, 1.46, 1.56), (50, 1.75, 1.59)])
+def test_gaps_of_a_citys_incidents(every: int, over_last: float, over_mean: float) -> None:
+    times = crime_moments()[::every]
+    found = gain(np.diff(times), times)
+    assert found[0] >= over_last
+    assert found[1] >= over_mean
+    assert 0.77 <= found[2] <= 0.83
+
+
+def test_intervals_of_numbers_at_random_hold_four_times_in_five() -> None:
+    generator = np.random.default_rng(2)
+    values = generator.lognormal(3.0, 1.0, 3000)
+    found = gain(values, np.arange(3001) * 977.0)
+    assert abs(found[2] - HELD) < 0.03

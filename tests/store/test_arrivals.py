@@ -1,0 +1,105 @@
+"""Commits of tables as numbers: what is saved comes back, bounded, and damage opens a gap."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from impctl.forecast.arrival import Arrival, History
+from impctl.store.store import Store
+from tests.store.builders import capture, record
+from tests.support.older_store import as_format
+
+
+def arrival(version: int, at: float | None = None) -> Arrival:
+    when = version * 60.0 if at is None else at
+    return Arrival(version, when, version, None, 1, 10 * version, "WRITE")
+
+
+def history(first: int, last: int, table_id: str = "a") -> History:
+    return History(table_id, last, 60.0, tuple(arrival(v) for v in range(first, last + 1)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / ".impctl"
+    with Store.open(path) as store:
+        store.commit_capture(capture(), {}, record())
+    return path
+
+
+def change(root: Path, *statements: str) -> int:
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    changed = [connection.execute(statement).rowcount for statement in statements]
+    connection.commit()
+    connection.close()
+    return sum(changed)
+
+
+def test_histories_come_back_as_they_were_saved(root: Path) -> None:
+    unsure = History("b", 7, None, (replace(arrival(7), at=None, inserted=None),), True)
+    with Store.open(root) as store:
+        assert store.arrivals(["t", "u"]) == {}
+        store.save_arrivals({"t": history(1, 3), "u": unsure})
+        assert store.arrivals(["u", "t", "v"]) == {"u": unsure, "t": history(1, 3)}
+        assert store.arrivals(["t"]) == {"t": history(1, 3)}
+
+
+def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 300)})
+        store.save_arrivals({"u": history(1, 2)})
+    statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200"
+    assert change(root, statement) == 1
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(101, 310)})
+    found = sqlite3.connect(root / "catalog.sqlite")
+    rows = found.execute("SELECT version, operation FROM arrival WHERE table_name = 't'").fetchall()
+    found.close()
+    assert [version for version, _ in rows] == list(range(101, 311))
+    # Written again it would not be touched any more.
+    assert [version for version, operation in rows if operation == "touched"] == [200]
+
+
+@pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])
+def test_another_table_or_a_log_that_went_back_takes_the_place(root: Path, other: History) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 9)})
+        store.save_arrivals({"t": other})
+        assert store.arrivals(["t"]) == {"t": other}
+
+
+def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 5)})
+    assert change(root, "UPDATE arrival SET inserted = 0 WHERE version = 3") == 1
+    with Store.open(root) as store:
+        found = store.arrivals(["t"])["t"].arrivals
+    assert [each.version for each in found] == [1, 2, 4, 5]
+    assert [each.is_after_gap for each in found] == [False, False, True, False]
+
+
+def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 5)})
+    assert change(root, "UPDATE arrival_log SET until = 4") == 1
+    with Store.open(root) as store:
+        assert store.arrivals(["t"]) == {}
+        store.save_arrivals({"t": history(4, 5)})
+        assert store.arrivals(["t"]) == {"t": history(4, 5)}
+
+
+def test_a_store_of_before_knows_none_and_takes_them(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 5)})
+    as_format(root, 5)
+    with Store.open(root, create=False) as store:
+        assert store.arrivals(["t"]) == {}
+        assert store.queries() == ("q",)
+    with Store.open(root) as store:
+        assert store.arrivals(["t"]) == {}
+        store.save_arrivals({"t": history(1, 5)})
+        assert store.arrivals(["t"]) == {"t": history(1, 5)}
