@@ -8,6 +8,7 @@ Out of scope: reading a file (`workload.load`).
 
 from __future__ import annotations
 
+from impctl.workload.coming import changes_schema
 from impctl.workload.load import REQUIRED
 from impctl.workload.models import (
     EVERYTHING,
@@ -103,6 +104,7 @@ def _tables() -> JsonSchema:
                 "type": "array",
                 "items": text_of("A name of one to three parts."),
             },
+            "changes": changes_schema(),
         },
         required=["path"],
     )

@@ -98,8 +98,27 @@ _FOLLOWED = {
 
 
 @dataclass(frozen=True, slots=True)
+class ComingSpec:
+    """Changes of a table that are to come; None is not said.
+
+    One `every` so many seconds, of so many `rows`, of which the share `deletes` are deletions; from
+    `since` on and before `until`, in seconds since 1970.
+    """
+
+    every: float | None
+    rows: int | None
+    deletes: float
+    since: float | None
+    until: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it."""
+    """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it.
+
+    `coming` are changes that the file expects: none where it says that the table never changes,
+    None where it says nothing.
+    """
 
     name: TableName
     path: str
@@ -108,6 +127,12 @@ class TableSpec:
     names: tuple[str, ...] = ()
     ambient: bool = False
     """Whether credentials may come from the surroundings of the process."""
+    coming: tuple[ComingSpec, ...] | None = None
+
+    @property
+    def never_changes(self) -> bool:
+        """Whether the file says so."""
+        return self.coming == ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from impctl.plan.names import (
     path_key,
 )
 from impctl.values import dataclass
-from impctl.workload.models import TableSpec
+from impctl.workload.coming import read_changes
+from impctl.workload.models import ComingSpec, TableSpec
 from impctl.workload.names import Declared, DeclaredTables, is_table_name
 from impctl.workload.paths import read_path
 from impctl.workload.reading import Entry, FileReading, inside, shown, written_at
@@ -95,7 +96,8 @@ def read_tables(
         for place, written in ((entry.key, name), *others):
             names.add(place, written, table, reading)
         if same is not None and spec is not None:
-            found[table] = replace(same, names=(*same.names, name, *spec.names))
+            coming = _same_changes(same, spec, entry, reading)
+            found[table] = replace(same, names=(*same.names, name, *spec.names), coming=coming)
         elif spec is not None:
             found[name] = spec
             names.paths.setdefault(path_key(spec.path), name)
@@ -118,6 +120,21 @@ def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableS
         ):
             return other
     return None
+
+
+def _same_changes(
+    table: TableSpec, other: TableSpec, entry: Entry, reading: FileReading
+) -> tuple[ComingSpec, ...] | None:
+    """What two entries for one table say of its changes, which must be the same."""
+    if other.coming is None or table.coming is None:
+        return table.coming if other.coming is None else other.coming
+    if table.coming != other.coming:
+        reading.report(
+            entry.key,
+            f"Tables {shown(table.name)} and {shown(other.name)} are one, with different `changes`",
+            "say it once",
+        )
+    return table.coming
 
 
 def _read_default(node: Node | None, where: str, otherwise: str, reading: FileReading) -> str:
@@ -147,7 +164,7 @@ def _read_table(
     """The table and its other names, each with its place."""
     where = inside("`tables`", name)
     fields = reading.record(
-        entry.value, where, ("path",), ("storage_options", "names", "credentials")
+        entry.value, where, ("path",), ("storage_options", "names", "credentials", "changes")
     )
     if fields is None:
         return None, ()
@@ -155,6 +172,7 @@ def _read_table(
     options = reading.settings(fields.get("storage_options"), inside(where, "storage_options"))
     written = fields.get("credentials")
     own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
+    coming = read_changes(fields.get("changes"), inside(where, "changes"), reading)
     place = inside(where, "names")
     nodes = reading.elements(fields.get("names"), place) or []
     texts = [(node, reading.text(node, place)) for node in nodes]
@@ -165,4 +183,4 @@ def _read_table(
         # What the catalog calls the table is a name of it, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    return TableSpec(name, path, options or {}, at, names, own), others
+    return TableSpec(name, path, options or {}, at, names, own, coming), others
