@@ -25,6 +25,7 @@ from impctl.app.results.subject import named_before
 from impctl.app.results.unsketched import unsketched_capture
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
@@ -64,6 +65,8 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         forecasts = ClusterForecasts(desk, store)
         for prepared, sketches in stored:
             warnings += _advice(desk, store, forecasts, prepared, sketches)
+        if stored:
+            warnings += remember_histories(desk, store, {})
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 

@@ -19,8 +19,8 @@ from impctl.values import dataclass
 Floats = npt.NDArray[np.float64]
 Numbers = npt.NDArray[np.int64]
 
-LEAST = 5
-"""With fewer numbers there is no forecast."""
+LEAST = 4
+"""With fewer numbers there is no forecast: so many gaps lie between five commits."""
 JUDGED = 30
 """Forecasts that a forecaster is judged by."""
 _MEAN, _MEDIAN, _SAME, _REACH = 8, 16, 6, 64

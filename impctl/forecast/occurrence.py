@@ -54,6 +54,16 @@ def chance(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Chance:
     return Chance(float(said[by, -1]), WAYS[by], float(said[0, -1]))
 
 
+def rate(counts: Floats) -> float:
+    """How often it comes in a stretch, by how often it came in each: over all of them, or of late
+    where that would have lost less (by squares) over the last `JUDGED`."""
+    earlier = np.concatenate([[0.0], np.cumsum(counts)])
+    base = (earlier + 0.5) / (np.arange(len(counts) + 1) + 1)
+    said = np.stack([base, _recent(counts, base)])
+    losses = mean_of(((said[:, :-1] - counts) ** 2)[:, -JUDGED:])
+    return float(said[int(losses[1] < losses[0]), -1])
+
+
 def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Floats:
     """What each way says of each stretch in `came` and of the next: a row each."""
     held = came.astype(np.float64)
@@ -62,14 +72,14 @@ def all_chances(came: npt.NDArray[np.bool_], of_day: int, of_week: int) -> Float
     return np.stack(
         [
             base,
-            recent(held, base),
+            _recent(held, base),
             _of_same(held, of_day, base),
             _of_same(held, of_week, base),
         ]
     )
 
 
-def recent(held: Floats, base: Floats) -> Floats:
+def _recent(held: Floats, base: Floats) -> Floats:
     """The mean of what came, each stretch counting 0.9 of the next one, shrunk to `base`."""
     rows = windows(held, JUDGED)
     weights = _KEEP ** np.arange(JUDGED)[::-1]

@@ -249,6 +249,7 @@ WRITERS = {
     "impctl.app.maintaining.run",
     "impctl.app.maintaining.step",
     "impctl.app.rebalance",
+    "impctl.app.workbench.remembered",
     "impctl.app.workbench.workbench",
 }
 """The files of `app` that are given a store they can write to; all others read (`store.reader`)."""

@@ -25,7 +25,7 @@ from impctl.app.results.explanations import (
     TreeNodeEntry,
 )
 from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.foreseen import PlannedChange, ReadEntry
+from impctl.app.results.foreseen import NextChange, PlannedChange, ReadEntry
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import (
     LeftEntry,
@@ -177,6 +177,7 @@ ENTRIES = (
     LeftEntry,
     MaintainStep,
     PlanEntry,
+    NextChange,
     PlannedChange,
     ReadEntry,
     JoinSideEntry,

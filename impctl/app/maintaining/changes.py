@@ -93,6 +93,14 @@ class SharedChanges:
         """The log's entries that the change consists of; None where one cannot be read."""
         return self._read_log(need.span)[0]
 
+    def texts(self) -> dict[TableName, dict[TableVersion, str]]:
+        """The entries read so far, by table and version."""
+        found: dict[TableName, dict[TableVersion, str]] = {}
+        for (table, since, _), (commits, _ms) in self._commits.items():
+            texts = () if commits is None else commits.texts
+            found.setdefault(table, {}).update(enumerate(texts, start=since + 1))
+        return found
+
     def size(self, span: Span) -> ChangeSize | None:
         """How large the change is, by the log; None where an entry of it cannot be read."""
         if span not in self._sizes:

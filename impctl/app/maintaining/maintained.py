@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.kept_ending import has_ending
@@ -18,7 +19,9 @@ from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
+from impctl.app.workbench.histories import Texts
 from impctl.app.workbench.isolated import Isolated
+from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.settings import scrub_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
@@ -129,9 +132,28 @@ def _maintained(
         from impctl.app.maintaining.run import StaleRun
 
         run = StaleRun(desk, store, batch_rows, failures, warnings, kept)
-        results += [*run.results(stale), *run.results_of_clock(stale)]
+        carried = [*run.results(stale), *run.results_of_clock(stale)]
+        results += carried
+        if carried:
+            # A run that failed for all leaves the store as it was.
+            warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
     warnings += _scrubbed(desk, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
+
+
+def _remembered(
+    desk: Workbench, store: Store, stale: Sequence[tuple[QuerySpec, StoredQuery]], texts: Texts
+) -> list[str]:
+    """What was committed to the tables, as numbers; what should not have been is told."""
+    before: dict[TableName, TableVersion] = {}
+    for _, stored in stale:
+        for pin in stored.pins:
+            before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
+    try:
+        return remember_histories(desk, store, before, texts)
+    except ImpctlError as error:
+        # As with what is looked at below: what was maintained is committed.
+        return [f"{error.message}; {error.hint}"]
 
 
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:

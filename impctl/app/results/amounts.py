@@ -31,6 +31,19 @@ def duration_text(milliseconds: float) -> str:
     return f"{number(minutes)} min" if minutes < _NEXT else f"{number(minutes / 60)} h"
 
 
+def span_text(seconds: float) -> str:
+    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `3 days`."""
+    if seconds < 59.5:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, left = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {left:02}" if left else f"{hours} h"
+    return f"{round(minutes / 1440):,} days"
+
+
 def size_text(count: int) -> str:
     """Bytes in the largest unit that keeps the number at 1 or more."""
     size = float(count)

@@ -37,6 +37,27 @@ class PlannedChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NextChange:
+    """The next change of a query's tables, in seconds from now, with what it lies between four
+    times in five.
+
+    `by` says what speaks for the time, `rows_by` for the rows. What is not known is None, and
+    `unknown` says why where that is everything.
+    """
+
+    tables: tuple[str, ...] = ()
+    in_s: float | None = None
+    in_s_low: float | None = None
+    in_s_high: float | None = None
+    rows: float | None = None
+    rows_low: float | None = None
+    rows_high: float | None = None
+    by: str | None = None
+    rows_by: str | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
     """What `maintain` would do with a query now, under its policy.
 
@@ -59,6 +80,8 @@ class PlanResult:
     recapture_ms: float | None = None
     recapture_runs: int = 0
     hint: str | None = None
+    next_change: NextChange | None = None
+    """None of a query that has no sketch to maintain."""
 
 
 ENGINE, SPARK = "engine", "Spark"

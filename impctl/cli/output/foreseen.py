@@ -7,8 +7,14 @@ Out of scope: what was done (`cli.output.text`), JSON (`cli.output.json`).
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import duration_text, size_text
-from impctl.app.results.foreseen import REFUSED, PlannedChange, PlanResult, ReadEntry
+from impctl.app.results.amounts import duration_text, size_text, span_text
+from impctl.app.results.foreseen import (
+    REFUSED,
+    NextChange,
+    PlannedChange,
+    PlanResult,
+    ReadEntry,
+)
 from impctl.app.results.results import ApplyResult, CaptureResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.wording import count_text, sketches_text, versions_text
@@ -34,6 +40,7 @@ def plan_lines(result: PlanResult) -> list[str]:
     verb = "nothing to do" if result.action == "none" else f"{result.action}{by}"
     lines = [f"{result.query}: {verb}, {versions}", reason]
     lines += [_pending_text(entry) for entry in result.pending]
+    lines += [] if result.next_change is None else [_next_text(result.next_change)]
     maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
     recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
     if result.action in ("none", "capture"):
@@ -89,6 +96,40 @@ def _pending_text(entry: PlannedChange) -> str:
         f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
         f" {size_text(entry.bytes)}"
     )
+
+
+def _next_text(coming: NextChange) -> str:
+    """`next change  orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), by ...`."""
+    if coming.in_s is None:
+        return f"next change  unknown: {coming.unknown}"
+    words = [_when_text(coming.in_s, coming.in_s_low, coming.in_s_high)]
+    if coming.rows is None:
+        words.append("rows not known")
+    else:
+        words.append(count_text(_rounded(coming.rows), "row"))
+        if coming.rows_low is not None and coming.rows_high is not None:
+            low, high = (f"{_rounded(each):,}" for each in (coming.rows_low, coming.rows_high))
+            words[1] += f" ({_between(low, high)})"
+    return f"next change  {', '.join(coming.tables)}: {', '.join(words)}, by {coming.by}"
+
+
+def _when_text(seconds: float, low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return f"in {span_text(seconds)}" if seconds else "any moment"
+    if not seconds:
+        # What should have come by the end of the interval may as well have ceased.
+        return f"any moment (within {span_text(high)})" if high else "overdue"
+    return f"in {span_text(seconds)} ({_between(span_text(low), span_text(high))})"
+
+
+def _between(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _rounded(number: float) -> int:
+    """To three digits: more are never known."""
+    whole = round(number)
+    return round(whole, min(0, 3 - len(str(whole))))
 
 
 def _estimate_text(milliseconds: float | None, runs: int) -> str:

@@ -71,15 +71,18 @@ def versions(workload: Path) -> list[int]:
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """A True per commit; with `[False]` in it all are refused. That one took long is not told,
-    which on a busy disk would be another."""
+    """A True per commit that waits for the disk; with `[False]` in it all are refused.
+
+    That one took long is not told, which on a busy disk would be another.
+    """
     seen: list[bool] = []
     real = RealDisk.commit
 
     def commit(self: RealDisk, connection: sqlite3.Connection) -> None:
         if seen == [False]:
             raise OSError(errno.EIO, "no")
-        seen.append(True)
+        is_synced = connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        seen.extend([True] if is_synced else [])
         real(self, connection)
 
     monkeypatch.setattr("impctl.app.capturing.commit._WORTH_TELLING_MS", math.inf)

@@ -1,0 +1,38 @@
+"""The commits of a run's tables as numbers: what the store knows, and what was committed since.
+
+Law: costs the entries of logs that are new; nothing is written.
+Out of scope: keeping them (`workbench.remembered`), what follows (`app.maintaining.expected`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from impctl.aliases import TableName, TableVersion
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.errors import ImpctlError
+from impctl.forecast.arrival import History
+from impctl.store.reader import StoreReader
+from impctl.tables.change.commit_history import commit_history
+
+Texts = Mapping[TableName, Mapping[TableVersion, str]]
+"""Entries of logs that were read already."""
+
+
+def known_histories(
+    tables: PinnedTables,
+    store: StoreReader | None,
+    names: Iterable[TableName],
+    texts: Texts | None = None,
+) -> dict[TableName, History]:
+    """The histories of these tables up to their pinned versions, of one that cannot be opened as
+    far as it is known; nothing is written."""
+    asked = tuple(dict.fromkeys(names))
+    found = {} if store is None else store.arrivals(asked)
+    for name in asked:
+        try:
+            source = tables.source(name)
+        except ImpctlError:
+            continue
+        found[name] = commit_history(source, found.get(name), (texts or {}).get(name))
+    return found

@@ -1,0 +1,58 @@
+"""The commits of a run's tables as numbers, kept in the store for the runs to come.
+
+Law: tables that no run has opened are not opened for it. What was not written, as on a full disk,
+is read again by the next run. A change that the workload file says never comes is told once: by
+the run that remembers it.
+Out of scope: reading them (`workbench.histories`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.aliases import TableName, TableVersion
+from impctl.app.workbench.histories import Texts, known_histories
+from impctl.app.workbench.workbench import Workbench
+from impctl.forecast.arrival import Arrival
+from impctl.store.faults import suppress_full
+from impctl.store.store import Store
+
+CHANGE_UNEXPECTED = "change_unexpected"
+
+
+def remember_histories(
+    desk: Workbench,
+    store: Store,
+    before: Mapping[TableName, TableVersion],
+    texts: Texts | None = None,
+) -> list[str]:
+    """Bring the store's histories of the tables that were used up to date.
+
+    Gives a warning for each table that changed though the workload file says that it never does:
+    after what the store knew, else after the version in `before`.
+    """
+    names = list(desk.tables.seen)
+    held = store.arrivals(names)
+    found = known_histories(desk.tables, store, names, texts)
+    new = {name: history for name, history in found.items() if history != held.get(name)}
+    if new:
+        with suppress_full():
+            store.save_arrivals(new)
+    warnings = []
+    for name, history in new.items():
+        known = held.get(name)
+        is_same = known is not None and known.table_id == history.table_id
+        since = known.until if known is not None and is_same else before.get(name)
+        if since is not None and desk.workload.tables[name].never_changes:
+            late = [each for each in history.arrivals if each.version > since]
+            warnings += [_unexpected(name, late)] if late else []
+    return warnings
+
+
+def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
+    first, last = late[0].version, late[-1].version
+    versions = f"version {first}" if first == last else f"versions {first} to {last}"
+    return (
+        f"table `{table}` changed in {versions}, which `changes: never` of the workload file "
+        f"rules out; sketches follow it as always, but take that out [{CHANGE_UNEXPECTED}]"
+    )
