@@ -149,11 +149,7 @@ def _remembered(
     for _, stored in stale:
         for pin in stored.pins:
             before[pin.table] = min(pin.version, before.get(pin.table, pin.version))
-    try:
-        return remember_histories(desk, store, before, texts)
-    except ImpctlError as error:
-        # As with what is looked at below: what was maintained is committed.
-        return [f"{error.message}; {error.hint}"]
+    return remember_histories(desk, store, before, texts)
 
 
 def _scrubbed(desk: Workbench, store: Store) -> list[str]:

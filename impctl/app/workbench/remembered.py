@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import TableName, TableVersion
 from impctl.app.workbench.histories import Texts, known_histories
 from impctl.app.workbench.workbench import Workbench
+from impctl.errors import ImpctlError
 from impctl.forecast.arrival import Arrival
 from impctl.store.faults import suppress_full
 from impctl.store.store import Store
@@ -26,11 +27,21 @@ def remember_histories(
     before: Mapping[TableName, TableVersion],
     texts: Texts | None = None,
 ) -> list[str]:
-    """Bring the store's histories of the tables that were used up to date.
+    """Bring the store's histories of the tables that were used up to date; what fails is a warning,
+    since what the run was for is committed.
 
     Gives a warning for each table that changed though the workload file says that it never does:
     after what the store knew, else after the version in `before`.
     """
+    try:
+        return _remembered(desk, store, before, texts)
+    except ImpctlError as error:
+        return [f"{error.message}; {error.hint}"]
+
+
+def _remembered(
+    desk: Workbench, store: Store, before: Mapping[TableName, TableVersion], texts: Texts | None
+) -> list[str]:
     names = list(desk.tables.seen)
     held = store.arrivals(names)
     found = known_histories(desk.tables, store, names, texts)

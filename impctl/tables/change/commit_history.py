@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from impctl.aliases import TableVersion
-from impctl.errors import TableError
+from impctl.errors import ImpctlError
 from impctl.forecast.arrival import KEPT, Arrival, History
 from impctl.tables.change.size import SignedRows, signed_rows
 from impctl.tables.commits import Action, Commits, read_entry
@@ -27,6 +27,8 @@ _ELSEWHERE = 40
 """Entries that are read at once where each is a request to an object store."""
 _MOST = 1 << 62
 """Counts are cut here, so that sums of a few stay within 64 bits."""
+_DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
+"""What entries lead to that are no JSON, or whose parts are of another kind than Delta's."""
 _LATEST = 1e11
 """Seconds since 1970 beyond which a time is none: some thousand years."""
 
@@ -38,6 +40,7 @@ class _Entries:
 
     commits: Commits
     times: tuple[float | None, ...]
+    signed: Sequence[SignedRows]
     has_missed: bool
 
 
@@ -100,7 +103,7 @@ def _read(
         text = texts.get(version)
         try:
             read.append(read_entry(source, version) if text is None else text)
-        except (OSError, TableError):
+        except (OSError, ImpctlError):
             break
     reached = source.version - len(read)
     commits = Commits(tuple(reversed(read)), source.name, reached)
@@ -109,17 +112,17 @@ def _read(
             _time(source, version, actions)
             for version, actions in enumerate(commits.by_commit(), start=reached + 1)
         )
-    except TableError:
-        # One of them is damaged, which a run that needs it tells.
-        return _Entries(Commits((), source.name, source.version), (), True)
-    return _Entries(commits, times, reached > start)
+        return _Entries(commits, times, signed_rows(commits), reached > start)
+    except _DAMAGED:
+        # A run that needs the entry tells; one before a checkpoint may need nobody.
+        return _Entries(Commits((), source.name, source.version), (), (), True)
 
 
 def _arrivals(found: _Entries, has_missed: bool) -> Sequence[Arrival]:
     missed = has_missed or found.has_missed
     arrivals = []
     commits = found.commits
-    rows = zip(commits.by_commit(), commits.fed(), signed_rows(commits), found.times, strict=True)
+    rows = zip(commits.by_commit(), commits.fed(), found.signed, found.times, strict=True)
     for version, (actions, read, signed, at) in enumerate(rows, start=commits.since + 1):
         if not read or not version or signed == SignedRows(0, 0):
             continue

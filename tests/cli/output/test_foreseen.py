@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from impctl.app.results.amounts import span_text
 from impctl.app.results.explanations import CandidateEntry
-from impctl.app.results.foreseen import PlannedChange, ReadEntry
+from impctl.app.results.foreseen import NextChange, PlannedChange, ReadEntry
 from impctl.app.results.results import ApplyResult, CaptureResult, Outcome, SketchEntry
 from tests.cli.examples import EXAMPLES
 
@@ -50,6 +51,51 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
 def test_nothing_to_do(fake, impctl) -> None:
     fake.answer = Outcome((replace(PLAN, action="none", by=None, reason="no new version"),))
     assert impctl("plan", "w.yaml").stdout.startswith("q_top: nothing to do, sales@0..2\n")
+
+
+COMING = NextChange(
+    tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
+    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day", rows_by="the last",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("coming", "text"),
+    [
+        (
+            COMING,
+            "lineitem, orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), "
+            "by the same time of day",
+        ),
+        (NextChange(unknown="1 change is known"), "unknown: 1 change is known"),
+        (replace(COMING, tables=("t",), in_s=0.0), "t: any moment (within 1 h 10), 1,010 rows"),
+        (replace(COMING, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
+        (
+            NextChange(tables=("t",), in_s=7200.0, rows=200.0, by="the workload file"),
+            "t: in 2 h, 200 rows, by the workload file",
+        ),
+        (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any moment, rows not known, by x"),
+        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), rows not"),
+        (replace(COMING, in_s_low=2461.0, in_s_high=2462.0, rows=1.0), "in 41 min (41 min), 1 row"),
+    ],
+)
+def test_the_next_change(fake, impctl, coming, text) -> None:
+    fake.answer = Outcome((replace(PLAN, next_change=coming),))
+    shown = impctl("plan", "w.yaml").stdout
+    assert shown.count("\n  next change  ") == 1
+    assert text in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h"),
+        (3600.0 + 299, "1 h 05"), (172_000.0, "47 h 47"), (172_800.0, "2 days"),
+        (1e9, "11,574 days"),
+    ],
+)  # fmt: skip
+def test_spans_of_time(seconds, text) -> None:
+    assert span_text(seconds) == text
 
 
 def test_a_dry_capture(fake, impctl) -> None:

@@ -153,12 +153,16 @@ def test_a_gap_before_commits_that_are_none_is_not_forgotten(path: Path) -> None
     assert not last.has_missed
 
 
-def test_a_damaged_entry_is_a_gap_and_no_error(path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    ["no json", "7", '{"add": 7}', '{"add": {"size": 7}}', '{"add": {"path": [], "size": "x"}}'],
+)
+def test_a_damaged_entry_is_a_gap_and_no_error(path: Path, text: str) -> None:
     add_entry(path, 1, 7, 1e9)
     held = of(path)
     add_entry(path, 2, 7, 1e9 + 1)
     source = open_source("t", str(path))
-    entry(path, 2).write_text("no json")
+    entry(path, 2).write_text(text)
     found = commit_history(source, held)
     assert (found.arrivals, found.until, found.has_missed) == (held.arrivals, 2, True)
 

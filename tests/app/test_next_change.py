@@ -1,0 +1,216 @@
+"""The next change on real tables: kept up by captures and runs, told by `plan`, warned of."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import StorageError
+from impctl.store.store import Store
+from tests.support.older_store import as_format
+from tests.support.run_cli import Cli, Ran
+from tests.support.small_workload import ROWS
+
+HOUR = 3600.0
+
+
+def entry(table: str, version: int) -> Path:
+    return Path(table) / "_delta_log" / f"{version:020}.json"
+
+
+def append(table: str, back: float, rows: int = 10) -> int:
+    """Add rows, and have the log say that this was `back` seconds ago; gives the version."""
+    write_deltalake(table, ROWS.slice(0, rows), mode="append")
+    version = DeltaTable(table).version()
+    lines = entry(table, version).read_text().split("\n")
+    actions = [json.loads(line) for line in lines if line]
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["timestamp"] = int((time.time() - back) * 1000)
+    entry(table, version).write_text("\n".join(map(json.dumps, actions)))
+    return version
+
+
+def arrivals(cli: Cli) -> list[int]:
+    with Store.open(cli.workload.parent / ".impctl") as store:
+        history = store.arrivals(["t"]).get("t")
+    return [] if history is None else [each.version for each in history.arrivals]
+
+
+def unexpected(ran: Ran) -> list[str]:
+    return [text for text in ran.document["warnings"] if "[change_unexpected]" in text]
+
+
+@pytest.fixture
+def hourly(table: str) -> str:
+    """The table with eight commits, an hour between them, the last one half an hour ago."""
+    for n in range(8, 0, -1):
+        append(table, (n - 0.5) * HOUR, 4)
+    return table
+
+
+def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
+    assert cli.good("plan").results[0]["next_change"] is None
+    cli.good("capture")
+    found = cli.good("plan").results[0]["next_change"]
+    assert (found["tables"], found["unknown"]) == (["t"], None)
+    for part in ("in_s_low", "in_s", "in_s_high"):
+        assert found[part] == pytest.approx(HOUR / 2, abs=60)
+    assert (found["rows_low"], found["rows"], found["rows_high"]) == (4, 4, 4)
+    # What is pending came already.
+    append(hourly, 0.0, 4)
+    found = cli.good("plan").results[0]["next_change"]
+    assert found["in_s_high"] == pytest.approx(HOUR, abs=60)
+
+
+def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: str) -> None:
+    cli.good("capture")
+    assert arrivals(cli) == list(range(1, 9))
+    append(hourly, 0.0)
+    cli.good("plan")
+    cli.good("maintain", "--dry-run")
+    assert arrivals(cli) == list(range(1, 9))
+    cli.good("maintain")
+    assert arrivals(cli) == list(range(1, 10))
+
+
+def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> None:
+    cli.good("capture")
+    before = cli.good("plan").results[0]["next_change"]
+    append(hourly, 0.0, 4)
+    cli.good("maintain")
+    DeltaTable(hourly).create_checkpoint()
+    for version in range(9):
+        entry(hourly, version).unlink()
+    after = cli.good("plan").results[0]["next_change"]
+    assert after["rows"] == before["rows"]
+    # The last pause was half an hour; which forecaster is the best is open as yet.
+    assert after["in_s"] == pytest.approx(HOUR / 2, abs=60)
+    # Without the store nobody knows.
+    with Store.open(cli.workload.parent / ".impctl") as store:
+        assert len(store.arrivals(["t"])["t"].arrivals) == 9
+    as_format(cli.workload.parent / ".impctl", 5)
+    unknown = cli.good("plan").results[0]["next_change"]
+    assert unknown["unknown"] == "1 change is known, a forecast needs 5"
+
+
+def test_a_store_of_before_is_brought_up_by_the_next_run(cli: Cli, hourly: str) -> None:
+    cli.good("capture")
+    as_format(cli.workload.parent / ".impctl", 5)
+    assert cli.good("plan").results[0]["next_change"]["rows"] == 4
+    append(hourly, 0.0)
+    cli.good("maintain")
+    assert arrivals(cli) == list(range(1, 10))
+
+
+def test_a_run_that_fails_for_all_keeps_nothing(cli: Cli, hourly: str) -> None:
+    cli.good("capture")
+    gone = append(hourly, 0.0)
+    held = set(DeltaTable(hourly, version=gone - 1).file_uris())
+    for uri in set(DeltaTable(hourly).file_uris()) - held:
+        Path(uri.removeprefix("file://")).unlink()
+    assert cli("maintain").code == 7
+    assert arrivals(cli) == list(range(1, 9))
+
+
+def test_a_change_that_was_never_to_come_is_told_once(cli: Cli, table: str) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
+    append(table, HOUR)
+    # What came before the file was written, or before anybody looked, was no surprise.
+    assert unexpected(cli.good("capture")) == []
+    assert "never change" in cli.good("plan").results[0]["next_change"]["unknown"]
+    append(table, 0.0)
+    append(table, 0.0)
+    ran = cli.good("maintain")
+    (told,) = unexpected(ran)
+    assert "table `t` changed in versions 2 to 3" in told
+    assert (ran.results[0]["action"], ran.results[0]["reason_code"]) == ("exact", "incremental")
+    assert unexpected(cli.good("maintain")) == []
+    DeltaTable(table).optimize.compact()
+    assert unexpected(cli.good("maintain")) == []
+    append(table, 0.0)
+    (told,) = unexpected(cli.good("maintain"))
+    assert "changed in version 5," in told
+    append(table, 0.0)
+    (told,) = unexpected(cli.good("capture"))
+    assert "changed in version 6," in told
+    cli.workload.write_text(text)
+    append(table, 0.0)
+    assert unexpected(cli.good("maintain")) == []
+
+
+def test_in_a_store_of_before_what_is_pending_is_told(cli: Cli, table: str) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
+    append(table, HOUR)
+    cli.good("capture")
+    as_format(cli.workload.parent / ".impctl", 5)
+    append(table, 0.0)
+    (told,) = unexpected(cli.good("maintain"))
+    assert "changed in version 2," in told
+
+
+def test_what_cannot_be_remembered_stops_nothing(
+    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.good("capture")
+    append(hourly, 0.0)
+
+    def refuse(*_: object) -> None:
+        raise StorageError("the disk said no", hint="mend it")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save_arrivals", refuse)
+        ran = cli.good("maintain")
+    assert ran.results[0]["action"] == "exact"
+    assert ran.document["warnings"] == ["the disk said no; mend it"]
+    append(hourly, 0.0)
+    cli.good("maintain")
+    assert arrivals(cli) == list(range(1, 11))
+
+
+def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
+    said = "{path: t, changes: {every: 2h, rows: 200}}"
+    cli.workload.write_text(cli.workload.read_text().replace("{path: t}", said))
+    cli.good("capture")
+    append(table, HOUR)
+    found = cli.good("plan").results[0]["next_change"]
+    assert found["in_s"] == pytest.approx(HOUR, abs=60)
+    assert (found["rows"], found["by"]) == (200, "the workload file")
+
+
+def test_tables_that_move_together_are_told_together(cli: Cli, hourly: str) -> None:
+    other = str(Path(hourly).parent / "u")
+    write_deltalake(other, pa.table({"g": [1, 2], "y": [1, 2]}))
+    for n in range(8, 0, -1):
+        write_deltalake(other, pa.table({"g": [1], "y": [2]}), mode="append")
+        version = DeltaTable(other).version()
+        text = entry(other, version).read_text()
+        stamp = json.loads(text.split("\n")[0])["commitInfo"]["timestamp"]
+        meant = int((time.time() - (n - 0.49) * HOUR) * 1000)
+        entry(other, version).write_text(text.replace(str(stamp), str(meant), 1))
+    text = cli.workload.read_text().replace("  t: {path: t}", "  t: {path: t}\n  u: {path: u}")
+    text = text.replace("FROM t", "FROM t JOIN u USING (g)").replace("SUM(x)", "SUM(y)")
+    cli.workload.write_text(text)
+    cli.good("capture")
+    found = cli.good("plan").results[0]["next_change"]
+    assert (found["tables"], found["rows"]) == (["t", "u"], 5)
+
+
+def test_doctor_tells_of_clocks_that_cannot_be_right(cli: Cli, hourly: str) -> None:
+    cli.good("capture")
+    assert "commit_times" not in [found["check"] for found in cli("doctor").results]
+    append(hourly, -2 * HOUR)
+    append(hourly, 5 * HOUR)
+    (found,) = [found for found in cli("doctor").results if found["check"] == "commit_times"]
+    assert (found["subject"], found["level"], found["exit_code"]) == ("t", "warning", 0)
+    assert "1 in the future, 1 before the commit before" in found["message"]
+    # Such times move nothing.
+    coming = cli.good("plan").results[0]["next_change"]
+    assert coming["in_s"] >= 0
