@@ -14,7 +14,7 @@ simple operator answers with the defaults. Its obligations, and who checks each:
 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
    (`tests/circuits/test_against_reference.py`, `test_bounded.py`, `test_moved_above.py`.)
 5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
-6. Inputs in `reads` are read as they stand after the step. (`test_distant_sides.py`.)
+6. Inputs in `reads` are read as they stand after the step, for what was there before. (`test_distant_sides.py`.)
 
 Out of scope: what operators there are (`engine.operators`), how they are wired (`engine.circuit`).
 """

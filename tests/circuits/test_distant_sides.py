@@ -147,11 +147,44 @@ def test_without_the_filter_it_is_the_same() -> None:
         compared("grouped", SIDES["both"], seed, has_filter=False)
 
 
-def test_a_side_asked_before_its_time_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above can fail: pairs of two changes that are counted twice are found."""
-    monkeypatch.setattr(Join, "_counted_twice", lambda self, batches: [])
+@pytest.mark.parametrize(
+    ("owner", "name", "sides"),
+    [(Join, "_of_both", "both"), (Join, "_expect", "both"), (Join, "_expect", "right")],
+)
+def test_a_side_asked_before_its_time_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, sides: str
+) -> None:
+    """The tests above can fail: pairs of two changes that nobody finds, or two find, are noticed."""
+    monkeypatch.setattr(owner, name, lambda self, batches: [])
     with pytest.raises((AssertionError, CountBelowZeroError)):
-        test_whichever_sides_are_kept("grouped", "both", range(12))
+        test_whichever_sides_are_kept("grouped", sides, range(12))
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("name", ["grouped", "condition", "null_safe", "two_keys"])
+def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides: str) -> None:
+    """Both tables get rows of keys that neither had: no side is read, whichever are not kept."""
+    held = {
+        "t": [{"g": g, "x": g, "s": "a"} for g in range(5)],
+        "u": [{"g": g, "y": g} for g in range(5)],
+    }
+    tables = Tables(random.Random(0), held)
+    kept = started(compiled(name, ()), tables)
+    read = started(compiled(name, SIDES[sides]), tables)
+
+    class Nobody:
+        def rows(self, side: str, keys: list[Vector]) -> None:
+            raise AssertionError(f"{side} was asked")
+
+    read.read_by(Nobody())  # type: ignore[arg-type]  # it fails before it answers
+    fresh = {
+        "t": [{"g": g, "x": g, "s": "a"} for g in (70, 71, 71)],
+        "u": [{"g": g, "y": g + 1} for g in (70, 71, 72)],
+    }
+    change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
+    for session in (kept, read):
+        session.step(change)
+    assert counts(read) == counts(kept)
 
 
 def test_a_change_without_partners_asks_nobody() -> None:

@@ -1,9 +1,9 @@
 """Inner join on equal keys.
 
-Identity: d(R join S) = dR join S + (R + dR) join dS, and where S answers as of after the step (a
-distant side) dR join (S + dS) + R join dS; where both do, dR join dS counts twice and is taken off
-once. State: the rows of both sides by their keys, with their tags; of a distant side a filter of
-its keys. Cost: the changed rows and the partners they find, never the other side. A row
+Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides are distant dR join S + R join
+dS + dR join dS, so that neither is asked for rows that came in this step. State: the rows of both
+sides by their keys, with their tags; of a distant side a filter of its keys. Cost: the changed rows
+and the partners they find, never the other side. A row
 whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a value.
 Without keys every row is a partner (cross join). A joined row carries the tags of both rows. Where
 both sides change and rows leave, pairs that cancel are left out.
@@ -78,21 +78,27 @@ class Join(Operator):
         parts = []
         if self._is_filling:
             self._add(found, (0, 1))
-        elif len(self._reads) == len(self.sides):
-            self._add(found, (0, 1))
-            parts += [*self._pairs(found, (0, 1)), *self._counted_twice(found)]
         else:
-            # The side that only knows what was added is asked before it learns of this step.
-            order = (1, 0) if self.sides[1].is_distant else (0, 1)
-            for at in order:
-                parts += self._pairs(found, (at,))
-                self._add(found, (at,))
+            self._expect(found)
+            if len(self._reads) == len(self.sides):
+                parts += [*self._pairs(found, (0, 1)), *self._of_both(found)]
+                self._add(found, (0, 1))
+            else:
+                # The side that is read is asked before what it gets in this step is added.
+                for at in (1, 0) if self.sides[0].is_distant else (0, 1):
+                    parts += self._pairs(found, (at,))
+                    self._add(found, (at,))
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
         pairs = stacked_batches(parts)
         self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(found) else pairs
+
+    def _expect(self, batches: Sequence[_Keyed | None]) -> None:
+        for batch, index in zip(batches, self._indexes, strict=True):
+            if batch is not None and isinstance(index, DistantRows):
+                index.expect(batch.rows, batch.codes)
 
     def _add(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> None:
         for at in sides:
@@ -110,8 +116,8 @@ class Join(Operator):
                 parts += [pairs] if len(pairs) else []
         return parts
 
-    def _counted_twice(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
-        """What both batches have in common, to be taken off once."""
+    def _of_both(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
+        """Pairs of rows that are both of this step."""
         left, right = batches
         if left is None or right is None:
             return []
@@ -119,7 +125,7 @@ class Join(Operator):
         index = RowIndex("both", side.columns, side.keys, side.accesses)
         index.add(right.rows, right.codes)
         pairs = self._joined(left, 0, index)
-        return [pairs.negated()] if len(pairs) else []
+        return [pairs] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
         """The rows that can have a partner at all, reduced to what is kept."""
