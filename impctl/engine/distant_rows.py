@@ -46,18 +46,29 @@ class DistantRows:
         accesses: int,
         *,
         has_filter: bool = True,
+        is_held: bool = False,
     ) -> None:
+        """With `is_held` the rows are at hand while the circuit is filled."""
         self.name = name
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self.reader: RowReader | None = None
         self._accesses = accesses
+        self._is_held = is_held
+        self._held: RowIndex | None = None
         self._coming: list[tuple[Batch, Ints]] = []
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
         return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
+
+    def fill(self, is_filling: bool) -> None:
+        """Hold the rows that come from now on, where that is asked; or no longer."""
+        self._held = self._index() if is_filling and self._is_held else None
+
+    def _index(self) -> RowIndex:
+        return RowIndex(self.name, self.columns, self.keys, self._accesses)
 
     def expect(self, batch: Batch, codes: Ints) -> None:
         """This step changes the side so; what is read has that already, and `add` will follow."""
@@ -66,11 +77,15 @@ class DistantRows:
     def add(self, batch: Batch, codes: Ints) -> None:
         """From now on the keys of these rows may be there; of a deletion they already were."""
         self._coming.clear()
+        if self._held is not None:
+            self._held.add(batch, codes)
         if self._filter is not None:
             self._filter.add(codes[batch.weights > 0])
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
+        if self._held is not None:
+            return self._held.find(codes, keys)
         asked = np.arange(len(codes), dtype=np.int64)
         if self._filter is not None:
             asked = np.flatnonzero(self._filter.may_hold(codes))
@@ -80,8 +95,10 @@ class DistantRows:
         wanted = [key.take(asked) for key in keys]
         grouping = group_rows(wanted, len(asked))
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
-        index = RowIndex(self.name, self.columns, self.keys, self._accesses)
-        for part, of_part in ((rows, index.codes_of(rows)), *self._coming):
+        index = self._index()
+        if len(rows):
+            index.add(rows, index.codes_of(rows))
+        for part, of_part in self._coming:
             index.add(part, of_part)
         found = index.find(codes[asked], wanted)
         return Found(asked[found.owners], found.rows)

@@ -1,9 +1,9 @@
 """Inner join on equal keys.
 
-Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides are distant dR join S + R join
-dS + dR join dS, so that neither is asked for rows that came in this step. State: the rows of both
-sides by their keys, with their tags; of a distant side a filter of its keys. Cost: the changed rows
-and the partners they find, never the other side. A row
+Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides are distant dR join S + R
+join dS + dR join dS, so that neither is asked for rows that came in this step. State: the rows of
+both sides by their keys, with their tags; of a distant side a filter of its keys. Cost: the changed
+rows and the partners they find, never the other side. A row
 whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a value.
 Without keys every row is a partner (cross join). A joined row carries the tags of both rows. Where
 both sides change and rows leave, pairs that cancel are left out.
@@ -33,7 +33,8 @@ from impctl.values import dataclass
 class Side:
     """One input: what is kept of its rows, its keys, and how many sketched accesses it has.
 
-    The rows of a distant side are not kept but read when they are asked for.
+    The rows of a distant side are not kept but read when they are asked for; where it is `is_held`
+    they are at hand while the circuit is filled, where not, pairs come from outside then.
     """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
@@ -41,6 +42,7 @@ class Side:
     accesses: int
     is_distant: bool = False
     has_filter: bool = True
+    is_held: bool = False
 
 
 class Join(Operator):
@@ -66,8 +68,16 @@ class Join(Operator):
         return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
-        # Pairs of sides that are both kept are found here, filling or not.
-        self._is_filling = is_filling and bool(self._reads)
+        # Pairs of sides that are at hand are found here, filling or not.
+        are_outside = any(side.is_distant and not side.is_held for side in self.sides)
+        self._is_filling = is_filling and are_outside
+        for side in self._reads:
+            side.fill(is_filling and not are_outside)
+
+    def ended(self, inputs: Sequence[bool]) -> None:
+        for has_ended, index in zip(inputs, reversed(self._indexes), strict=True):
+            if has_ended and isinstance(index, DistantRows):
+                index.fill(False)
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
@@ -180,7 +190,14 @@ class _Keyed:
 def _rows_of(name: str, side: Side) -> RowIndex | DistantRows:
     if not side.is_distant:
         return RowIndex(name, side.columns, side.keys, side.accesses)
-    return DistantRows(name, side.columns, side.keys, side.accesses, has_filter=side.has_filter)
+    return DistantRows(
+        name,
+        side.columns,
+        side.keys,
+        side.accesses,
+        has_filter=side.has_filter,
+        is_held=side.is_held,
+    )
 
 
 def _takes_away(batches: Sequence[_Keyed | None]) -> bool:
