@@ -17,7 +17,7 @@ from impctl.circuits.chain import Chain
 from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.partials import FirstGrouping
-from impctl.circuits.readable import DistantJoin, Readable
+from impctl.circuits.reading.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.circuits.trees.built import PlannedBlock
@@ -87,10 +87,14 @@ class Compiled:
         sides = (side for join in self.distant for side in join.sides)
         return next(side for side in sides if side.name == name)
 
+    def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
+        """The sides of joins whose partners are found so."""
+        return tuple(s.side for s in self.sides if s.strategy is strategy)
+
     @property
-    def distant_sides(self) -> tuple[str, ...]:
-        """The sides of joins whose rows the state does not hold."""
-        return tuple(s.side for s in self.sides if s.strategy is Strategy.SPARK)
+    def asks_spark(self) -> bool:
+        """Whether some rows that it does not keep are read by Spark."""
+        return bool(self.sides_by(Strategy.SPARK))
 
     def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
         """The columns of a table that some source reads."""

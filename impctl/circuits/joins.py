@@ -23,7 +23,7 @@ from impctl.circuits.flows import (
 )
 from impctl.circuits.join_order import chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
-from impctl.circuits.readable import DistantJoin, Readable, readable
+from impctl.circuits.reading.readable import DistantJoin, Readable, readable
 from impctl.circuits.strategy import SideFacts, Strategy, row_bytes
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
@@ -239,29 +239,39 @@ class _Parts:
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
         plan = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
-        is_readable = plan is not None and bool(keys)
-        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_readable=is_readable)
-        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_readable=is_readable)
+        is_joined = plan is not None
+        left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
+        right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         at = builder.put(operator, left_flow, right_flow)
         found = Flow(at, columns, (*left.accesses, *right.accesses), plan=plan)
-        if plan is not None and operator.reads:
-            mine = _side_rows(left_flow, left_side, f"{name}.left")
-            theirs = _side_rows(right_flow, right_side, f"{name}.right")
-            out = readable(name, plan, found.columns, (), found.accesses)
-            builder.distant.append(DistantJoin(operator, out, (mine, theirs)))
+        if operator.reads:
+            both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
+            sides = tuple(
+                _side_rows(flow, side, f"{name}.{at}") for flow, side, at in both if side.is_distant
+            )
+            out = None
+            if plan is not None and not all(one.is_held for _, one, _ in both if one.is_distant):
+                out = readable(name, plan, found.columns, (), found.accesses)
+            builder.distant.append(DistantJoin(operator, out, sides))
         return found
 
-    def _chosen(self, flow: Flow, side: Side, name: str, *, is_readable: bool) -> Side:
-        """The side, kept or not."""
+    def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
+        """The side, kept or not; `is_joined` says that the join can be read as a whole."""
         tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
         size = row_bytes(side.columns, side.accesses)
         chooser = self.builder.chooser
-        facts = SideFacts(name, tuple(dict.fromkeys(tables)), size, is_readable)
-        choice = chooser.choose(facts)
+        readers: tuple[Strategy, ...] = ()
+        if side.keys and flow.plan is not None:
+            readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
+        choice = chooser.choose(SideFacts(name, tuple(dict.fromkeys(tables)), size, readers))
         self.builder.sides.append(choice)
-        is_distant = choice.strategy is Strategy.SPARK
-        return replace(side, is_distant=is_distant, has_filter=chooser.has_filter)
+        return replace(
+            side,
+            is_distant=choice.strategy is not Strategy.INDEX,
+            has_filter=chooser.has_filter,
+            is_held=choice.strategy is Strategy.FILES,
+        )
 
     def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:
         """The flow with its keys as columns."""

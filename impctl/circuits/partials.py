@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.circuits.readable import fragment_attribute, with_fragments
+from impctl.circuits.reading.readable import fragment_attribute, with_fragments
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum

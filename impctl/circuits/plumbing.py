@@ -21,7 +21,7 @@ from impctl.circuits.flows import (
     Source,
     check,
 )
-from impctl.circuits.readable import DistantJoin
+from impctl.circuits.reading.readable import DistantJoin
 from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
 from impctl.data.schema import DOUBLE
@@ -76,6 +76,8 @@ class Plumbing(ABC):
         self.keeps_all = False
         self.has_answer = False
         """Whether the rows at the end are asked for with their values."""
+        self.prefix = ""
+        """What all names begin with."""
         self._named: dict[str, int] = {}
 
     @abstractmethod
@@ -96,7 +98,7 @@ class Plumbing(ABC):
         """A name no other operator of the circuit has."""
         number = self._named.get(kind, 0)
         self._named[kind] = number + 1
-        return f"{kind}{number}"
+        return f"{self.prefix}{kind}{number}"
 
     def buffered(self, flow: Flow, *, is_grouped: bool) -> int | None:
         """How much an operator over this flow keeps, of each group or of all; None is all."""

@@ -20,7 +20,7 @@ from impctl.circuits.moved_above import MovedAbove, turned_rows
 from impctl.circuits.moving import MovedRows, Moves, moved_batch
 from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
-from impctl.circuits.readable import Readable
+from impctl.circuits.reading.readable import Readable
 from impctl.circuits.refills import TableRows
 from impctl.data.once import Once
 from impctl.data.pages import StoredTable
@@ -197,17 +197,29 @@ class MaintainedQuery:
         self,
         batches: Iterable[tuple[TableName, pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
+        *,
+        in_turn: bool = False,
     ) -> None:
         """Bring a fresh circuit to where it stands over these rows, those of whole tables.
 
-        `pairs` gives the rows of a join that does not keep both its sides, and is needed for such.
+        `pairs` gives the rows of a join with a side that Spark reads, and is needed for such. Where
+        tables come `in_turn`, one whole after the other, sides that are not kept are let go as soon
+        as nothing will ask for them.
         """
         self.count(self.circuit.start())
         self.circuit.fill(True)
+        coming = set(self.compiled.tables)
+        before: TableName | None = None
         for table, rows in batches:
+            if in_turn and table != before:
+                coming.discard(before or "")
+                self.circuit.ended([source.table not in coming for source in self.compiled.sources])
+                before = table
             self.step({table: TableChange(rows, np.ones(len(rows), dtype=np.int64))})
         for join in self.compiled.distant:
-            assert pairs is not None, "the pairs of a distant join come from outside"
+            if join.joined is None:
+                continue
+            assert pairs is not None, "the pairs of a join whose sides Spark reads are its own"
             for batch in pairs(join.joined):
                 self.count(self.circuit.resume(batch, join.operator))
         for held_back in self.circuit.filled():

@@ -2,9 +2,10 @@
 
 Law: a choice changes what a change costs and what is remembered, never a sketch. It is made once,
 at capture, and stored with the state, because a circuit is made for its state. `index` keeps the
-side's rows and answers in memory; `spark` keeps no more than a filter of its keys and has Spark
-read the partners of keys that may be there. Only a join of which both sides can be read anew from
-the tables has the second.
+side's rows and answers in memory; `files` and `spark` keep no more than a filter of its keys and
+have the partners of keys that may be there read from the tables: by the engine from their files, or
+by Spark. A side is read from files where it can be read anew from the tables, by Spark where the
+other side of the join can be, too, since Spark joins them at capture.
 Out of scope: reading (`app.capturing.partners`), the operator (`engine.operators.join`).
 """
 
@@ -37,6 +38,7 @@ class Strategy(StrEnum):
     """How partners of changed rows are found on one side of a join."""
 
     INDEX = "index"
+    FILES = "files"
     SPARK = "spark"
 
 
@@ -44,13 +46,13 @@ class Strategy(StrEnum):
 class SideFacts:
     """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
 
-    `is_readable` says that Spark can read its rows by their keys.
+    `readers` can read its rows by their keys.
     """
 
     name: str
     tables: tuple[TableName, ...]
     row_bytes: int
-    is_readable: bool
+    readers: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +82,18 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsRecorded:
-    """The choices of the capture: these sides are read by Spark, all others kept."""
+    """The choices of the capture: of `distant` sides Spark reads the rows, others are kept."""
 
     distant: Collection[str] = ()
     has_filter: bool = True
+    from_files: Collection[str] = ()
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """What the capture chose."""
-        is_distant = facts.is_readable and facts.name in self.distant
-        strategy = Strategy.SPARK if is_distant else Strategy.INDEX
+        strategy = Strategy.INDEX
+        for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
+            if facts.name in names and reader in facts.readers:
+                strategy = reader
         return SideChoice(facts.name, facts.tables, strategy, "as captured")
 
 
@@ -116,15 +121,23 @@ class BySize:
         return SideChoice(facts.name, facts.tables, strategy, reason, rows, size)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
-        if not facts.is_readable:
+        if not facts.readers:
             return Strategy.INDEX, "its rows are computed, so only the engine has them"
         if self.asked is not None:
-            return self.asked, "asked for"
+            return self._asked(facts, self.asked)
+        if Strategy.SPARK not in facts.readers:
+            return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
         if size is None:
             return Strategy.INDEX, "kept, since its size is not known: a log does not count rows"
         if size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"
+
+    @staticmethod
+    def _asked(facts: SideFacts, asked: Strategy) -> tuple[Strategy, str]:
+        if asked is Strategy.INDEX or asked in facts.readers:
+            return asked, "asked for"
+        return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
 
 
 def row_bytes(columns: Collection[Column], accesses: int) -> int:

@@ -180,6 +180,14 @@ class Circuit(Operator):
         for operator in self._operators:
             operator.fill(is_filling)
 
+    def ended(self, inputs: Sequence[bool]) -> None:
+        """While it fills: of which sources no more rows will come."""
+        known = {-1 - source: has_ended for source, has_ended in enumerate(inputs)}
+        for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
+            of_wires = [known[wire] for wire in wires]
+            operator.ended(of_wires)
+            known[at] = all(of_wires)
+
     def filled(self) -> Iterator[Batch]:
         """What becomes of the output that operators held back, the lower ones' first."""
         for operator in self._operators:

@@ -1,9 +1,10 @@
 """One side of a join that is not kept: its rows are read where they lie, when a key asks for them.
 
-Law: `find` answers as the side stands after the step that is going on, for every key that may be
-there; a key that was never added is never asked for. Cost: the reading, once per step that has a
-key to ask for; of state only the filter of keys. Not to be confused with `row_index`, which keeps
-the rows and answers as of what was added.
+Law: `find` answers as of what was added, as `row_index` does, for every key that may be there: what
+is read is as after the step, so the rows of this step that are still to be added (`expect`) are
+taken off it. A key that was never added is never asked for, so rows that come in one step with the
+first of their key ask nothing. Cost: the reading, once per step that has a key to ask for; of state
+only the filter of keys.
 Out of scope: where the rows are read (whoever sets `reader`).
 """
 
@@ -27,9 +28,9 @@ class RowReader(Protocol):
     """Reads rows of one side."""
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """All rows of the side, with their tags, whose keys are among these; others may come too.
+        """All rows of the side as after the step, with their tags, whose keys are among these.
 
-        `keys` are the side's key columns, each row of them once.
+        Rows of other keys may come too. `keys` are the side's key columns, each row of them once.
         """
         ...
 
@@ -45,25 +46,46 @@ class DistantRows:
         accesses: int,
         *,
         has_filter: bool = True,
+        is_held: bool = False,
     ) -> None:
+        """With `is_held` the rows are at hand while the circuit is filled."""
         self.name = name
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self.reader: RowReader | None = None
         self._accesses = accesses
+        self._is_held = is_held
+        self._held: RowIndex | None = None
+        self._coming: list[tuple[Batch, Ints]] = []
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
         return key_codes([normalise(batch.columns[key]) for key in self.keys], len(batch))
 
+    def fill(self, is_filling: bool) -> None:
+        """Hold the rows that come from now on, where that is asked; or no longer."""
+        self._held = self._index() if is_filling and self._is_held else None
+
+    def _index(self) -> RowIndex:
+        return RowIndex(self.name, self.columns, self.keys, self._accesses)
+
+    def expect(self, batch: Batch, codes: Ints) -> None:
+        """This step changes the side so; what is read has that already, and `add` will follow."""
+        self._coming.append((batch.negated(), codes))
+
     def add(self, batch: Batch, codes: Ints) -> None:
         """From now on the keys of these rows may be there; of a deletion they already were."""
+        self._coming.clear()
+        if self._held is not None:
+            self._held.add(batch, codes)
         if self._filter is not None:
             self._filter.add(codes[batch.weights > 0])
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
+        if self._held is not None:
+            return self._held.find(codes, keys)
         asked = np.arange(len(codes), dtype=np.int64)
         if self._filter is not None:
             asked = np.flatnonzero(self._filter.may_hold(codes))
@@ -73,8 +95,11 @@ class DistantRows:
         wanted = [key.take(asked) for key in keys]
         grouping = group_rows(wanted, len(asked))
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
-        index = RowIndex(self.name, self.columns, self.keys, self._accesses)
-        index.add(rows, index.codes_of(rows))
+        index = self._index()
+        if len(rows):
+            index.add(rows, index.codes_of(rows))
+        for part, of_part in self._coming:
+            index.add(part, of_part)
         found = index.find(codes[asked], wanted)
         return Found(asked[found.owners], found.rows)
 

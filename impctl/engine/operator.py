@@ -14,7 +14,8 @@ simple operator answers with the defaults. Its obligations, and who checks each:
 4. `start` gives the output over empty input; `output`, where `can_output`, all of it as it stands.
    (`tests/circuits/test_against_reference.py`, `test_bounded.py`, `test_moved_above.py`.)
 5. What `is_rowwise` may be stepped with any rows at any time. (`test_bounded.py`.)
-6. Inputs in `reads` are read as they stand after the step. (`test_distant_sides.py`.)
+6. Inputs in `reads` are read as they stand after the step, for what was there before it.
+   (`tests/circuits/test_distant_sides.py`.)
 
 Out of scope: what operators there are (`engine.operators`), how they are wired (`engine.circuit`).
 """
@@ -171,6 +172,9 @@ class Operator(ABC):
         The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
         theirs back until it is asked for (`filled`). Most are filled by their steps.
         """
+
+    def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
+        """While it fills: of which inputs no more rows will come."""
 
     def filled(self) -> Iterable[Batch]:
         """The output that was held back while it filled; asked for once, before filling ends."""

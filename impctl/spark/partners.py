@@ -4,7 +4,7 @@ Law: every row whose keys are among those given is there, as often as the SELECT
 other. NULL is equal to NULL where a NULL is asked for. The keys are broadcast; where they are one
 column of integers the rows are first narrowed to their range, which skips row groups.
 Out of scope: what the SELECT is (`capture.render`), what the rows are for
-(`app.capturing.partners`).
+(`app.capturing.partners.by_spark`).
 """
 
 from __future__ import annotations

@@ -202,8 +202,8 @@ def _query_settings() -> dict[str, JsonSchema]:
         ),
         "join": or_variable(
             {"enum": [str(strategy) for strategy in JoinStrategy]},
-            "Where joins find the partners of changed rows: in an index of their own, or by "
-            "asking Spark; or `tree`: joins are maintained without joining.",
+            "Where joins find the partners of changed rows: in an index of their own, in the "
+            "tables' files or by asking Spark; or `tree`: joins are maintained without joining.",
         ),
         "buffer": or_variable(
             {

@@ -59,11 +59,12 @@ class MaintainMode(StrEnum):
 
 
 class JoinStrategy(StrEnum):
-    """Where a join finds partners: kept in an index, read by Spark, or as sizes suggest; or that
-    none are looked for."""
+    """Where a join finds partners: kept in an index, read from files or by Spark, or as sizes
+    suggest; or that none are looked for."""
 
     AUTO = "auto"
     INDEX = "index"
+    FILES = "files"
     SPARK = "spark"
     SPARK_UNFILTERED = "spark_unfiltered"
     """Without a filter of the keys first, to see what the filter saves."""

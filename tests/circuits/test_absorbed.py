@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.circuits.partials import Partials
-from impctl.circuits.readable import FRAGMENT_COLUMN
+from impctl.circuits.reading.readable import FRAGMENT_COLUMN
 from impctl.circuits.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.aggregate import Aggregate

@@ -95,8 +95,8 @@ class SomeDistant:
     has_filter: bool = True
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        is_distant = facts.is_readable and self.rng.random() < 0.4
-        strategy = Strategy.SPARK if is_distant else Strategy.INDEX
+        is_distant = facts.readers and self.rng.random() < 0.5
+        strategy = self.rng.choice(facts.readers) if is_distant else Strategy.INDEX
         return SideChoice(facts.name, facts.tables, strategy, "at random")
 
 
@@ -172,14 +172,21 @@ def filled(
     session = MaintainedQuery(compiled)
     session.read_by(partners)
     whole = ((name, table_of(name, tables[name])) for name in compiled.tables)
-    session.load(whole, partners.pairs)
+    session.load(whole, partners.pairs, in_turn=True)
     return session
 
 
 def joined_by(compiled: Compiled) -> list[str]:
     """How joins are maintained."""
     trees = [shape for shape in compiled.shapes if isinstance(shape, TreeShape)]
-    return [f"with {len(compiled.distant_sides)} distant sides", *(["with tree"] if trees else [])]
+    read = [f"with {len(compiled.sides_by(way))} sides by {way}" for way in Strategy]
+    return [*read, *(["with tree"] if trees else [])]
+
+
+def recorded(compiled: Compiled) -> AsRecorded:
+    """The choices that the circuit was made by."""
+    by_spark, by_files = map(compiled.sides_by, (Strategy.SPARK, Strategy.FILES))
+    return AsRecorded(by_spark, from_files=by_files)
 
 
 def one_case(
@@ -226,7 +233,7 @@ def one_case(
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                again = compiled_by(AsRecorded(compiled.distant_sides))
+                again = compiled_by(recorded(compiled))
                 session = restored(session, stored, MaintainedQuery(again))
                 session.read_by(partners)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:

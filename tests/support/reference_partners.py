@@ -1,4 +1,6 @@
-"""The rows that a circuit does not keep, by the slow reference: every row of the side, always.
+"""The rows that a circuit does not keep: of sides that Spark reads by the slow reference, every row
+of the side, always; of those that are read from files by the order and the circuit that these have,
+from tables in memory of which no more is given than is asked for.
 
 Law: what a reader must deliver, and more (rows of other keys, which it is free to deliver too).
 """
@@ -11,15 +13,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.circuits.compile import Compiled
-from impctl.circuits.readable import FRAGMENT_COLUMN, Readable
+from impctl.circuits.flows import Source
+from impctl.circuits.reading.cascade import read_in_turn
+from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
+from impctl.circuits.reading.transient import Transient
+from impctl.circuits.strategy import Strategy
 from impctl.data.schema import SqlType
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
+from impctl.tables.lookup.wanted_values import WantedValues
+from impctl.tables.rows import bare_rows
 from tests.support.reference_plan import Lineage, Tables, annotate
 
 
@@ -36,7 +44,28 @@ class ReferencePartners:
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         assert keys
         assert len(keys[0])
-        return self._read(self.compiled.read_side(side))
+        wanted = self.compiled.read_side(side)
+        if side not in self.compiled.sides_by(Strategy.FILES):
+            return self._read(wanted)
+        reading = Transient(wanted, self.partitions)
+        sizes = {access: len(self.tables[s.table]) for access, s in reading.sources.items()}
+        found = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
+        return empty_batch(len(wanted.accesses)) if found is None else reading.rows(found)
+
+    def _asked(self, source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
+        """The rows of a table with these values, and no other."""
+        kinds = {name: kind for _, name, kind in source.scan.columns}
+        kinds |= {p.attribute: p.type for p in source.scan.partitions}
+        held = self.tables[source.table]
+        columns = {
+            name: pa.array([row[name] for row in held], self.types[str(kinds[name])])
+            for name in source.scan.table_columns
+        }
+        kept = np.ones(len(held), dtype=np.bool_)
+        for name, lists in asked.items():
+            for values in lists:
+                kept &= WantedValues.of(values).held_by(from_arrow(columns[name], kinds[name]))
+        return pa.table(columns).filter(pa.array(kept)) if columns else bare_rows(len(held))
 
     def pairs(self, joined: Readable) -> list[Batch]:
         whole = self._read(joined)

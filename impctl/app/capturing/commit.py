@@ -21,6 +21,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id, with_answer
 from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.strategy import Strategy
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.way import Way
@@ -86,11 +87,17 @@ def _described(
         moments=dict(prepared.moments),
         marks=commit_marks(tables, versions),
         files={table: files_mark(tables.snapshot(table)) for table in versions},
-        distant=() if way.compiled is None else way.compiled.distant_sides,
+        distant=_sides_by(way, Strategy.SPARK),
+        from_files=_sides_by(way, Strategy.FILES),
         ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),
         estimate=_estimate(way),
     )
+
+
+def _sides_by(way: Way, strategy: Strategy) -> tuple[str, ...]:
+    """The sides of its joins whose partners are found so."""
+    return () if way.compiled is None else way.compiled.sides_by(strategy)
 
 
 def _estimate(way: Way) -> Mapping[str, float]:

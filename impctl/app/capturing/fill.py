@@ -113,7 +113,7 @@ def filled_circuit(
     if is_loaded_here(desk, compiled):
         session = loaded(desk, compiled, partitions)
         if session is not None:
-            return Filled(session, uses_spark=bool(compiled.distant))
+            return Filled(session, uses_spark=compiled.asks_spark)
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.

@@ -1,7 +1,7 @@
 """A circuit filled by the engine itself, from the table's files and without a JVM.
 
 Law: a whole table is the change from the empty one, so loading is stepping: what comes out is what
-maintaining would have come to; only pairs of a join whose sides are not kept are asked of Spark.
+maintaining would have come to; only pairs of a join with a side that Spark reads are its own.
 Files of which the conditions right above their accesses let nothing through are counted, not read.
 Rows pass in batches, and where joins multiply them in smaller ones, so memory is the state's, not
 the table's nor the joins'. A state that would take more than it may (`memory`) is given up before
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.counts import count_left_out
-from impctl.app.capturing.partners import Partners
+from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.memory_limit import MEMORY_EXCEEDED, MemoryLimit
@@ -74,7 +74,7 @@ def loaded(
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
             batches = one_ahead(_batches(desk.tables, compiled), reader)
-            session.load(_bounded(session, batches, limit), pairs)
+            session.load(_bounded(session, batches, limit), pairs, in_turn=True)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
             read = files_of_table(snapshot, compiled)

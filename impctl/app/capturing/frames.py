@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import ColumnName
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.readable import FRAGMENT_COLUMN
+from impctl.circuits.reading.readable import FRAGMENT_COLUMN
 from impctl.sketch.partition import RangePartition
 from impctl.tables.snapshot import DataFile, Snapshot
 

@@ -20,6 +20,7 @@ from impctl.workload.models import JoinStrategy
 _SIDES = {
     JoinStrategy.AUTO: None,
     JoinStrategy.INDEX: Strategy.INDEX,
+    JoinStrategy.FILES: Strategy.FILES,
     JoinStrategy.SPARK: Strategy.SPARK,
     JoinStrategy.SPARK_UNFILTERED: Strategy.SPARK,
     JoinStrategy.TREE: None,
@@ -61,7 +62,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     """What the capture chose of the stored state."""
-    sides = AsRecorded(meta.distant, has_filter=_has_filter(prepared))
+    sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     return JoinChooser(sides, TreesAsRecorded(is_tree))
 

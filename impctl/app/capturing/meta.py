@@ -30,7 +30,8 @@ class StateMeta:
     and which queries may ask for it with other constants (empty in older sketches), `moments` which
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
-    slack may come from. `distant` names the sides of joins whose rows the state does not hold.
+    slack may come from. `distant` names the sides of joins whose rows the state does not hold
+    and Spark reads, `from_files` those that the engine reads.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
@@ -48,6 +49,7 @@ class StateMeta:
     counters: Mapping[str, int] = field(default_factory=dict)
     unsure: int = 0
     distant: Sequence[str] = ()
+    from_files: Sequence[str] = ()
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
     trees: str = ""
@@ -70,6 +72,7 @@ class StateMeta:
             "counters": dict(self.counters),
             "unsure": self.unsure,
             "distant": list(self.distant),
+            **({"from_files": list(self.from_files)} if self.from_files else {}),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
             **({"trees": self.trees} if self.trees else {}),
@@ -207,6 +210,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "counters": _by_name(_count),
     "unsure": _count,
     "distant": _each(_text),
+    "from_files": _each(_text),
     "depths": _each(_depth),
     "ending": _mark_and_value,
     "trees": _text,

@@ -49,7 +49,7 @@ class CaptureStage:
             return SPARK
         if not is_loaded_here(desk, compiled):
             return SPARK
-        return f"{ENGINE} and {SPARK}" if compiled.distant else ENGINE
+        return f"{ENGINE} and {SPARK}" if compiled.asks_spark else ENGINE
 
     def reads(self, desk: Workbench) -> tuple[ReadEntry, ...]:
         """What is read of each table: the files that the query's conditions leave."""

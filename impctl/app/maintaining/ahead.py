@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.moments import moved_moments, stored_moments
+from impctl.app.capturing.partners.readers import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, check_pins
 from impctl.app.maintaining.answer_changes import NO_ROWS, RowsOf, changes_between
 from impctl.app.maintaining.change_files import Lead
@@ -61,7 +62,7 @@ class AnswerAhead:
             raise NotCarriedError(task.trouble.message)
         if task.taken.way.answer is None:
             raise NotCarriedError(task.taken.way.no_answer or task.taken.way.reason)
-        if task.taken.way.compiled is not None and task.taken.way.compiled.distant:
+        if task.taken.way.compiled is not None and task.taken.way.compiled.asks_spark:
             raise NotCarriedError("a side of a join is read by Spark")
         self._task: Task = task
         self._taken = task.taken
@@ -120,7 +121,8 @@ class AnswerAhead:
         shared.announce(needs)
         read = [ReadChange(need, *shared.read(need)) for need in needs]
         check_not_replaced_meanwhile(self.stored, desk.tables)
-        maintainer = Maintainer(None, self._taken, None, move=task.move, told=told)
+        partners = partners_of(desk, self._taken.way, self._taken.stored.partitions)
+        maintainer = Maintainer(None, self._taken, partners, move=task.move, told=told)
         moved = moved_at_once(desk.tables, read)
         maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
 

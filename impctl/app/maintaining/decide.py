@@ -151,7 +151,7 @@ class Decisions:
         elif is_large(self.shared, self.desk.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"
             return replace(stage, reason_code=GROUPED_BY_SPARK, reason=reason, by=SPARK)
-        if way.compiled is not None and way.compiled.distant:
+        if way.compiled is not None and way.compiled.asks_spark:
             return replace(stage, by=f"{ENGINE} and {SPARK}")
         return stage
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.moments import moved_moments, stored_moments
-from impctl.app.capturing.partners import partners_of
+from impctl.app.capturing.partners.readers import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.change_files import change_files, lead_of

@@ -19,7 +19,7 @@ from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.capturing.commit import amend
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.partners import PartnersAt
+from impctl.app.capturing.partners.readers import PartnersAt
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.answer_change import may_change_answer
 from impctl.app.maintaining.change_files import lead_of
@@ -265,12 +265,13 @@ class Maintainer:
         """What the step took, without starting Spark and without its commit."""
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
+        compiled = self.taken.way.compiled
         return RunCost(
             kind=RunKind.GROUPED if is_grouped else RunKind.MAINTAIN,
             rows=done.changes,
             bytes=done.changed_bytes,
             elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
-            spark=is_grouped or self._partners is not None,
+            spark=is_grouped or (compiled is not None and compiled.asks_spark),
             start_ms=start_ms,
         )
 

@@ -16,7 +16,7 @@ from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.partners import partners_of
+from impctl.app.capturing.partners.readers import partners_of
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import need_of

@@ -83,7 +83,7 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class JoinSideEntry:
-    """How one side of a join finds partners: `index` keeps its rows, `spark` has them read.
+    """How one side of a join finds partners: `index` keeps its rows, `files` and `spark` read them.
 
     `rows` and `bytes` are the most that the index can come to, None where nobody knows.
     """

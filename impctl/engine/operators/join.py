@@ -1,9 +1,9 @@
 """Inner join on equal keys.
 
-Identity: d(R join S) = dR join S + (R + dR) join dS, and where S answers as of after the step (a
-distant side) dR join (S + dS) + R join dS; where both do, dR join dS counts twice and is taken off
-once. State: the rows of both sides by their keys, with their tags; of a distant side a filter of
-its keys. Cost: the changed rows and the partners they find, never the other side. A row
+Identity: d(R join S) = dR join S + (R + dR) join dS; where both sides are distant dR join S + R
+join dS + dR join dS, so that neither is asked for rows that came in this step. State: the rows of
+both sides by their keys, with their tags; of a distant side a filter of its keys. Cost: the changed
+rows and the partners they find, never the other side. A row
 whose key holds a NULL has no partner and is not kept, unless that key compares NULL as a value.
 Without keys every row is a partner (cross join). A joined row carries the tags of both rows. Where
 both sides change and rows leave, pairs that cancel are left out.
@@ -33,7 +33,8 @@ from impctl.values import dataclass
 class Side:
     """One input: what is kept of its rows, its keys, and how many sketched accesses it has.
 
-    The rows of a distant side are not kept but read when they are asked for.
+    The rows of a distant side are not kept but read when they are asked for; where it is `is_held`
+    they are at hand while the circuit is filled, where not, pairs come from outside then.
     """
 
     columns: tuple[tuple[AttributeId, SqlType], ...]
@@ -41,6 +42,7 @@ class Side:
     accesses: int
     is_distant: bool = False
     has_filter: bool = True
+    is_held: bool = False
 
 
 class Join(Operator):
@@ -66,8 +68,16 @@ class Join(Operator):
         return self._joined_rows
 
     def fill(self, is_filling: bool) -> None:
-        # Pairs of sides that are both kept are found here, filling or not.
-        self._is_filling = is_filling and bool(self._reads)
+        # Pairs of sides that are at hand are found here, filling or not.
+        are_outside = any(side.is_distant and not side.is_held for side in self.sides)
+        self._is_filling = is_filling and are_outside
+        for side in self._reads:
+            side.fill(is_filling and not are_outside)
+
+    def ended(self, inputs: Sequence[bool]) -> None:
+        for has_ended, index in zip(inputs, reversed(self._indexes), strict=True):
+            if has_ended and isinstance(index, DistantRows):
+                index.fill(False)
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
@@ -78,21 +88,27 @@ class Join(Operator):
         parts = []
         if self._is_filling:
             self._add(found, (0, 1))
-        elif len(self._reads) == len(self.sides):
-            self._add(found, (0, 1))
-            parts += [*self._pairs(found, (0, 1)), *self._counted_twice(found)]
         else:
-            # The side that only knows what was added is asked before it learns of this step.
-            order = (1, 0) if self.sides[1].is_distant else (0, 1)
-            for at in order:
-                parts += self._pairs(found, (at,))
-                self._add(found, (at,))
+            self._expect(found)
+            if len(self._reads) == len(self.sides):
+                parts += [*self._pairs(found, (0, 1)), *self._of_both(found)]
+                self._add(found, (0, 1))
+            else:
+                # The side that is read is asked before what it gets in this step is added.
+                for at in (1, 0) if self.sides[0].is_distant else (0, 1):
+                    parts += self._pairs(found, (at,))
+                    self._add(found, (at,))
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
         pairs = stacked_batches(parts)
         self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
         return consolidated(pairs) if len(parts) > 1 and _takes_away(found) else pairs
+
+    def _expect(self, batches: Sequence[_Keyed | None]) -> None:
+        for batch, index in zip(batches, self._indexes, strict=True):
+            if batch is not None and isinstance(index, DistantRows):
+                index.expect(batch.rows, batch.codes)
 
     def _add(self, batches: Sequence[_Keyed | None], sides: Sequence[int]) -> None:
         for at in sides:
@@ -110,8 +126,8 @@ class Join(Operator):
                 parts += [pairs] if len(pairs) else []
         return parts
 
-    def _counted_twice(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
-        """What both batches have in common, to be taken off once."""
+    def _of_both(self, batches: Sequence[_Keyed | None]) -> list[Batch]:
+        """Pairs of rows that are both of this step."""
         left, right = batches
         if left is None or right is None:
             return []
@@ -119,7 +135,7 @@ class Join(Operator):
         index = RowIndex("both", side.columns, side.keys, side.accesses)
         index.add(right.rows, right.codes)
         pairs = self._joined(left, 0, index)
-        return [pairs.negated()] if len(pairs) else []
+        return [pairs] if len(pairs) else []
 
     def _keyed(self, batch: Batch, at: int) -> _Keyed:
         """The rows that can have a partner at all, reduced to what is kept."""
@@ -174,7 +190,14 @@ class _Keyed:
 def _rows_of(name: str, side: Side) -> RowIndex | DistantRows:
     if not side.is_distant:
         return RowIndex(name, side.columns, side.keys, side.accesses)
-    return DistantRows(name, side.columns, side.keys, side.accesses, has_filter=side.has_filter)
+    return DistantRows(
+        name,
+        side.columns,
+        side.keys,
+        side.accesses,
+        has_filter=side.has_filter,
+        is_held=side.is_held,
+    )
 
 
 def _takes_away(batches: Sequence[_Keyed | None]) -> bool:

@@ -3,7 +3,7 @@
 Law: the plan's rows are those that the flow it was made for has seen in all, with the fragment of
 every sketched access beside them. Only selections, projections and inner joins have such a plan:
 above a grouping the rows are the engine's own.
-Out of scope: running the plan (`app.capturing.partners`).
+Out of scope: running the plan (`circuits.reading.transient`, `app.capturing.partners.by_spark`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Readable:
     """Rows that can be read anew: `columns`, then the fragment of each access, from `plan`.
 
     `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
-    a side is asked.
+    a side is asked. `rows` is the plan without fragments, which yields more columns perhaps.
     """
 
     name: str
+    rows: Plan
     plan: Plan
     columns: tuple[Column, ...]
     keys: tuple[AttributeId, ...]
@@ -49,10 +50,13 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class DistantJoin:
-    """An operator with inputs that are not kept; the rows it gives, and those of each input."""
+    """An operator with inputs that are not kept; the rows it gives, and those of such an input.
+
+    `joined` is None where it finds its pairs itself while it is filled.
+    """
 
     operator: Operator
-    joined: Readable
+    joined: Readable | None
     sides: tuple[Readable, ...]
 
 
@@ -98,4 +102,4 @@ def readable(
     ]
     fragments = [ComputedColumn(a, a.ref()) for a in map(fragment_attribute, accesses)]
     chosen = Project(with_fragments(plan, accesses), (*outputs, *fragments))
-    return Readable(name, chosen, columns, keys, accesses)
+    return Readable(name, plan, chosen, columns, keys, accesses)

@@ -23,12 +23,10 @@ from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.circuits.compile import Compiled
-from impctl.circuits.readable import FRAGMENT_COLUMN, Readable
-from impctl.circuits.way import Way
+from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
 from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import RowReader
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Scan, scans_of
 from impctl.plan.rules.column_behind import column_behind
@@ -40,9 +38,6 @@ from impctl.values import dataclass
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-PartnersAt = Callable[[Mapping[TableName, TableVersion]], RowReader]
-"""Makes the reader of a step that leads to these versions."""
 
 _SLICE_ROWS = 8_000_000
 """Rows of the longest table behind a join per slice of its pairs: some hundred megabytes."""
@@ -134,16 +129,6 @@ class Partners:
         columns = [a.name for a in scan.attributes if a.name != FRAGMENT_COLUMN]
         files = [file for file in snapshot.files if file.uri in uris]
         return tagged_frame(self.desk, snapshot, columns, partition, files)
-
-
-def partners_of(
-    desk: Workbench, way: Way, partitions: Mapping[AccessId, RangePartition]
-) -> PartnersAt | None:
-    """The readers for a circuit; None where it keeps all rows it needs."""
-    compiled = way.compiled
-    if compiled is None or not compiled.distant:
-        return None
-    return lambda versions: Partners(desk, compiled, partitions, versions)
 
 
 def _typed(key: Vector) -> pa.Array:

@@ -1,0 +1,80 @@
+"""Rows that a circuit does not keep, read by the engine from the tables' files, without a JVM.
+
+Law: the rows of a side with the keys asked for are those of its plan at exactly these versions,
+with the fragments that the engine's own scan gives them; rows of other keys may come along.
+Out of scope: which sides are read so (`circuits.strategy`), in which order their tables are
+(`circuits.reading.cascade`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
+from impctl.app.preparing.joined_files import Uris
+from impctl.app.preparing.wanted_files import wanted_files
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
+from impctl.circuits.flows import Source
+from impctl.circuits.reading.cascade import read_in_turn
+from impctl.circuits.reading.readable import Readable
+from impctl.circuits.reading.transient import Transient
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch, empty_batch
+from impctl.plan.nodes import scans_of
+from impctl.sketch.partition import RangePartition
+from impctl.tables.lookup.rows_with import rows_with
+from impctl.tables.rows import read_rows
+from impctl.tables.snapshot import Snapshot
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FilePartners:
+    """Reads sides of the joins of one circuit at `versions` (others: pinned)."""
+
+    desk: Workbench
+    compiled: Compiled
+    partitions: Mapping[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+
+    def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
+        """The rows of a side with these keys.
+
+        Raises HistoryGoneError for a file that is gone.
+        """
+        wanted = self.compiled.read_side(side)
+        self.desk.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        reading = Transient(wanted, self.partitions)
+        snapshots = {access: self._snapshot(one.table) for access, one in reading.sources.items()}
+        sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
+        files = self._files(wanted, snapshots)
+
+        def read(source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
+            return _rows(snapshots[source.access], source, asked, files)
+
+        tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
+        return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
+
+    def _snapshot(self, table: TableName) -> Snapshot:
+        return self.desk.tables.snapshot(table, self.versions.get(table))
+
+    @staticmethod
+    def _files(wanted: Readable, snapshots: Mapping[AccessId, Snapshot]) -> Uris:
+        """The files that each access of the rows needs."""
+        of_scans = {scan.access: snapshots[scan.access] for scan in scans_of(wanted.rows)}
+        return wanted_files(wanted.rows, of_scans)
+
+
+def _rows(
+    snapshot: Snapshot, source: Source, asked: Mapping[ColumnName, Sequence[Vector]], files: Uris
+) -> pa.Table:
+    """The rows of the source's files with one of each list's values."""
+    columns, uris = source.scan.table_columns, files[source.access]
+    chosen = [file for file in snapshot.files if file.uri in uris]
+    if not asked:
+        return read_rows(snapshot, columns, chosen)
+    parts = list(rows_with(snapshot, columns, asked, chosen))
+    return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])

@@ -1,0 +1,75 @@
+"""Tables with a column of every type that a join key may have, and queries that join on each."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterable
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.tables.write.create import create_table
+
+KEYS = {
+    "i": (pa.int32(), [None, -1, 0, 1, 2, 3]),
+    "l": (pa.int64(), [None, -(2**63), 0, 7, 2**63 - 1]),
+    "f": (pa.float64(), [None, 0.0, -0.0, float("nan"), 1.5]),
+    "n": (pa.decimal128(9, 2), [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999.99")]),
+    "w": (pa.decimal128(30, 3), [None, Decimal("0.001"), Decimal("123456789012345678901.125")]),
+    "s": (pa.string(), [None, "", "a", "ä", "😀"]),
+    "b": (pa.binary(), [None, b"", b"\x00\xff"]),
+    "d": (pa.date32(), [None, dt.date(1, 1, 1), dt.date(1582, 10, 15), dt.date(2024, 2, 29)]),
+    "z": (
+        pa.timestamp("us", tz="UTC"),
+        [
+            None,
+            dt.datetime(1969, 12, 31, 23, 59, 59, 999999, dt.UTC),
+            dt.datetime(2024, 1, 1, tzinfo=dt.UTC),
+        ],
+    ),
+    "o": (pa.bool_(), [None, True, False]),
+}
+QUERIES = {
+    **{key: f"SELECT t.x FROM t JOIN u ON t.{key} = u.{key} WHERE u.y > 1" for key in KEYS},
+    "two": "SELECT t.x, SUM(u.y) s FROM t JOIN u ON t.i = u.i AND t.s <=> u.s GROUP BY t.x "
+    "HAVING SUM(u.y) > 3",
+    "self": "SELECT a.x FROM t a JOIN t b ON a.i = b.i AND a.x < b.x",
+    "computed": "SELECT t.x FROM t JOIN u ON t.i + 1 = u.i",
+}
+
+
+def some(rng: random.Random, count: int, value: str) -> pa.Table:
+    columns = {
+        key: pa.array([rng.choice(values) for _ in range(count)], kind)
+        for key, (kind, values) in KEYS.items()
+    }
+    columns[value] = pa.array([rng.randint(0, 4) for _ in range(count)], pa.int64())
+    return pa.table(columns)
+
+
+def write_workload(folder: Path, queries: Iterable[tuple[str, str, str]]) -> Path:
+    """Two tables, and a workload of these queries: name, SQL and how they are joined."""
+    rng = random.Random(3)
+    create_table(str(folder / "t"), some(rng, 25, "x"))
+    create_table(str(folder / "u"), some(rng, 15, "y"))
+    lines = "".join(f'  {name}: {{sql: "{sql}", join: {join}}}\n' for name, sql, join in queries)
+    file = folder / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+        "partitions:\n  t: {x: {boundaries: [1, 3]}}\n  u: {y: {boundaries: [2, 3]}}\n"
+        f"queries:\n{lines}store: .impctl\n"
+    )
+    return file
+
+
+def change(folder: Path, rng: random.Random, turn: int) -> None:
+    """Rows come to both tables, or come to one while others go and change."""
+    write_deltalake(str(folder / "t"), some(rng, 6, "x"), mode="append")
+    if turn % 2 == 0:
+        write_deltalake(str(folder / "u"), some(rng, 4, "y"), mode="append")
+    else:
+        DeltaTable(str(folder / "t")).delete(f"x = {turn % 5}")
+        DeltaTable(str(folder / "u")).update(updates={"y": "y + 1"}, predicate="y < 2")

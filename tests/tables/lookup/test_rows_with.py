@@ -1,0 +1,131 @@
+"""Rows looked for by values are all that have one, of every type, in any files and row groups."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from deltalake import WriterProperties, write_deltalake
+
+from impctl.data.vector import Vector, from_arrow
+from impctl.errors import HistoryGoneError
+from impctl.tables.lookup.rows_with import rows_with
+from impctl.tables.rows import FileReader, read_rows
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
+
+VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "i": (pa.int32(), [None, -(2**31), -1, 0, 1, 2**31 - 1]),
+    "l": (pa.int64(), [None, -(2**63), 0, 7, 2**63 - 1]),
+    "f": (pa.float64(), [None, 0.0, -0.0, math.nan, 1.5, -math.inf, 5e-324]),
+    "n": (pa.decimal128(9, 2), [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999.99")]),
+    "w": (pa.decimal128(30, 3), [None, Decimal("0.001"), Decimal("123456789012345678901.125")]),
+    "s": (pa.string(), [None, "", "a", "ä", "a\x00", "😀"]),
+    "b": (pa.binary(), [None, b"", b"\x00", b"\x00\xff"]),
+    "d": (pa.date32(), [None, dt.date(1, 1, 1), dt.date(1969, 12, 31), dt.date(2024, 2, 29)]),
+    "z": (pa.timestamp("us", tz="UTC"), [None, dt.datetime(1969, 12, 31, 23, 59, tzinfo=dt.UTC)]),
+    "o": (pa.bool_(), [None, True, False]),
+}
+
+
+def snapshot_of(folder: Path, seed: int) -> Snapshot:
+    """Three files of a table in row groups of a few rows, one column of each type and a number."""
+    rng = random.Random(seed)
+    for at in range(3):
+        columns = {
+            name: pa.array([rng.choice(values) for _ in range(20)], kind)
+            for name, (kind, values) in VALUES.items()
+        }
+        rows = pa.table({**columns, "no": pa.array(range(20 * at, 20 * at + 20), pa.int64())})
+        few = WriterProperties(max_row_group_size=rng.choice([3, 7, 20]))
+        write_deltalake(str(folder), rows, mode="append", writer_properties=few)
+    return open_source("t", str(folder)).snapshot()
+
+
+def same(one: Any, other: Any) -> bool:
+    """As join keys are, NULL equal to NULL."""
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or (math.isnan(one) and math.isnan(other))
+    return bool(one == other)
+
+
+def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
+    kind = VALUES[name][0]
+    return from_arrow(pa.array(values, kind), snapshot.readable(name).type)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", VALUES)
+def test_all_rows_with_a_value_and_no_other(tmp_path: Path, name: str, seed: int) -> None:
+    snapshot, rng = snapshot_of(tmp_path, seed), random.Random(seed)
+    asked = rng.sample(VALUES[name][1], rng.randint(1, len(VALUES[name][1])))
+    gone = {file.uri: sorted(rng.sample(range(20), 5)) for file in snapshot.files[:2]}
+    files = tuple(
+        replace(file, deleted=np.array(gone[file.uri], np.int64)) if file.uri in gone else file
+        for file in snapshot.files
+    )
+    held = pa.concat_tables([read_rows(snapshot, [name, "no"], [file]) for file in files])
+    expected = [
+        no
+        for value, no in zip(held[name].to_pylist(), held["no"].to_pylist(), strict=True)
+        if any(same(value, one) for one in asked)
+    ]
+    values = {name: [wanted(snapshot, name, asked)]}
+    found = list(rows_with(snapshot, ["no", name], values, files))
+    assert all(part.column_names == ["no", name] for part in found)
+    numbers = [no for part in found for no in part["no"].to_pylist()]
+    assert Counter(numbers) == Counter(expected)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_have_a_value_of_every_list(tmp_path: Path, seed: int) -> None:
+    snapshot, rng = snapshot_of(tmp_path, seed), random.Random(seed)
+    lists = {
+        name: [rng.sample(VALUES[name][1], 3) for _ in range(rng.randint(1, 2))] for name in "ils"
+    }
+    values = {name: [wanted(snapshot, name, one) for one in some] for name, some in lists.items()}
+    held = read_rows(snapshot, ["i", "l", "s", "no"]).to_pylist()
+    expected = [
+        row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
+    ]
+    found = rows_with(snapshot, ["no"], values, snapshot.files)
+    assert [no for part in found for no in part["no"].to_pylist()] == expected
+
+
+def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of row groups with none of the values, other columns are never looked at."""
+    rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
+    write_deltalake(str(tmp_path), rows, writer_properties=WriterProperties(max_row_group_size=10))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    read: list[tuple[str, ...]] = []
+    whole = FileReader.read_some
+
+    def noted(self: FileReader, *args: Any) -> pa.Table:
+        table = whole(self, *args)
+        read.append(tuple(table.column_names))
+        return table
+
+    monkeypatch.setattr(FileReader, "read_some", noted)
+    kind = snapshot.readable("k").type
+    values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
+    found = list(rows_with(snapshot, ["x"], values, snapshot.files))
+    assert [part["x"].to_pylist() for part in found] == [[3], [25]]
+    assert read.count(("k",)) == 4
+    assert read.count(("x",)) == 2
+
+
+def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
+    snapshot = snapshot_of(tmp_path, 0)
+    for file in tmp_path.glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(HistoryGoneError):
+        list(rows_with(snapshot, ["no"], {"i": [wanted(snapshot, "i", [1])]}, snapshot.files))
