@@ -183,6 +183,7 @@ def _estimates(
         size,
         has_spark=desk.has_spark,
         table_rows=lambda: desk.tables.rows_of(tuple(stored.versions)),
+        moved=[entry.table for entry in pending],
     )
 
 

@@ -1,34 +1,42 @@
 """What the latest runs of a query cost, as catalog rows.
 
-Law: of every kind of run the latest `KEPT` are held, no more. Costs only ever feed an estimate: a
-row that does not match its seal is left out, where elsewhere it would end the run.
+Law: of every kind of run, and of every set of tables it carried on, the latest `KEPT` are held, and
+`MOST` of a kind. Costs only ever feed an estimate: a row that does not match its seal is left out,
+where elsewhere it would end the run.
 Out of scope: estimating (`app.maintaining.cost_model`), what was done and why (`store.history`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
+from collections.abc import Sequence
 
+from impctl.aliases import TableName
 from impctl.store.records import RunCost, RunKind
-from impctl.store.seals import seal_of, sealed
+from impctl.store.seals import seal_of
 
 KEPT = 8
-"""Runs of one kind: enough to see an outlier, few enough to be read on every run."""
+"""Runs of one kind over the same tables: enough to see an outlier, few enough to be read."""
+MOST = 64
+"""Runs of one kind, whatever tables they carried on."""
 
 _LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind = ?"
-_COLUMNS = 9
+_SEALED = 8
+"""Columns before the seal; what follows it came with later formats."""
 _KINDS = frozenset(kind.value for kind in RunKind)
+_OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ? OR moved = ?
+    AND number NOT IN (SELECT number FROM cost WHERE query_id = ? AND kind = ? AND moved = ?
+            ORDER BY number DESC LIMIT ?))"""
 
 
 def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
-    """Append the cost of a run, dropping the oldest of its kind beyond `KEPT`."""
+    """Append the cost of a run, dropping the oldest like it beyond `KEPT`."""
     number = _last(connection, query_id, cost.kind) + 1
     _put(connection, query_id, number, cost)
-    connection.execute(
-        "DELETE FROM cost WHERE query_id = ? AND kind = ? AND number <= ?",
-        (query_id, str(cost.kind), number - KEPT),
-    )
+    mine, moved = (query_id, str(cost.kind)), _text(cost.moved)
+    connection.execute(_OLDEST, (*mine, number - MOST, moved, *mine, moved, KEPT))
 
 
 def replace_last_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
@@ -41,12 +49,26 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
     rows = connection.execute(
         "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
     ).fetchall()
-    return tuple(
-        RunCost(RunKind(row[1]), row[3], row[4], row[5], bool(row[6]), row[7])
-        for row in rows
-        if len(row) == _COLUMNS and seal_of(*row[:-1]) == row[-1]
-        if row[1] in _KINDS and math.isfinite(row[5])
-    )
+    found = []
+    for row in rows:
+        values, seal, moved = row[:_SEALED], row[_SEALED], row[_SEALED + 1 :]
+        if seal_of(*values, *filter(None, moved)) != seal:
+            continue
+        _, kind, _, changed, size, elapsed_ms, spark, start_ms = values
+        if kind in _KINDS and math.isfinite(elapsed_ms):
+            tables = _tables(*moved)
+            of_kind = RunKind(kind)
+            found.append(RunCost(of_kind, changed, size, elapsed_ms, bool(spark), start_ms, tables))
+    return tuple(found)
+
+
+def _text(moved: Sequence[TableName]) -> str:
+    """Tables as the catalog has them; of none the text of a row that does not tell."""
+    return json.dumps(list(moved)) if moved else ""
+
+
+def _tables(moved: str = "") -> tuple[TableName, ...]:
+    return tuple(json.loads(moved)) if moved else ()
 
 
 def forget_costs(connection: sqlite3.Connection, query_id: int) -> None:
@@ -59,7 +81,7 @@ def _last(connection: sqlite3.Connection, query_id: int, kind: RunKind) -> int:
 
 
 def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCost) -> None:
-    row = sealed(
+    values = (
         query_id,
         str(cost.kind),
         number,
@@ -69,4 +91,6 @@ def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCo
         int(cost.spark),
         float(cost.start_ms),
     )
-    connection.execute("INSERT OR REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    moved = _text(cost.moved)
+    row = (*values, seal_of(*values, *filter(None, (moved,))), moved)
+    connection.execute("INSERT OR REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)

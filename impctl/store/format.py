@@ -18,6 +18,7 @@ from impctl.store.migrations import (
     v0004_sketch_basis,
     v0005_page_sums,
     v0006_arrivals,
+    v0007_cost_moved,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -27,6 +28,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0004_sketch_basis.STATEMENTS,
     v0005_page_sums.STATEMENTS,
     v0006_arrivals.STATEMENTS,
+    v0007_cost_moved.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

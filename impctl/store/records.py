@@ -85,7 +85,7 @@ class RunCost:
 
     `rows` and `bytes` are the change's, of a recapture the tables'. Starting Spark took `start_ms`
     more than `elapsed_ms`, nothing where a session was running; `spark` tells whether the run used
-    one.
+    one. `moved` are the tables whose changes were maintained, in order, where that is known.
     """
 
     kind: RunKind
@@ -94,6 +94,7 @@ class RunCost:
     elapsed_ms: float
     spark: bool = False
     start_ms: float = 0.0
+    moved: tuple[TableName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -225,7 +225,9 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
     auto: Cli, table: str, tmp_path: Path
 ) -> None:
     auto.good("capture")
-    slow = [RunCost(RunKind.MAINTAIN, rows, 100 * rows, 5000.0) for rows in (5, 10, 20)]
+    slow = [
+        RunCost(RunKind.MAINTAIN, rows, 100 * rows, 5000.0, moved=("t",)) for rows in (5, 10, 20)
+    ]
     remember(tmp_path / ".impctl", *slow)
     write_deltalake(table, ROWS, mode="append")
     assert codes(auto, "plan", "--policy", "incremental") == ("exact", "incremental")
@@ -241,7 +243,10 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
     assert "5 s" in result["reason"]
     assert auto.good("status").results[0]["last_reason"] == result["reason"]
     # Quick runs since: it maintains again.
-    remember(tmp_path / ".impctl", *(RunCost(RunKind.MAINTAIN, 5, 500, 2.0) for _ in range(8)))
+    remember(
+        tmp_path / ".impctl",
+        *(RunCost(RunKind.MAINTAIN, 5, 500, 2.0, moved=("t",)) for _ in range(8)),
+    )
     write_deltalake(table, ROWS, mode="append")
     assert codes(auto, "maintain") == ("exact", "incremental")
 
@@ -252,7 +257,10 @@ def test_an_eager_query_is_never_recaptured_for_its_cost(
     text = auto.workload.read_text()
     auto.workload.write_text(text.replace("policy: auto", "policy: auto\n    maintain: eager"))
     auto.good("capture")
-    remember(tmp_path / ".impctl", *(RunCost(RunKind.MAINTAIN, n, 9, 5000.0) for n in (5, 10, 20)))
+    remember(
+        tmp_path / ".impctl",
+        *(RunCost(RunKind.MAINTAIN, n, 9, 5000.0, moved=("t",)) for n in (5, 10, 20)),
+    )
     write_deltalake(table, ROWS, mode="append")
     assert codes(auto, "plan") == codes(auto, "maintain") == ("exact", "incremental")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.store.costs import KEPT
+from impctl.store.costs import KEPT, MOST
 from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import sealed
 from impctl.store.store import Store
@@ -38,6 +38,42 @@ def test_costs_come_back_newest_first_and_bounded(root: Path) -> None:
         found = store.costs("q")
     assert found[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
     assert found[KEPT:] == (cost(7, "recapture"),)
+
+
+def test_runs_over_other_tables_do_not_push_each_other_out(root: Path) -> None:
+    with Store.open(root) as store:
+        for number in range(2 * KEPT):
+            moved = ("a", "b") if number % 2 else ("a",)
+            one = replace(cost(number), moved=moved)
+            store.add_record("q", replace(record(), cost=one))
+        for number in range(3 * KEPT):
+            store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
+        kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
+    assert {moved: kept.count(moved) for moved in kept} == {
+        ("a",): KEPT,
+        ("a", "b"): KEPT,
+        ("c",): KEPT,
+    }
+
+
+def test_of_many_sets_of_tables_the_latest_are_kept(root: Path) -> None:
+    with Store.open(root) as store:
+        for number in range(MOST + 10):
+            one = replace(cost(number), moved=(f"t{number}",))
+            store.add_record("q", replace(record(), cost=one))
+        kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
+    assert kept == list(reversed(range(10, MOST + 10)))
+
+
+def test_tables_of_a_run_that_were_altered_leave_it_out(root: Path) -> None:
+    with Store.open(root) as store:
+        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
+    connection = sqlite3.connect(root / "catalog.sqlite")
+    connection.execute("UPDATE cost SET moved = '[\"b\"]' WHERE kind = 'maintain'")
+    connection.commit()
+    connection.close()
+    with Store.open(root) as store:
+        assert store.costs("q") == (cost(7, "recapture"),)
 
 
 def test_an_amended_record_amends_its_cost(root: Path) -> None:
@@ -76,7 +112,7 @@ def test_an_altered_row_is_left_out(root: Path) -> None:
 def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
     connection = sqlite3.connect(root / "catalog.sqlite")
     (row,) = connection.execute("SELECT * FROM cost WHERE kind = 'recapture'").fetchall()
-    later = sealed(row[0], "teleported", *row[2:-1])
+    later = (*sealed(row[0], "teleported", *row[2:8]), "")
     connection.execute(f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
     connection.commit()
     connection.close()

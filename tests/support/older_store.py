@@ -10,6 +10,7 @@ _SINCE = {
     4: ("DROP TABLE sketch_basis",),
     5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
     6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
+    7: ("ALTER TABLE cost DROP COLUMN moved",),
 }
 """What takes away what each format brought; marks of files, of format 3, lie in rows."""
 
@@ -17,7 +18,7 @@ _SINCE = {
 def as_format(root: Path, number: int) -> None:
     """Take away what later formats have; before format 5 files of runs have one checksum each."""
     connection = sqlite3.connect(root / "catalog.sqlite")
-    for later, statements in _SINCE.items():
+    for later, statements in reversed(_SINCE.items()):
         for statement in statements if later > number else ():
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {number}")

@@ -168,6 +168,7 @@ class Decisions:
             lambda: self.size(stage.needs),
             has_spark=self.desk.has_spark,
             table_rows=lambda: self.desk.tables.rows_of(tuple(task.stored.versions)),
+            moved=[need.table for need in stage.needs],
         )
         return None if found is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(found))
 

@@ -3,6 +3,8 @@
 Law: an estimate only ever chooses between two ways that are both right. Recapture is chosen where
 it is cheaper by a clear margin, by runs enough, for a change not much larger than any maintained
 before: otherwise a wrong estimate would never be corrected, because nothing would try it again.
+What a change of some tables took tells nothing of a change of others: only runs that carried on the
+same tables choose a recapture. Where there is none, all runs of the query give an estimate.
 Before the first run of maintaining there is a guess: a change takes as its share of the table does.
 Out of scope: the line through the runs (`app.maintaining.cost_model`), keeping costs
 (`store.costs`).
@@ -13,6 +15,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
+from impctl.aliases import TableName
 from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
 from impctl.store.records import RunCost, RunKind
@@ -64,9 +67,11 @@ def estimated(
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
+    moved: Sequence[TableName] = (),
 ) -> Estimates:
-    """Both estimates, as far as the recorded runs tell them."""
-    mine, again = _of(costs, kind), _of(costs, RunKind.RECAPTURE)
+    """Both estimates, as far as recorded runs tell them; `moved` are the tables that changed."""
+    mine = _alike(costs, kind, moved) or _of(costs, kind)
+    again = _of(costs, RunKind.RECAPTURE)
     line, maintain_ms = _line(mine), None
     rows = None if size is None else _rows(mine, size)
     if line is not None and rows is not None:
@@ -96,20 +101,22 @@ def dearer(
     *,
     has_spark: bool,
     table_rows: Callable[[], int],
+    moved: Sequence[TableName] = (),
 ) -> Estimates | None:
     """Both estimates where maintaining is the dearer way by a clear margin, else None.
 
     What is not known yet is only looked at once it can matter: most runs end at the first test.
     """
-    mine, again = _of(costs, kind), _of(costs, RunKind.RECAPTURE)
+    mine, again = _alike(costs, kind, moved), _of(costs, RunKind.RECAPTURE)
     if not again:
         return None
-    change = (
-        _by_line(mine, _start(mine, costs, has_spark), size) if mine else _by_guess(again, size)
-    )
+    if mine:
+        change = _by_line(mine, _start(mine, costs, has_spark), size)
+    else:
+        change = None if _of(costs, kind) else _by_guess(again, size)
     if change is None:
         return None
-    found = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows)
+    found = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows, moved=moved)
     if found.maintain_ms is None or found.recapture_ms is None:
         return None
     is_clear = found.maintain_ms > found.recapture_ms * _MARGIN
@@ -154,6 +161,12 @@ def reason_text(estimates: Estimates) -> str:
 
 def _of(costs: Sequence[RunCost], kind: RunKind) -> list[RunCost]:
     return [cost for cost in costs if cost.kind == kind]
+
+
+def _alike(costs: Sequence[RunCost], kind: RunKind, moved: Sequence[TableName]) -> list[RunCost]:
+    """The runs that carried on changes of the same tables; of older ones nobody knows which."""
+    wanted = tuple(sorted(moved))
+    return [cost for cost in _of(costs, kind) if cost.moved == wanted]
 
 
 def _line(costs: Sequence[RunCost]) -> CostLine | None:

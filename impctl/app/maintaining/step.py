@@ -273,6 +273,7 @@ class Maintainer:
             elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
             spark=is_grouped or (compiled is not None and compiled.asks_spark),
             start_ms=start_ms,
+            moved=tuple(sorted(moved)),
         )
 
 

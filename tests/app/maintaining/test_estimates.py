@@ -105,3 +105,38 @@ def test_before_the_first_run_a_change_larger_than_the_table_is_recaptured(
     assert (found is not None) is is_dearer
     if found is not None:
         assert "a first guess" in reason_text(found)
+
+
+def test_a_dear_change_of_one_table_never_makes_anothers_be_recaptured() -> None:
+    """What was seen: a change of customers took 19 s, and 30 changed parts were captured anew."""
+    dear = [RunCost(RunKind.MAINTAIN, 30, 300, 19_000.0, moved=("customer",)) for _ in range(4)]
+    cheap = [RunCost(RunKind.MAINTAIN, 30, 300, 500.0, moved=("part",)) for _ in range(4)]
+    size, rows = Size(30, 300), lambda: 1_000_000
+
+    def instead(costs: list[RunCost], *moved: str) -> object:
+        return dearer(
+            costs, RunKind.MAINTAIN, lambda: size, has_spark=False, table_rows=rows, moved=moved
+        )
+
+    assert instead([*dear, AGAIN], "customer") is not None
+    assert instead([*dear, *cheap, AGAIN], "customer") is not None
+    for costs in ([*dear, AGAIN], [*dear, *cheap, AGAIN]):
+        assert instead(costs, "part") is None
+        assert instead(costs, "part", "customer") is None
+
+
+def test_each_kind_of_change_is_estimated_by_its_own_runs() -> None:
+    costs = [
+        *(RunCost(RunKind.MAINTAIN, 30, 300, 900.0, moved=("o",)) for _ in range(3)),
+        *(RunCost(RunKind.MAINTAIN, 30, 300, 10.0, moved=("l", "o")) for _ in range(2)),
+    ]
+
+    def told(*moved: str) -> tuple[float | None, int]:
+        found = estimated(
+            costs, RunKind.MAINTAIN, Size(30, 300), has_spark=False, table_rows=int, moved=moved
+        )
+        return found.maintain_ms, found.maintain_runs
+
+    assert told("o") == (pytest.approx(900.0), 3)
+    assert told("o", "l") == (pytest.approx(10.0), 2)
+    assert told("c")[1] == 5  # none of its own: all tell something
