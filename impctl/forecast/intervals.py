@@ -43,7 +43,7 @@ def forecast(values: Sequence[float], times: Sequence[float]) -> Forecast | None
         return None
     held = np.array(values, dtype=np.float64)
     said = spoken(held, np.array(times, dtype=np.float64))
-    ((low, high),) = intervals(held, said.values, 1)
+    ((low, high),) = intervals(held, said.values, 1).tolist()
     return Forecast(float(said.values[-1]), low, high, str(FORECASTERS[said.by[-1]]))
 
 

@@ -12,50 +12,64 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from impctl.aliases import TableName
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast.arrival import KEPT, Arrival, History
 from impctl.store.seals import seal_of, sealed
 
 _LOG_COLUMNS, _COLUMNS = 6, 10
 
 
 def load_arrivals(
-    connection: sqlite3.Connection, tables: Iterable[TableName]
+    connection: sqlite3.Connection, tables: Iterable[TableName], *, is_whole: bool = True
 ) -> dict[TableName, History]:
-    """What is known of these tables; one of which nothing is known is left out."""
+    """What is known of these tables; one of which nothing is known is left out.
+
+    Without the arrivals where it is not `is_whole`: that is enough to go on from.
+    """
     found = {}
     for table in dict.fromkeys(tables):
         log = _log(connection, table)
         if log is not None:
-            found[table] = replace(log, arrivals=tuple(_arrivals(connection, table)))
+            arrivals = tuple(_arrivals(connection, table)) if is_whole else ()
+            found[table] = replace(log, arrivals=arrivals)
     return found
 
 
 def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:
-    """Bring the rows of tables to these histories, which go on from those that were loaded."""
+    """Bring the rows of tables to these histories, which go on from those that were loaded: of
+    arrivals only those after what is known are looked at."""
     for table, history in histories.items():
-        _save(connection, table, history)
+        since = _put_arrivals(connection, table, history)
+        row = sealed(table, history.table_id, history.until, _real(since), int(history.has_missed))
+        marks = ", ".join("?" * _LOG_COLUMNS)
+        connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)
 
 
-def _save(connection: sqlite3.Connection, table: TableName, history: History) -> None:
+def _put_arrivals(
+    connection: sqlite3.Connection, table: TableName, history: History
+) -> float | None:
+    """Add what is new and take away what went; gives the time from which on all is known."""
     held = _log(connection, table)
-    first = history.arrivals[0].version if history.arrivals else history.until + 1
-    if held is None or held.table_id != history.table_id or held.until > history.until:
-        connection.execute("DELETE FROM arrival WHERE table_name = ?", (table,))
-        new = history.arrivals
-    else:
-        connection.execute(
-            "DELETE FROM arrival WHERE table_name = ? AND version < ?", (table, first)
-        )
-        new = tuple(each for each in history.arrivals if each.version > held.until)
+    is_same = held is not None and held.table_id == history.table_id
+    last = held.until if held is not None and is_same else -1
+    connection.execute(
+        "DELETE FROM arrival WHERE table_name = ? AND version > ?",
+        (table, min(last, history.until)),
+    )
+    new = [_row(table, each) for each in history.arrivals if each.version > last]
     marks = ", ".join("?" * _COLUMNS)
-    connection.executemany(
-        f"INSERT OR REPLACE INTO arrival VALUES ({marks})", [_row(table, each) for each in new]
+    connection.executemany(f"INSERT INTO arrival VALUES ({marks})", new)
+    # One that is behind as many as are kept, if there is such a one.
+    first = connection.execute(
+        "SELECT version, at FROM arrival WHERE table_name = ? ORDER BY version DESC"
+        " LIMIT 1 OFFSET ?",
+        (table, KEPT - 1),
+    ).fetchone()
+    if first is None:
+        return history.since
+    gone = connection.execute(
+        "DELETE FROM arrival WHERE table_name = ? AND version < ?", (table, first[0])
     )
-    row = sealed(
-        table, history.table_id, history.until, _real(history.since), int(history.has_missed)
-    )
-    marks = ", ".join("?" * _LOG_COLUMNS)
-    connection.execute(f"INSERT OR REPLACE INTO arrival_log VALUES ({marks})", row)
+    return first[1] if gone.rowcount else history.since
 
 
 def _log(connection: sqlite3.Connection, table: TableName) -> History | None:

@@ -41,7 +41,7 @@ class StoreReader(Protocol):
         """What the query's latest runs cost."""
         ...
 
-    def arrivals(self, tables: Iterable[TableName]) -> dict[TableName, History]:
+    def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
         """The latest commits of tables, as numbers."""
         ...
 

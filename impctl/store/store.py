@@ -180,10 +180,10 @@ class Store:
             found = queries.find_query(connection, path, query)
             return () if found is None else costs.load_costs(connection, found.id)
 
-    def arrivals(self, tables: Iterable[TableName]) -> dict[TableName, History]:
-        """The latest commits of these tables, as far as they are known."""
+    def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
+        """The latest commits of these tables, as far as they are known; see `store.arrivals`."""
         with self._catalog.reading() as connection:
-            return arrivals.load_arrivals(connection, tables)
+            return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
 
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None

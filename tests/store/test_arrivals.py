@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast.arrival import KEPT, Arrival, History
 from impctl.store.store import Store
 from tests.store.builders import capture, record
 from tests.support.older_store import as_format
@@ -50,18 +50,42 @@ def test_histories_come_back_as_they_were_saved(root: Path) -> None:
 
 def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: Path) -> None:
     with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 300)})
+        store.save_arrivals({"t": history(1, 400)})
         store.save_arrivals({"u": history(1, 2)})
     statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200"
     assert change(root, statement) == 1
     with Store.open(root) as store:
-        store.save_arrivals({"t": history(101, 310)})
+        store.save_arrivals({"t": replace(history(101, 410), since=None)})
     found = sqlite3.connect(root / "catalog.sqlite")
     rows = found.execute("SELECT version, operation FROM arrival WHERE table_name = 't'").fetchall()
     found.close()
-    assert [version for version, _ in rows] == list(range(101, 311))
+    assert [version for version, _ in rows] == list(range(11, 411))
     # Written again it would not be touched any more.
     assert [version for version, operation in rows if operation == "touched"] == [200]
+
+
+def test_what_goes_on_needs_the_end_only(root: Path) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(1, 5)})
+        end = store.arrivals(["t"], is_whole=False)["t"]
+        assert end == replace(history(1, 5), arrivals=())
+        added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
+        store.save_arrivals({"t": added})
+        assert store.arrivals(["t"])["t"] == history(1, 7)
+        store.save_arrivals({"t": replace(end, until=8)})
+        assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_the_latest_are_kept_and_known_since_the_first_of_them(root: Path, first: int) -> None:
+    with Store.open(root) as store:
+        store.save_arrivals({"t": history(first, KEPT)})
+        assert store.arrivals(["t"])["t"] == history(first, KEPT)
+        end = store.arrivals(["t"], is_whole=False)["t"]
+        store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
+        found = store.arrivals(["t"])["t"]
+    assert [each.version for each in found.arrivals] == list(range(2, KEPT + 2))
+    assert found.since == (60.0 if first == 2 else 120.0)
 
 
 @pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])

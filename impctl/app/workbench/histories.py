@@ -20,19 +20,27 @@ Texts = Mapping[TableName, Mapping[TableVersion, str]]
 
 
 def known_histories(
-    tables: PinnedTables,
-    store: StoreReader | None,
-    names: Iterable[TableName],
-    texts: Texts | None = None,
+    tables: PinnedTables, store: StoreReader | None, names: Iterable[TableName]
 ) -> dict[TableName, History]:
     """The histories of these tables up to their pinned versions, of one that cannot be opened as
     far as it is known; nothing is written."""
     asked = tuple(dict.fromkeys(names))
-    found = {} if store is None else store.arrivals(asked)
-    for name in asked:
+    held = {} if store is None else store.arrivals(asked)
+    return gone_on(tables, held, asked)
+
+
+def gone_on(
+    tables: PinnedTables,
+    held: Mapping[TableName, History],
+    names: Iterable[TableName],
+    texts: Texts | None = None,
+) -> dict[TableName, History]:
+    """These histories with what was committed to the tables since."""
+    found = dict(held)
+    for name in names:
         try:
             source = tables.source(name)
         except ImpctlError:
             continue
-        found[name] = commit_history(source, found.get(name), (texts or {}).get(name))
+        found[name] = commit_history(source, held.get(name), (texts or {}).get(name))
     return found

@@ -1,8 +1,8 @@
 """The commits of a run's tables as numbers, kept in the store for the runs to come.
 
-Law: tables that no run has opened are not opened for it. What was not written, as on a full disk,
-is read again by the next run. A change that the workload file says never comes is told once: by
-the run that remembers it.
+Law: costs what is new, not what is known; tables that no run has opened are not opened for it.
+What was not written, as on a full disk, is read again by the next run. A change that the workload
+file says never comes is told once: by the run that remembers it.
 Out of scope: reading them (`workbench.histories`).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from impctl.aliases import TableName, TableVersion
-from impctl.app.workbench.histories import Texts, known_histories
+from impctl.app.workbench.histories import Texts, gone_on
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.forecast.arrival import Arrival
@@ -43,8 +43,8 @@ def _remembered(
     desk: Workbench, store: Store, before: Mapping[TableName, TableVersion], texts: Texts | None
 ) -> list[str]:
     names = list(desk.tables.seen)
-    held = store.arrivals(names)
-    found = known_histories(desk.tables, store, names, texts)
+    held = store.arrivals(names, is_whole=False)
+    found = gone_on(desk.tables, held, names, texts)
     new = {name: history for name, history in found.items() if history != held.get(name)}
     if new:
         with suppress_full():
