@@ -87,7 +87,8 @@ class MaintainedQuery:
         self.merge.restore()
         self.range_rows.load(runs)
 
-    def _keepers(self) -> Iterator[Keeper]:
+    def keepers(self) -> Iterator[Keeper]:
+        """All state that a checkpoint writes."""
         yield from self.circuit.arrangements()
         yield from self.merge.arrangements()
         yield from self.range_rows.arrangements()
@@ -225,7 +226,7 @@ class MaintainedQuery:
         for held_back in self.circuit.filled():
             self.count(held_back)
         self.circuit.fill(False)
-        for keeper in self._keepers():
+        for keeper in self.keepers():
             keeper.compact()
 
     def fragments(self) -> Mapping[AccessId, FragmentSet]:
@@ -256,13 +257,13 @@ class MaintainedQuery:
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last `saved`."""
-        return checkpoint_of(self._keepers(), self.circuit.counters())
+        return checkpoint_of(self.keepers(), self.circuit.counters())
 
     def saved(self) -> None:
         """The last checkpoint is committed."""
-        for keeper in self._keepers():
+        for keeper in self.keepers():
             keeper.saved()
 
     def state_bytes(self) -> int:
         """Bytes of keyed state held."""
-        return sum(keeper.bytes_held for keeper in self._keepers())
+        return sum(keeper.bytes_held for keeper in self.keepers())

@@ -203,6 +203,13 @@ def check_each(runs: Iterable[InPages]) -> None:
             run.pages.check_all()
 
 
+def whole(pages: CheckedPages | None, values: Ints) -> Ints:
+    """The values, after all of their memory was looked at."""
+    if pages is not None:
+        pages.check_whole(values)
+    return values
+
+
 def search(
     pages: CheckedPages | None,
     codes: Ints,

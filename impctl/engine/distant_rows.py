@@ -56,6 +56,9 @@ class DistantRows:
         self._accesses = accesses
         self._is_held = is_held
         self._held: RowIndex | None = None
+        self.filled_rows = 0
+        """Rows that came while the circuit was filled."""
+        self._is_filling = False
         self._coming: list[tuple[Batch, Ints]] = []
         self._filter = KeyFilter(f"{name}.filter") if has_filter else None
 
@@ -65,7 +68,12 @@ class DistantRows:
 
     def fill(self, is_filling: bool) -> None:
         """Hold the rows that come from now on, where that is asked; or no longer."""
+        self._is_filling = is_filling
         self._held = self._index() if is_filling and self._is_held else None
+
+    def let_go(self) -> None:
+        """While the circuit is filled: nothing will ask for what it holds."""
+        self._held = None
 
     def _index(self) -> RowIndex:
         return RowIndex(self.name, self.columns, self.keys, self._accesses)
@@ -77,10 +85,16 @@ class DistantRows:
     def add(self, batch: Batch, codes: Ints) -> None:
         """From now on the keys of these rows may be there; of a deletion they already were."""
         self._coming.clear()
+        self.filled_rows += len(batch) if self._is_filling else 0
         if self._held is not None:
             self._held.add(batch, codes)
         if self._filter is not None:
             self._filter.add(codes[batch.weights > 0])
+
+    def know(self, codes: Ints) -> None:
+        """From now on these keys may be there, by their codes."""
+        if self._filter is not None:
+            self._filter.add(codes)
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""

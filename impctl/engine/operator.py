@@ -162,6 +162,11 @@ class Operator(ABC):
     # Rows that are not kept.
 
     @property
+    def indexes(self) -> Sequence[RowIndex | DistantRows]:
+        """For each input whose rows are found by keys, what finds them; the same ones each time."""
+        return ()
+
+    @property
     def reads(self) -> Sequence[DistantRows]:
         """Inputs that are read where they lie; each wants a reader before its first step."""
         return ()

@@ -28,6 +28,7 @@ from impctl.data.pages import (
     checked_places,
     search,
     table_of,
+    whole,
 )
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
@@ -206,6 +207,11 @@ class RowIndex:
         found[order] = counts
         return found
 
+    def codes(self) -> Ints:
+        """The codes of all rows, of cancelled ones too."""
+        runs = [whole(run.pages, run.codes) for run in self._runs()]
+        return np.concatenate([np.zeros(0, np.int64), *runs])
+
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
         runs = self._runs()
@@ -321,11 +327,9 @@ def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
 
 def _perhaps_in(run: _Rows, asked: Ints) -> Ints | None:
     """Which of many codes may be among far fewer, by some of their bits; None for all of them."""
-    held = run.codes
-    if len(asked) < max(_FEWER * len(held), _MANY):
+    if len(asked) < max(_FEWER * len(run.codes), _MANY):
         return None
-    if run.pages is not None:
-        run.pages.check_whole(held)
+    held = whole(run.pages, run.codes)
     mask = (1 << (_BITS * len(held)).bit_length()) - 1
     is_there = np.zeros(mask + 1, dtype=np.bool_)
     is_there[held & mask] = True

@@ -25,6 +25,7 @@ from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError, Source
+from impctl.circuits.reading.handed_over import hand_over
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
@@ -220,7 +221,11 @@ def one_case(
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng, spare = Random(seed), {name: list(rows) for name, rows in trial.tables.items()}
+    rng, turns, spare = (
+        Random(seed),
+        Random(seed + 13),
+        {name: list(rows) for name, rows in trial.tables.items()},
+    )
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
@@ -233,9 +238,15 @@ def one_case(
             session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                again = compiled_by(recorded(compiled))
-                session = restored(session, stored, MaintainedQuery(again))
+                is_converted = turns.random() < 0.5
+                sides = SomeDistant(turns) if is_converted else recorded(compiled)
+                compiled = compiled_by(sides)
+                before, after = session, replace(partners, compiled=compiled)
+                session = restored(session, stored, MaintainedQuery(compiled))
+                hand_over(before, session, partners.whole)
+                partners = after
                 session.read_by(partners)
+                seen["converted"] += is_converted and bool(compiled.sides)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
 
@@ -279,6 +290,9 @@ def restored(
     runs: dict[str, list[tuple[int, pa.Table]]] = {}
     for (name, sequence), table in sorted(stored.items(), key=lambda item: item[0]):
         runs.setdefault(name, []).append((sequence, table))
+    kept = {keeper.name for keeper in fresh.keepers()}
+    for name, sequence in [key for key in stored if key[0] not in kept]:
+        del stored[name, sequence]
     fresh.restore(runs, checkpoint.counters)
     return fresh
 
@@ -301,6 +315,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     several_cases(cases, seen)
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
+    assert seen["converted"] > 0
     assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):

@@ -67,6 +67,10 @@ class ReferencePartners:
                 kept &= WantedValues.of(values).held_by(from_arrow(columns[name], kinds[name]))
         return pa.table(columns).filter(pa.array(kept)) if columns else bare_rows(len(held))
 
+    def whole(self, side: str) -> Batch:
+        """All rows of a side."""
+        return self._read(self.compiled.read_side(side))
+
     def pairs(self, joined: Readable) -> list[Batch]:
         whole = self._read(joined)
         half = len(whole) // 2

@@ -60,6 +60,10 @@ class Join(Operator):
         self._joined_rows = 0
 
     @property
+    def indexes(self) -> tuple[RowIndex | DistantRows, ...]:
+        return self._indexes
+
+    @property
     def reads(self) -> tuple[DistantRows, ...]:
         return self._reads
 
@@ -77,7 +81,7 @@ class Join(Operator):
     def ended(self, inputs: Sequence[bool]) -> None:
         for has_ended, index in zip(inputs, reversed(self._indexes), strict=True):
             if has_ended and isinstance(index, DistantRows):
-                index.fill(False)
+                index.let_go()
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
