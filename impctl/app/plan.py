@@ -8,7 +8,6 @@ Out of scope: deciding (`app.maintaining.decide`), estimating (`app.maintaining.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.maintaining.decide import Decisions
 from impctl.app.maintaining.estimates import Estimates, Size, estimated
-from impctl.app.maintaining.expected import Expectations
+from impctl.app.maintaining.expected import expectations
 from impctl.app.maintaining.maintained import has_nothing_to_do
 from impctl.app.maintaining.stage import Stage
 from impctl.app.maintaining.task import Task
@@ -26,7 +25,6 @@ from impctl.app.preparing.refused import is_refused
 from impctl.app.results.foreseen import REFUSED, PlannedChange, PlanResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.results.unsketched import unsketched_plan
-from impctl.app.workbench.histories import known_histories
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -75,8 +73,7 @@ def _with_next_changes(
 ) -> list[PlanResult]:
     """The results, each of a stored sketch with the next change of its tables."""
     names = [name for result in results for name in result.since]
-    histories = known_histories(desk.tables, store, names)
-    coming = Expectations(desk.workload.tables, histories, time.time())
+    coming = expectations(desk, store, names)
     return [
         replace(each, next_change=coming.next_change(each.since)) if each.since else each
         for each in results

@@ -79,6 +79,19 @@ def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: s
     assert arrivals(cli) == list(range(1, 10))
 
 
+def test_what_a_run_has_read_of_a_log_is_not_read_again(
+    cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.good("capture")
+    for rows in (2, 5, 3):
+        append(hourly, 0.0, rows)
+    monkeypatch.setattr("impctl.tables.change.commit_history.read_entry", None)
+    cli.good("maintain")
+    with Store.open(cli.workload.parent / ".impctl") as store:
+        found = store.arrivals(["t"])["t"].arrivals[-3:]
+    assert [(each.version, each.inserted) for each in found] == [(9, 2), (10, 5), (11, 3)]
+
+
 def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> None:
     cli.good("capture")
     before = cli.good("plan").results[0]["next_change"]

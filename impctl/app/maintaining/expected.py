@@ -9,6 +9,7 @@ Out of scope: finding kinds (`app.maintaining.kinds`), keeping histories
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -17,7 +18,10 @@ from impctl.aliases import TableName
 from impctl.app.maintaining.kinds import DAY, Expected, Kind, Tables, expected_of, kinds_of
 from impctl.app.maintaining.next_change import Forecasts, next_change
 from impctl.app.results.foreseen import NextChange
+from impctl.app.workbench.histories import known_histories
+from impctl.app.workbench.workbench import Workbench
 from impctl.forecast.arrival import History, effective_times
+from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import ComingSpec, TableSpec
 
@@ -139,6 +143,14 @@ class Expectations:
         held = replace(self.histories.get(table, _NOTHING), arrivals=())
         (kind,) = kinds_of({table: held}, self.now)
         return kind.days
+
+
+def expectations(
+    desk: Workbench, store: StoreReader | None, tables: Iterable[TableName]
+) -> Expectations:
+    """What is to come for queries over these tables, by all that is known now."""
+    histories = known_histories(desk.tables, store, tables)
+    return Expectations(desk.workload.tables, histories, time.time())
 
 
 _NOTHING = History("", -1, None)

@@ -2,7 +2,7 @@
 
 Law: a kind of change that came fewer than five times is not forecast, and it is said why nothing
 is. Times are never before now: what is overdue may come any moment. A kind that stayed away for
-longer than its interval speaks only where no other does.
+twice as long as its interval reaches speaks only where no other does.
 Out of scope: how often each kind comes (`app.maintaining.kinds`), how it is told (`cli.output`).
 """
 
@@ -18,6 +18,8 @@ from impctl.values import dataclass
 
 NEEDED = 5
 """Changes of a kind without which nothing is forecast."""
+_PATIENCE = 2.0
+"""Times the longest pause expected, after which a kind has ceased, as it seems."""
 _LOOKED_AT = 4
 """Kinds that are forecast: those that came most often."""
 
@@ -49,7 +51,7 @@ class _Coming:
     @property
     def order(self) -> tuple[bool, float]:
         """What is expected first comes first; of those that stayed away, the one seen last."""
-        is_late = self.since > self.gap.high
+        is_late = self.since > _PATIENCE * self.gap.high
         return is_late, self.since if is_late else self.gap.value - self.since
 
 

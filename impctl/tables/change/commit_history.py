@@ -124,7 +124,7 @@ def _arrivals(found: _Entries, has_missed: bool) -> Sequence[Arrival]:
     commits = found.commits
     rows = zip(commits.by_commit(), commits.fed(), found.signed, found.times, strict=True)
     for version, (actions, read, signed, at) in enumerate(rows, start=commits.since + 1):
-        if not read or not version or signed == SignedRows(0, 0):
+        if not version or signed == SignedRows(0, 0):
             continue
         arrivals.append(
             Arrival(

@@ -109,15 +109,24 @@ def test_a_kind_that_ceased_leaves_the_word_to_others() -> None:
     assert expectations(older).next_change(older).tables == ("new",)
 
 
+def test_what_is_a_little_late_is_told_before_what_is_far_off() -> None:
+    weekly = history([back - 3 * DAY for back in every(7 * DAY, 90)], days=90)
+    held = {"load": history([0.5 * HOUR + back for back in every(HOUR, 9)]), "week": weekly}
+    assert expectations(held).next_change(held).tables == ("load",)
+    held["load"] = history([1.5 * HOUR + back for back in every(HOUR, 9)])
+    found = expectations(held).next_change(held)
+    assert (found.tables, found.in_s) == (("week",), pytest.approx(3 * DAY))
+
+
 def test_no_pause_is_counted_across_a_gap() -> None:
-    times = [back + (100 * DAY if n < 100 else 0.0) for n, back in enumerate(every(HOUR, 9))]
+    times = [back + (100 * DAY if n < 6 else 0.0) for n, back in enumerate(every(HOUR, 0.5))]
     held = history(times, days=200)
-    behind = [replace(each, is_after_gap=each.version == 101) for each in held.arrivals]
-    known = expectations({"t": replace(held, arrivals=tuple(behind))}).next_change(["t"])
-    assert known.in_s_high == pytest.approx(0.0, abs=1e-3)
-    (expected,) = expectations({"t": replace(held, arrivals=tuple(behind))}).expected(["t"])
-    (unaware,) = expectations({"t": held}).expected(["t"])
-    assert expected.per_day > unaware.per_day
+    arrivals = tuple(replace(each, is_after_gap=each.version == 7) for each in held.arrivals)
+    known = expectations({"t": replace(held, arrivals=arrivals)})
+    assert known.next_change(["t"]).in_s_high == pytest.approx(0.0, abs=1e-3)
+    unaware = expectations({"t": held})
+    assert (unaware.next_change(["t"]).in_s_high or 0.0) > DAY
+    assert known.expected(["t"])[0].per_day > unaware.expected(["t"])[0].per_day
 
 
 def test_the_file_speaks_until_the_log_has_enough() -> None:
