@@ -10,11 +10,11 @@ it; a kept piece needs changes alone.
 |---|---|---|
 | scan | nothing · a keyed read · a read of all | |
 | row by row | per row | the same, of every input |
-| side kept | upkeep if it changes; probe if the other does | changes |
-| side read | filter if it changes; chance of a hit x read if the other does | changes, or keys of the flow below; all if the join is asked for more than changes |
+| side kept | opened if anything is asked of the join; upkeep if it changes; probe if the other does | changes |
+| side read | filter if either changes; chance of a hit x read if the other does | changes, or keys of the flow below; all if the join is asked for more than changes |
 | side rebuilt | build and probe if the other changes | all if it is built, else changes |
 | join asked for more | one side streamed past the other, which is built unless kept | all of a side that is not kept |
-| keyed kept | upkeep if active; rows or look-ups if asked for more | changes |
+| keyed kept | opened and upkeep if active; rows or look-ups if asked for more | changes |
 | keyed bounded | the same, and refills | changes |
 | keyed read | read if active; the same again for keys; build if asked for all | changes; all if asked for all |
 | keyed rebuilt | build if active or asked for more | all if it is built, else changes |
@@ -120,9 +120,11 @@ def _join(
     for at, (piece, mode) in enumerate(zip(node.pieces, modes, strict=True)):
         other_changes = active[1 - at]
         ask = Demand.FULL if makes_all and mode is not Mode.KEPT else Demand.DELTA
-        if active[at] and mode is Mode.KEPT:
+        if mode is Mode.KEPT and (makes_all or any(active)):
+            work += at_kind(piece.opened, kind)
+        if mode is Mode.KEPT and active[at]:
             work += at_kind(piece.upkeep, kind)
-        if active[at] and mode is Mode.READ:
+        if mode is Mode.READ and any(active):
             work += at_kind(piece.noted, kind)
         if other_changes and mode is Mode.READ:
             read, keys = _read(piece, kind)
@@ -173,11 +175,14 @@ def _keyed(
         read = at_kind(piece.read, kind)
         reads += [(piece.source, read)] * is_active
         reads += [(piece.source, min(read, build + stream))] * (demand is Demand.KEYS)
-    elif is_active:
-        work += at_kind(piece.upkeep, kind)
-        work += at_kind(piece.refill, kind) if mode is Mode.BOUNDED else 0.0
-    if mode in (Mode.KEPT, Mode.BOUNDED) and demand is Demand.KEYS:
-        work += min(at_kind(piece.lookup, kind), stream)
+    else:
+        if is_active:
+            work += at_kind(piece.upkeep, kind)
+            work += at_kind(piece.refill, kind) if mode is Mode.BOUNDED else 0.0
+        if is_active or demand is not Demand.DELTA:
+            work += at_kind(piece.opened, kind)
+        if demand is Demand.KEYS:
+            work += min(at_kind(piece.lookup, kind), stream)
     work += build if is_built else 0.0
     work += stream if demand is Demand.FULL else 0.0
     ask = Demand.FULL if is_built else Demand.DELTA

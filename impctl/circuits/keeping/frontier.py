@@ -18,7 +18,6 @@ from impctl.circuits.keeping.graph import Mode
 from impctl.data.vector import Bools, Floats, Ints
 from impctl.values import dataclass
 
-
 _AT_ONCE = 1 << 20
 """Pairs of points that are looked at in one go."""
 

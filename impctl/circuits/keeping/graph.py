@@ -9,9 +9,8 @@ Out of scope: what a choice comes to (`demands`, `evaluated`), circuits of opera
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import IntEnum, StrEnum
-from functools import cache
 
 from impctl.aliases import TableName
 from impctl.values import dataclass
@@ -74,12 +73,14 @@ class Piece:
     name: str
     sizes: Mapping[Mode, int]
     """Bytes in each mode that is allowed."""
+    opened: PerKind = ()
+    """Kept or bounded: what is stored of it opened, in runs that reach its operator at all."""
     upkeep: PerKind = ()
-    """Kept: the change of its input taken in, and opened for that."""
+    """Kept or bounded: the change of its input taken in."""
     probe: PerKind = ()
     """Of a side, kept or rebuilt: the other input's change looked up in it."""
     noted: PerKind = ()
-    """Read: the change of its input put into the filter of keys."""
+    """Read: the filter of its keys opened, put into and asked, in runs that reach its operator."""
     read: PerKind = ()
     """Read: the rows of the keys that are asked, read."""
     hit: PerKind = ()
@@ -165,11 +166,33 @@ class Graph:
         return sum(piece.sizes[modes[piece.name]] for piece in self.pieces)
 
 
+def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
+    """The graph in which these pieces have these modes alone; ValueError for one not allowed."""
+    nodes = []
+    for node in graph.nodes:
+        pieces = tuple(_pinned(piece, modes.get(piece.name)) for piece in node.pieces)
+        nodes.append(replace(node, pieces=pieces))
+    return Graph(tuple(nodes), graph.kinds)
+
+
+def _pinned(piece: Piece, mode: Mode | None) -> Piece:
+    if mode is None:
+        return piece
+    if mode not in piece.sizes:
+        raise ValueError(f"{piece.name} cannot be {mode}")
+    return replace(piece, sizes={mode: piece.sizes[mode]})
+
+
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}
 _ASKED = {
     Work.JOIN: {Mode.KEPT, Mode.READ, Mode.REBUILT},
     Work.KEYED: set(Mode),
 }
+_NODE_COSTS = ("delta", "keys", "whole")
+_PIECE_COSTS = (
+    *("opened", "upkeep", "probe", "noted", "read", "hit"),
+    *("build", "stream", "lookup", "refill"),
+)
 
 
 def _check(node: Node, at: int, kinds: int) -> None:
@@ -186,15 +209,8 @@ def _check(node: Node, at: int, kinds: int) -> None:
             raise ValueError(f"{piece.name}: modes {', '.join(piece.sizes) or 'none'}")
         if any(size < 0 for size in piece.sizes.values()):
             raise ValueError(f"{piece.name}: a size below zero")
-    for owner in (node, *node.pieces):
-        for name in _costs_of(type(owner)):
+    owned = [(node, _NODE_COSTS), *((piece, _PIECE_COSTS) for piece in node.pieces)]
+    for owner, names in owned:
+        for name in names:
             if len(getattr(owner, name)) not in (0, kinds):
                 raise ValueError(f"node {at}: `{name}` is not for {kinds} kinds of change")
-
-
-@cache
-def _costs_of(owner: type[Node] | type[Piece]) -> tuple[str, ...]:
-    if owner is Node:
-        return ("delta", "keys", "whole")
-    costs = ("upkeep", "probe", "noted", "read", "hit", "build", "stream", "lookup", "refill")
-    return costs

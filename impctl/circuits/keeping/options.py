@@ -43,7 +43,7 @@ class Options:
             sum(piece.sizes[mode] for piece, mode in zip(node.pieces, modes, strict=True))
             for modes in self._combinations
         ]
-        self._rates = np.array([kind.rate for kind in graph.kinds])
+        self._rates: Floats = np.array([kind.rate for kind in graph.kinds], dtype=np.float64)
         self._every = np.arange(len(graph.kinds))
         active = [
             tuple(graph.active[wire][kind] for wire in node.inputs or (at,)) for kind in kinds
@@ -58,10 +58,10 @@ class Options:
 
     def _per_day(self) -> Floats:
         costs = [[[one.cost for one in kind] for kind in modes] for modes in self._found]
-        return (
-            np.array(costs).reshape(len(costs), len(self._rates), len(Demand))
-            * (self._rates[:, None])
-        )
+        shape = (len(costs), len(self._rates), len(Demand))
+        found: Floats = np.array(costs, dtype=np.float64).reshape(shape)
+        found *= self._rates[:, None]
+        return found
 
     def asked(self, demand: Asked) -> list[Option]:
         """The combinations that are worth having, asked for this."""

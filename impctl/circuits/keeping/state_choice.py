@@ -18,7 +18,7 @@ from itertools import product
 
 from impctl.circuits.keeping.approximate import improved
 from impctl.circuits.keeping.frontier import Frontier, added, single, united
-from impctl.circuits.keeping.graph import Demand, Graph
+from impctl.circuits.keeping.graph import Demand, Graph, Work
 from impctl.circuits.keeping.options import Asked, Option, Options
 from impctl.values import dataclass
 
@@ -91,7 +91,7 @@ class _Search:
         """The frontier over all assumptions."""
         top = len(self._graph.nodes) - 1
         found = []
-        for assumed in _every(self._possible):
+        for assumed in _every(self._graph, self._possible):
             whole = self._of(top, _changes(self._graph), assumed)
             for at, demand in assumed.items():
                 below = None if whole is None else self._of(at, demand, assumed)
@@ -158,15 +158,43 @@ def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
     return found
 
 
-def _every(possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
-    for chosen in product(*possible.values()):
-        yield dict(zip(possible, chosen, strict=True))
+def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
+    """Every assumption, in which flows that nothing but assumed ones decides are asked the most."""
+    above = {at: _decided_by(graph, at) for at in possible}
+    # Flows nearer the root first: they decide what is asked below.
+    free = {at: possible[at] for at in possible if above[at] is None}
+    for chosen in product(*free.values()):
+        assumed = dict(zip(free, chosen, strict=True))
+        for at in sorted(possible, reverse=True):
+            readers = above[at]
+            if readers is not None:
+                asked = [_changes(graph), *(assumed[reader] for reader in readers)]
+                assumed[at] = tuple(map(max, *asked)) if readers else asked[0]
+        yield assumed
+
+
+def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
+    """The shared flows whose demands come down to a shared one as they are; None if others do."""
+    found: list[int] = []
+    waiting = [at]
+    while waiting:
+        below = waiting.pop()
+        for reader, node in enumerate(graph.nodes):
+            if below not in node.inputs:
+                continue
+            if node.work is not Work.ROWS:
+                return None
+            if reader in graph.shared:
+                found.append(reader)
+            else:
+                waiting.append(reader)
+    return tuple(found)
 
 
 def _possible(
     graph: Graph, options: Sequence[Options], most: int
 ) -> dict[int, tuple[Asked, ...]] | None:
-    """The demands that may come to each shared flow; None where there are too many.
+    """The demands that may come to each shared flow; None where there are too many to assume.
 
     What readers ask together is the greatest of what each asks, in every combination.
     """
@@ -177,17 +205,15 @@ def _possible(
     for at in reversed(range(len(graph.nodes))):
         if at in graph.shared:
             found[at] = tuple(sorted(asked[at]))
-            total *= len(found[at])
+            total *= len(found[at]) if _decided_by(graph, at) is None else 1
         if total > most or len(asked[at]) > most:
             return None
-        node = graph.nodes[at]
         every = [o.asks for demand in asked[at] for o in options[at].asked(demand)]
-        for place, wire in enumerate(node.inputs):
+        for place, wire in enumerate(graph.nodes[at].inputs):
             asks = {one[place] for one in every}
             if not is_first[wire]:
                 if len(asked[wire]) * len(asks) > _MOST_PAIRS:
                     return None
-                both = product(asked[wire], asks)
-                asks = {tuple(map(max, one, other)) for one, other in both}
+                asks = {tuple(map(max, a, b)) for a, b in product(asked[wire], asks)}
             asked[wire], is_first[wire] = asks, False
     return found

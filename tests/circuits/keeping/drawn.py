@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, PerKind, Work
+from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 
 SIDE = (Mode.KEPT, Mode.READ, Mode.REBUILT)
 KEYED = tuple(Mode)
@@ -39,6 +39,7 @@ class _Draw:
         return Piece(
             name=f"p{self.left}",
             sizes={mode: self._bytes(mode) for mode in modes},
+            opened=self.costs(0),
             upkeep=self.costs(1),
             probe=self.costs(1),
             noted=self.costs(0),

@@ -93,7 +93,8 @@ class Exhaustive:
             total += np.where(kept & other, _at(piece.probe, kind), 0)
             chance = piece.hit[kind] if piece.hit else 1.0
             total += np.where(read & other, chance * _at(piece.read, kind), 0)
-            total += np.where(read & own, _at(piece.noted, kind), 0)
+            total += np.where(read & any(moves), _at(piece.noted, kind), 0)
+            total += np.where(kept & (more | any(moves)), _at(piece.opened, kind), 0)
             total += np.where(rebuilt & other, _at(piece.build, kind) + _at(piece.probe, kind), 0)
             wants = np.where(~kept & more, ALL, CHANGE)
             wants = np.where(rebuilt & other, ALL, wants)
@@ -112,13 +113,15 @@ class Exhaustive:
         kept, bounded = self._is(piece, Mode.KEPT), self._is(piece, Mode.BOUNDED)
         read, rebuilt = self._is(piece, Mode.READ), self._is(piece, Mode.REBUILT)
         total = np.zeros(len(self.modes))
+        stored = kept | bounded
+        total += np.where(stored & (moves | (asks > CHANGE)), _at(piece.opened, kind), 0)
         if moves:
-            total += np.where(kept | bounded, _at(piece.upkeep, kind), 0)
+            total += np.where(stored, _at(piece.upkeep, kind), 0)
             total += np.where(bounded, _at(piece.refill, kind), 0)
             total += np.where(read, _at(piece.read, kind), 0)
         stream, build = _at(piece.stream, kind), _at(piece.build, kind)
         looked_up = min(stream, _at(piece.lookup, kind))
-        total += np.where((kept | bounded) & (asks == SOME), looked_up, 0)
+        total += np.where(stored & (asks == SOME), looked_up, 0)
         again = min(_at(piece.read, kind), build + stream)
         total += np.where(read & (asks == SOME), again, 0)
         total += np.where(asks == ALL, stream, 0)
