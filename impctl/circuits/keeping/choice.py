@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from impctl.aliases import TableName
-from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day, per_day_together
+from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day_together
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 from impctl.circuits.keeping.many_queries import divided
 from impctl.circuits.keeping.state_choice import THIN, Choices, choices_of
@@ -38,7 +38,8 @@ class PieceChoice:
 class QueryChoice:
     """What was chosen for one query: its pieces, bytes, and milliseconds a day, reads not shared.
 
-    `is_exact` says that no choice of as many bytes is cheaper; else a good one was found.
+    `is_exact` says that all its choices were weighed, so that of as many bytes none is cheaper but
+    for what points were thinned by; else a good one was found, approximately.
     """
 
     pieces: Mapping[str, PieceChoice]
@@ -144,18 +145,18 @@ def _divided(costs: PerKind, source: tuple[TableName, ...], count: _Sharers) -> 
 
 
 def _told(graph: Graph, modes: Modes, *, is_exact: bool) -> QueryChoice:
-    cost = per_day(graph, modes)
+    costs = evaluate(graph, modes).per_kind
     pieces = {}
     for node in graph.nodes:
         for piece in node.pieces:
             mode = modes[piece.name]
-            reason = _reason(graph, modes, piece)
+            reason = _reason(graph, modes, costs, piece)
             kept = piece.sizes.get(Mode.KEPT)
             pieces[piece.name] = PieceChoice(piece.name, mode, piece.sizes[mode], kept, reason)
-    return QueryChoice(pieces, graph.bytes_of(modes), cost, is_exact)
+    return QueryChoice(pieces, graph.bytes_of(modes), _day(graph, costs), is_exact)
 
 
-def _reason(graph: Graph, modes: Modes, piece: Piece) -> str:
+def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> str:
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     mode = modes[piece.name]
     if len(piece.modes) == 1:
@@ -163,13 +164,11 @@ def _reason(graph: Graph, modes: Modes, piece: Piece) -> str:
     if mode is Mode.KEPT:
         others = [other for other in piece.modes if other is not Mode.KEPT]
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
-        mine = evaluate(graph, modes).per_kind
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
         return _difference(graph, costs[best].per_kind, mine, f"if {best}", "costs nothing more")
     if Mode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    mine = evaluate(graph, modes).per_kind
     return _difference(graph, mine, kept, f"as it is {mode}", "no change asks for it")
 
 
@@ -193,7 +192,7 @@ def _difference(
 
 def _named(kind: KindOfChange) -> str:
     tables = ", ".join(sorted(kind.tables))
-    often = kind.rate >= 1
-    number = kind.rate if often else 1 / kind.rate if kind.rate else 0
-    how = f"{number:,.3g} times a day" if often else f"once in {number:,.3g} days"
-    return f"{tables} change {how}"
+    verb = "changes" if len(kind.tables) == 1 else "change"
+    if kind.rate >= 1:
+        return f"{tables} {verb} {kind.rate:,.3g} times a day"
+    return f"{tables} {verb} once in {1 / kind.rate:,.3g} days"

@@ -24,8 +24,8 @@ def divided(frontiers: Sequence[Frontier], budget: int) -> list[int]:
 
     Where even the smallest points have more bytes, these.
     """
-    if len(frontiers) == 1:
-        return [frontiers[0].best_within(budget)]
+    if len(frontiers) < 2:
+        return [frontier.best_within(budget) for frontier in frontiers]
     points = [0] * len(frontiers)
     if not budget or sum(int(frontier.bytes[0]) for frontier in frontiers) > budget:
         return points

@@ -34,7 +34,8 @@ class Option:
 class Options:
     """What one node of a graph can do."""
 
-    def __init__(self, graph: Graph, at: int) -> None:
+    def __init__(self, graph: Graph, at: int, *, asks_keys: bool = True) -> None:
+        """`asks_keys`: whether some operator asks for the rows of keys."""
         node = graph.nodes[at]
         kinds = range(len(graph.kinds))
         self._combinations = list(product(*(piece.modes for piece in node.pieces)))
@@ -48,11 +49,18 @@ class Options:
         active = [
             tuple(graph.active[wire][kind] for wire in node.inputs or (at,)) for kind in kinds
         ]
-        # Kinds that move the same inputs differ in numbers alone, which cost little to look up.
-        self._found = [
-            [[own(node, active[kind], modes, kind, demand) for demand in Demand] for kind in kinds]
-            for modes in self._combinations
-        ]
+        self._found = []
+        for modes in self._combinations:
+            each = []
+            for kind in kinds:
+                least, most = (
+                    own(node, active[kind], modes, kind, demand)
+                    for demand in (Demand.DELTA, Demand.FULL)
+                )
+                # Nobody asks for keys where no piece is read from the flow below it.
+                keys = own(node, active[kind], modes, kind, Demand.KEYS) if asks_keys else most
+                each.append([least, keys, most])
+            self._found.append(each)
         self._costs = self._per_day()
         self._asked: dict[Asked, list[Option]] = {}
 

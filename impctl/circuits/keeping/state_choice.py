@@ -45,7 +45,8 @@ def choices_of(
     graph: Graph, *, thin: float = THIN, most_assumptions: int = MOST_ASSUMPTIONS
 ) -> Choices:
     """All choices worth making for the query, by rising bytes and falling cost a day."""
-    options = [Options(graph, at) for at in range(len(graph.nodes))]
+    asks_keys = any(piece.reads_below for piece in graph.pieces)
+    options = [Options(graph, at, asks_keys=asks_keys) for at in range(len(graph.nodes))]
     if not graph.shared:
         return Choices(_Search(graph, options, thin, {}).root(), is_exact=True)
     possible = _possible(graph, options, most_assumptions)
