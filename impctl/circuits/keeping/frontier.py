@@ -96,6 +96,12 @@ def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
     if len(one) == 1 and not one.bytes[0] and not one.cost[0] and _is_bare(one):
         return other
     parts = (Part((), one, other),)
+    if min(len(one), len(other)) == 1:
+        # What every point gains leaves none dominated.
+        many = max(len(one), len(other))
+        every, none = np.arange(many, dtype=np.int64), np.zeros(many, dtype=np.int64)
+        left, right = (every, none) if len(other) == 1 else (none, every)
+        return Frontier(one.bytes + other.bytes, one.cost + other.cost, none, left, right, parts)
     lot = max(1, _AT_ONCE // len(other))
     found = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
     size, cost, left, right = (np.concatenate(column) for column in zip(*found, strict=True))

@@ -2,8 +2,8 @@
 
 Law: node s is the circuit's source s, and node n + p its operator p, where n is the number of
 sources; pieces have the names that the operators give their state (`join0.left`, `aggregate1`,
-`top0`). What is not known to be replaceable (trees, kept answers, windows of other kinds) has one
-piece that is kept. A side can be read where both sides of its join are selections, projections and
+`top0`). Operators that nothing is known to replace, such as trees and kept answers, have one piece
+that is kept. A side can be read where both sides of its join are selections, projections and
 inner joins of tables, as `circuits.readable` has it; over a grouping, where its keys are keys of
 the groups, it can be told by the grouping.
 Out of scope: sizes and changes, which are given; whether the engine can carry a mode out, which
@@ -92,6 +92,7 @@ class _Maker:
         self._allowed = allowed
         self._priors = priors
         self._seen: set[str] = set()
+        self._named: set[str] = set()
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -180,7 +181,7 @@ class _Maker:
 
     def _keyed(self, operator: Operator, at: int, keepers: Sequence[str]) -> Piece:
         numbers, priors = self._numbers, self._priors
-        (name, *_) = keepers[0].split(".")
+        name = self._piece_name(keepers[0])
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
@@ -203,6 +204,13 @@ class _Maker:
             refill=self._always(0.0 if bounded is None else bounded.chance * bounded.refill_ms),
             source=self._tables(wires[0]),
         )
+
+    def _piece_name(self, keeper: str) -> str:
+        """The operator's name, or the keeper's where an operator before it has the same."""
+        name = keeper.partition(".")[0]
+        name = keeper if name in self._named else name
+        self._named.add(name)
+        return name
 
     def _groups_read(
         self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange

@@ -30,10 +30,9 @@ def least_recently_used(graph: Graph, budget: int) -> dict[str, Mode]:
 
     Of a piece, any run in which it costs something kept is a use.
     """
-    kept = _all_kept(graph)
     recent = {}
     for piece in _choosable(graph):
-        uses = _uses(graph, kept, piece)
+        uses = _uses(graph, piece)
         rates = [k.rate for k, is_used in zip(graph.kinds, uses, strict=True) if is_used]
         recent[piece.name] = max(rates, default=0.0)
     return _kept(graph, budget, recent)
@@ -152,7 +151,7 @@ def _all_kept(graph: Graph) -> dict[str, Mode]:
     return {p.name: Mode.KEPT if Mode.KEPT in p.sizes else least[p.name] for p in graph.pieces}
 
 
-def _uses(graph: Graph, kept: Mapping[str, Mode], piece: Piece) -> list[bool]:
+def _uses(graph: Graph, piece: Piece) -> list[bool]:
     """Per kind of change, whether its runs take the piece up."""
     at = next(at for at, node in enumerate(graph.nodes) if piece in node.pieces)
     return [

@@ -49,7 +49,9 @@ _WORKLOAD = Path(__file__).parents[3] / "workloads" / "tpch.yaml"
 NAMES = tuple(load_workload(_WORKLOAD, {}).queries)
 
 
-def compiled(name: str, chooser: Chooser | None = None) -> Compiled:
+def compiled(
+    name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
+) -> Compiled:
     query = load_workload(_WORKLOAD, {}).queries[name]
     root = core(query.sql, TPCH)
     asked = dict(query.sketch)
@@ -63,7 +65,7 @@ def compiled(name: str, chooser: Chooser | None = None) -> Compiled:
         if attribute is not None:
             kind = DATE if str(attribute).endswith("date") else LONG
             sketched[scan.access] = RangePartition(scan.table, str(attribute), kind, (10, 20))
-    return compile_plan(root, sketched, {}, chooser, barriers=())
+    return compile_plan(root, sketched, {}, chooser, barriers=(), trees=trees)
 
 
 @cache
