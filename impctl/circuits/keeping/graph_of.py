@@ -21,12 +21,6 @@ from impctl.circuits.keeping.demands import chance_of_hit
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 from impctl.circuits.keeping.priors import PRIORS, Priors
 from impctl.engine.operator import Operator
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.top import Top
-from impctl.engine.operators.window import Window
 from impctl.values import dataclass
 
 _MS = 1e-6
@@ -114,7 +108,7 @@ class _Maker:
     def _operator(self, at: int) -> Node:
         operator = self._operators[at]
         inputs = tuple(self._node(wire) for wire in self._wires[at])
-        if isinstance(operator, Join):
+        if operator.held_sides:
             return Node(work=Work.JOIN, inputs=inputs, pieces=self._sides(operator, at))
         keepers = [keeper.name for keeper in operator.arrangements()]
         fresh = [name for name in keepers if name not in self._seen]
@@ -134,21 +128,23 @@ class _Maker:
             whole=self._always(each * sum(map(self._numbers.rows, wires))),
         )
 
-    def _sides(self, operator: Join, at: int) -> tuple[Piece, Piece]:
-        names = side_names(operator)
-        self._seen.update(names)
+    def _sides(self, operator: Operator, at: int) -> tuple[Piece, ...]:
         wires = self._wires[at]
-        has_keys = bool(operator.sides[0].keys)
-        can_read = has_keys and all(map(self.is_readable, wires))
-        left, right = (
-            self._side(operator, names[side], wires[side], wires[1 - side], can_read=can_read)
-            for side in (0, 1)
+        self._seen.update(name for name, _ in operator.held_sides)
+        # A side that is read has a filter of its own.
+        self._seen.update(keeper.name for keeper in operator.arrangements())
+        can_read = all(keys for _, keys in operator.held_sides)
+        can_read = can_read and all(map(self.is_readable, wires))
+        sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
+        return tuple(
+            self._side(name, keys, own, other, can_read=can_read)
+            for (name, keys), own, other in sides
         )
-        return left, right
 
-    def _side(self, operator: Join, name: str, own: int, other: int, *, can_read: bool) -> Piece:
+    def _side(
+        self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
+    ) -> Piece:
         numbers, priors = self._numbers, self._priors
-        keys = operator.sides[0 if name.endswith("left") else 1].keys
         rows = numbers.rows(own)
         by_grouping = bool(keys) and self._is_told(own, keys)
         tables = self._tables(own)
@@ -186,9 +182,9 @@ class _Maker:
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
         sizes = {Mode.KEPT: sum(map(numbers.bytes, keepers))}
-        if isinstance(operator, Aggregate) and operator.keys and self.is_readable(wires[0]):
+        if operator.group_keys and self.is_readable(wires[0]):
             sizes[Mode.READ] = 0
-        if isinstance(operator, Aggregate | Top | Window):
+        if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
         bounded = numbers.bounded.get(name)
         if bounded is not None:
@@ -234,7 +230,8 @@ class _Maker:
         """Whether these are selections, projections and inner joins of tables."""
         if wire < 0:
             return True
-        is_known = isinstance(self._operators[wire], Select | Project | Join)
+        operator = self._operators[wire]
+        is_known = operator.is_rowwise or bool(operator.held_sides)
         return is_known and all(map(self.is_readable, self._wires[wire]))
 
     def _is_told(self, wire: int, keys: Sequence[AttributeId]) -> bool:
@@ -242,8 +239,8 @@ class _Maker:
         names: list[AttributeId | None] = list(keys)
         while wire >= 0:
             operator = self._operators[wire]
-            if isinstance(operator, Aggregate):
-                return {name for name, _ in operator.keys}.issuperset(names)
+            if operator.group_keys:
+                return set(operator.group_keys).issuperset(names)
             if not operator.is_rowwise:
                 return False
             names = [None if name is None else operator.passes(name) for name in names]
@@ -276,13 +273,3 @@ class _Maker:
 
     def _always(self, cost: float) -> PerKind:
         return (float(cost),) * len(self._kinds)
-
-
-def side_names(operator: Join) -> tuple[str, str]:
-    """The names of a join's sides, kept or not."""
-    held = {keeper.name for keeper in operator.arrangements()}
-    names = held | {side.name for side in operator.reads}
-    left, right = (
-        next(name for name in names if name.endswith(end)) for end in (".left", ".right")
-    )
-    return left, right

@@ -77,6 +77,15 @@ def test_one_query_needs_no_grid() -> None:
     assert not divided([], 10)
 
 
+def test_what_cells_are_too_wide_for_is_found_all_the_same() -> None:
+    """A cell holds the cheapest of those that fall into it, with which the second does not fit."""
+    one = of_choices([({}, 1, 100.0), ({}, 4, 80.0), ({}, 9, 50.0)])
+    other = of_choices([({}, 9995, 1.0)])
+    for frontiers in ([one, other], [other, one]):
+        size, cost = total(frontiers, divided(frontiers, 10_000))
+        assert (size, cost) == (9999, 81.0)
+
+
 def choices(graphs: list[Graph], budget: int | None) -> StateChoice:
     return choose({f"q{at}": graph for at, graph in enumerate(graphs)}, budget, thin=0.0)
 

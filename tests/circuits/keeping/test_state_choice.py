@@ -15,7 +15,7 @@ import pytest
 
 from impctl.circuits.keeping.evaluated import per_day
 from impctl.circuits.keeping.frontier import Frontier, added, of_choices, single
-from impctl.circuits.keeping.graph import Graph, Mode
+from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.keeping.state_choice import THIN, choices_of
 from tests.circuits.keeping import tpch
@@ -126,6 +126,40 @@ def test_too_many_demands_are_told_and_cost_what_they_say() -> None:
             best += frontier.cost[at] <= least * (1 + 1e-9)
             count += 1
     assert best > 0.8 * count
+
+
+KINDS = (KindOfChange(frozenset({"a"}), 1.0), KindOfChange(frozenset({"b"}), 3.0))
+
+
+def asking(shared: int, table: int, name: str) -> Node:
+    """A join that needs all rows of a shared flow in runs that change its other table."""
+    left = Piece(name=f"{name}.left", sizes={Mode.REBUILT: 0}, build=(1.0, 1.0))
+    return Node(
+        work=Work.JOIN,
+        inputs=(shared, table),
+        pieces=(left, Piece(name=f"{name}.right", sizes={Mode.KEPT: 1})),
+    )
+
+
+def scans(*tables: str) -> tuple[Node, ...]:
+    return tuple(Node(work=Work.SCAN, table=table, whole=(7.0, 5.0)) for table in tables)
+
+
+def test_readers_that_ask_for_all_in_different_runs_ask_for_it_in_both() -> None:
+    joins = (asking(0, 1, "one"), asking(0, 2, "two"))
+    graph = Graph((*scans("s", "a", "b"), *joins, Node(work=Work.ROWS, inputs=(3, 4))), KINDS)
+    assert graph.shared == (0,)
+    assert check(graph, 3)
+
+
+def test_flows_that_shared_ones_decide_are_asked_the_most() -> None:
+    """The scan is asked for all by the first of two projections alone, that two joins read each."""
+    rows = (Node(work=Work.ROWS, inputs=(0,)), Node(work=Work.ROWS, inputs=(0,)))
+    joins = (asking(3, 1, "one"), asking(3, 1, "two"))
+    last = Node(work=Work.ROWS, inputs=(4, 4, 5, 6))
+    graph = Graph((*scans("s", "a", "b"), *rows, *joins, last), KINDS)
+    assert graph.shared == (0, 1, 3, 4)
+    assert check(graph, 3)
 
 
 def naive(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from impctl.aliases import TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.keeping.graph import Graph, KindOfChange
-from impctl.circuits.keeping.graph_of import Numbers, graph_of, side_names
+from impctl.circuits.keeping.graph_of import Numbers, graph_of
 from impctl.circuits.strategy import Chooser, row_bytes
 from impctl.data.schema import DATE, LONG
 from impctl.engine.operators.aggregate import Aggregate
@@ -81,8 +81,8 @@ def numbers(found: Compiled) -> Numbers:
         name: (wire, side)
         for at, operator in enumerate(found.circuit)
         if isinstance(operator, Join)
-        for name, wire, side in zip(
-            side_names(operator), found.circuit.wires[at], operator.sides, strict=True
+        for (name, _), wire, side in zip(
+            operator.held_sides, found.circuit.wires[at], operator.sides, strict=True
         )
     }
     keyed = {
