@@ -10,6 +10,7 @@ from impctl.circuits.keeping.graph_of import Bounded, Numbers, graph_of
 from impctl.circuits.keeping.priors import PRIORS, Priors
 from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts
 from tests.circuits.keeping import tpch
+from tests.circuits.trees.drawn import core
 
 
 class Recorded(AsRecorded):
@@ -83,6 +84,19 @@ def test_a_side_over_a_grouping_is_told_by_it() -> None:
     assert pieces["join0.right"].sizes[Mode.READ] == 0
     # q18 asks the groups by their key too, and they pass a condition on the way.
     assert {name for name, p in pieces_of(tpch.graph("q18")).items() if p.reads_below}
+
+
+@pytest.mark.parametrize(("column", "is_told"), [("x.a", True), ("x.n", False)])
+def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool) -> None:
+    sql = (
+        "SELECT r.a, COUNT(*) FROM r JOIN (SELECT a, COUNT(*) AS n FROM s GROUP BY a) x "
+        f"ON r.b = {column} GROUP BY r.a HAVING COUNT(*) > 3"
+    )
+    found = tpch.compiled_plan(core(sql), {"r": "a"})
+    pieces = pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found)))
+    told = {name for name, piece in pieces.items() if piece.reads_below}
+    assert told == ({"join0.right"} if is_told else set())
+    assert (Mode.READ in pieces["join0.right"].sizes) == is_told
 
 
 def test_what_was_never_asked_for_is_not_kept() -> None:

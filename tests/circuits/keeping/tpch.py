@@ -7,7 +7,7 @@ like; what is tested holds for any numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from impctl.data.schema import DATE, LONG
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.join import Join
 from impctl.engine.operators.select import Select
-from impctl.plan.nodes import scans_of
+from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.workload.load import load_workload
 from tests.circuits.trees.catalogs import TPCH
@@ -54,8 +54,17 @@ def compiled(
 ) -> Compiled:
     query = load_workload(_WORKLOAD, {}).queries[name]
     root = core(query.sql, TPCH)
-    asked = dict(query.sketch)
-    longest = max((scan.table for scan in scans_of(root)), key=ROWS.__getitem__)
+    return compiled_plan(root, dict(query.sketch), chooser, trees)
+
+
+def compiled_plan(
+    root: Plan,
+    asked: Mapping[TableName, str],
+    chooser: Chooser | None = None,
+    trees: dict[str, int] | None = None,
+) -> Compiled:
+    """The circuit with the sketches that are asked for, else on a key of the longest table."""
+    longest = max((scan.table for scan in scans_of(root)), key=lambda name: ROWS.get(name, 0))
     sketched = {}
     for scan in scans_of(root):
         keys = sorted(a.name for a in scan.attributes if a.type == LONG)
@@ -117,7 +126,7 @@ class _Guess:
 
     def _sized(self, wire: int) -> tuple[float, float]:
         if wire < 0:
-            return ROWS[self._tables[-1 - wire]], 1.0
+            return ROWS.get(self._tables[-1 - wire], 1000), 1.0
         operator = self._operators[wire]
         below = [self._sized(one) for one in self._wires[wire]]
         base, share = max(below)
