@@ -159,6 +159,18 @@ class Operator(ABC):
         """What it makes of all its input less what `was` makes, the same with other constants."""
         raise NotImplementedError
 
+    # State that could be done without.
+
+    held_sides: Sequence[tuple[str, tuple[AttributeId, ...]]] = ()
+    """For each input, where it holds their rows by keys: the name of that state, and the keys."""
+
+    group_keys: tuple[AttributeId, ...] = ()
+    """Columns by which its output has one row per group of rows of its input; () where it is
+    no such grouping."""
+
+    can_rebuild: bool = False
+    """Whether its state may be made of all rows of its input for one step, and be forgotten."""
+
     # Rows that are not kept.
 
     @property

@@ -51,6 +51,8 @@ KeyRanges = tuple[AttributeId, RangePartition]
 class Aggregate(Operator):
     """GROUP BY `keys` with `columns`; `is_keyed` says that a group has one fragment per access."""
 
+    can_rebuild = True
+
     def __init__(
         self,
         name: str,
@@ -71,6 +73,7 @@ class Aggregate(Operator):
         `first_types` the types of the arguments of every `First`.
         """
         self.keys = tuple(keys)
+        self.group_keys = tuple(key for key, _ in self.keys)
         self.columns = tuple(columns)
         self.form = (self.keys, self.columns)
         self.is_keyed = is_keyed

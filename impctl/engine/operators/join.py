@@ -55,6 +55,7 @@ class Join(Operator):
         self.sides = self.form = (left, right)
         self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
+        self.held_sides = ((f"{name}.left", left.keys), (f"{name}.right", right.keys))
         self._reads = tuple(index for index in self._indexes if isinstance(index, DistantRows))
         self._is_filling = False
         self._joined_rows = 0

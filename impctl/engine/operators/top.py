@@ -67,6 +67,8 @@ class First:
 class Top(Operator):
     """The first rows per group of `partition` columns by `order`, as many as `limit` says."""
 
+    can_rebuild = True
+
     def __init__(
         self,
         name: str,

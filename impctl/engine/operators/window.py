@@ -54,6 +54,8 @@ class Placed:
 class Window(Operator):
     """Rows of `columns`, one per copy, with the value of each call in their partition."""
 
+    can_rebuild = True
+
     def __init__(
         self,
         name: str,

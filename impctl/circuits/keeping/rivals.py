@@ -1,0 +1,160 @@
+"""Simpler ways to choose what is kept, to measure the choice against, under the same model.
+
+Each keeps pieces one by one while they fit and leaves the others in the mode of fewest bytes; none
+looks at how pieces depend on each other but `greedy`, which evaluates every single change. Law:
+what comes out fits the budget where the modes of fewest bytes do. All are deterministic.
+Out of scope: the choice that is used (`choice`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from impctl.circuits.keeping.evaluated import evaluate, per_day
+from impctl.circuits.keeping.graph import Graph, Mode, Piece
+
+Rival = Callable[[Graph, int], dict[str, Mode]]
+
+_CELLS = 1000
+
+
+def by_size(graph: Graph, budget: int) -> dict[str, Mode]:
+    """The smallest pieces first, whoever asks for them."""
+    return _kept(graph, budget, {piece.name: -_bytes(piece) for piece in _choosable(graph)})
+
+
+def least_recently_used(graph: Graph, budget: int) -> dict[str, Mode]:
+    """Those first that were used last: in the long run, whose most frequent use is most frequent.
+
+    Of a piece, any run in which it costs something kept is a use.
+    """
+    recent = {}
+    for piece in _choosable(graph):
+        uses = _uses(graph, piece)
+        rates = [k.rate for k, is_used in zip(graph.kinds, uses, strict=True) if is_used]
+        recent[piece.name] = max(rates, default=0.0)
+    return _kept(graph, budget, recent)
+
+
+def recycler(graph: Graph, budget: int) -> dict[str, Mode]:
+    """Those first that save most per byte, each as often as it will be used.
+
+    What a piece saves is what it costs to do without it while all others are kept.
+    """
+    return _recycled(graph, budget, [kind.rate for kind in graph.kinds])
+
+
+def recycler_blind(graph: Graph, budget: int) -> dict[str, Mode]:
+    """The same where nobody knows which changes come: all kinds alike."""
+    return _recycled(graph, budget, [1.0] * len(graph.kinds))
+
+
+def greedy(graph: Graph, budget: int) -> dict[str, Mode]:
+    """From fewest bytes, the single change of a mode that truly saves most per byte; and again."""
+    modes = _least(graph)
+    cost, size = per_day(graph, modes), graph.bytes_of(modes)
+    while True:
+        best, best_gain = None, 0.0
+        for piece in graph.pieces:
+            for mode in piece.modes:
+                more = piece.sizes[mode] - piece.sizes[modes[piece.name]]
+                if mode is modes[piece.name] or size + more > budget:
+                    continue
+                found = per_day(graph, {**modes, piece.name: mode})
+                gain = (cost - found) / max(more, 1)
+                if cost - found > 1e-12 * cost and gain > best_gain:
+                    best, best_gain = ({**modes, piece.name: mode}, found, size + more), gain
+        if best is None:
+            return modes
+        modes, cost, size = best
+
+
+def knapsack(graph: Graph, budget: int) -> dict[str, Mode]:
+    """The set of pieces with the greatest sum of single gains, over the choice of fewest bytes."""
+    least = _least(graph)
+    modes = dict(least)
+    left = budget - graph.bytes_of(least)
+    pieces = _choosable(graph)
+    if left <= 0 or not pieces:
+        return modes
+    before = per_day(graph, least)
+    best = np.zeros(_CELLS + 1)
+    taken = []
+    for piece in pieces:
+        gain = before - per_day(graph, {**least, piece.name: Mode.KEPT})
+        more = _bytes(piece) - piece.sizes[least[piece.name]]
+        cells = -(-more * _CELLS // left)
+        is_taken = np.zeros(_CELLS + 1, dtype=np.bool_)
+        if 0 <= cells <= _CELLS and gain > 0:
+            with_it = best[: _CELLS + 1 - cells] + gain
+            is_taken[cells:] = with_it > best[cells:]
+            best[cells:] = np.maximum(best[cells:], with_it)
+        taken.append((piece, cells, is_taken))
+    at = _CELLS
+    for piece, cells, is_taken in reversed(taken):
+        if is_taken[at]:
+            modes[piece.name] = Mode.KEPT
+            at -= cells
+    return modes
+
+
+RIVALS: Mapping[str, Rival] = {
+    "by_size": by_size,
+    "lru": least_recently_used,
+    "recycler": recycler,
+    "recycler_blind": recycler_blind,
+    "greedy": greedy,
+    "knapsack": knapsack,
+}
+
+
+def _recycled(graph: Graph, budget: int, rates: list[float]) -> dict[str, Mode]:
+    kept, least = _all_kept(graph), _least(graph)
+    cheap = evaluate(graph, kept).per_kind
+    worth = {}
+    for piece in _choosable(graph):
+        dear = evaluate(graph, {**kept, piece.name: least[piece.name]}).per_kind
+        each = zip(rates, dear, cheap, strict=True)
+        saved = sum(rate * (one - other) for rate, one, other in each)
+        worth[piece.name] = saved / max(1, _bytes(piece))
+    return _kept(graph, budget, worth)
+
+
+def _kept(graph: Graph, budget: int, worth: Mapping[str, float]) -> dict[str, Mode]:
+    """The worthiest pieces kept as long as they fit, the others with fewest bytes."""
+    modes = _least(graph)
+    size = graph.bytes_of(modes)
+    for piece in sorted(_choosable(graph), key=lambda one: (-worth[one.name], one.name)):
+        more = _bytes(piece) - piece.sizes[modes[piece.name]]
+        if size + more <= budget:
+            modes[piece.name] = Mode.KEPT
+            size += more
+    return modes
+
+
+def _choosable(graph: Graph) -> list[Piece]:
+    return [piece for piece in graph.pieces if Mode.KEPT in piece.sizes and len(piece.sizes) > 1]
+
+
+def _bytes(piece: Piece) -> int:
+    return piece.sizes[Mode.KEPT]
+
+
+def _least(graph: Graph) -> dict[str, Mode]:
+    return {piece.name: min(piece.sizes, key=piece.sizes.__getitem__) for piece in graph.pieces}
+
+
+def _all_kept(graph: Graph) -> dict[str, Mode]:
+    least = _least(graph)
+    return {p.name: Mode.KEPT if Mode.KEPT in p.sizes else least[p.name] for p in graph.pieces}
+
+
+def _uses(graph: Graph, piece: Piece) -> list[bool]:
+    """Per kind of change, whether its runs take the piece up."""
+    at = next(at for at, node in enumerate(graph.nodes) if piece in node.pieces)
+    return [
+        any(graph.active[wire][kind] for wire in graph.nodes[at].inputs)
+        for kind in range(len(graph.kinds))
+    ]

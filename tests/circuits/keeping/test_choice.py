@@ -1,0 +1,274 @@
+"""The call from outside: one budget for several queries, reads that they share, reasons."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from impctl.circuits.keeping.choice import StateChoice, choose
+from impctl.circuits.keeping.evaluated import per_day, per_day_together
+from impctl.circuits.keeping.frontier import Frontier, of_choices
+from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.circuits.keeping.many_queries import divided
+from impctl.circuits.keeping.rivals import RIVALS
+from impctl.circuits.keeping.state_choice import THIN, choices_of
+from tests.circuits.keeping import tpch
+from tests.circuits.keeping.drawn import dag, tree
+from tests.circuits.keeping.test_state_choice import small_circuits
+
+KINDS = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))
+
+
+def frontier(random: Random, points: int, largest: int) -> Frontier:
+    drawn = [(random.randint(0, largest), 10 ** random.uniform(0, 4)) for _ in range(points)]
+    return of_choices([({}, *point) for point in drawn])
+
+
+def by_rounding_up(frontiers: list[Frontier], budget: int, cells: int = 1000) -> float:
+    """The least cost where every size is rounded up to cells by itself."""
+    best = [0.0] * (cells + 1)
+    for one in frontiers:
+        costs = one.cost.tolist()
+        sizes = [-(-int(size) * cells // budget) for size in one.bytes]
+        best = [
+            min(
+                (best[at - s] + c for s, c in zip(sizes, costs, strict=True) if s <= at),
+                default=np.inf,
+            )
+            for at in range(cells + 1)
+        ]
+    return best[-1]
+
+
+def total(frontiers: list[Frontier], points: list[int]) -> tuple[int, float]:
+    chosen = list(zip(frontiers, points, strict=True))
+    return sum(int(f.bytes[at]) for f, at in chosen), sum(float(f.cost[at]) for f, at in chosen)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
+    random = Random(seed)
+    largest = random.choice([9, 5000, 10**12])
+    frontiers = [frontier(random, random.randint(1, 6), largest) for _ in range(4)]
+    most = sum(int(one.bytes[-1]) for one in frontiers)
+    every = [total(frontiers, list(at)) for at in product(*(range(len(one)) for one in frontiers))]
+    least = min(size for size, _ in every)
+    # One byte less than a choice has.
+    close = {size - 1 for size, _ in random.sample(every, min(20, len(every))) if size}
+    for budget in {0, 1, least, most // 7, most // 3, most // 2, most, most + 1} | close:
+        size, cost = total(frontiers, divided(frontiers, budget))
+        assert size <= max(budget, least)
+        fitting = [cost for size, cost in every if size <= budget]
+        if fitting:
+            assert cost >= min(fitting) * (1 - 1e-12)
+            assert budget == 0 or cost <= by_rounding_up(frontiers, budget) * (1 + 1e-12)
+        if budget >= most:
+            assert cost == pytest.approx(min(fitting))
+
+
+def test_one_query_needs_no_grid() -> None:
+    random = Random(1)
+    one = frontier(random, 200, 10**6)
+    for budget in range(0, 10**6, 9973):
+        (at,) = divided([one], budget)
+        assert at == one.best_within(budget)
+    assert not divided([], 10)
+
+
+def test_what_cells_are_too_wide_for_is_found_all_the_same() -> None:
+    """A cell holds the cheapest of those that fall into it, with which the second does not fit."""
+    one = of_choices([({}, 1, 100.0), ({}, 4, 80.0), ({}, 9, 50.0)])
+    other = of_choices([({}, 9995, 1.0)])
+    for frontiers in ([one, other], [other, one]):
+        size, cost = total(frontiers, divided(frontiers, 10_000))
+        assert (size, cost) == (9999, 81.0)
+
+
+def choices(graphs: list[Graph], budget: int | None) -> StateChoice:
+    return choose({f"q{at}": graph for at, graph in enumerate(graphs)}, budget, thin=0.0)
+
+
+def largest(graph: Graph) -> int:
+    return sum(max(piece.sizes.values()) for piece in graph.pieces)
+
+
+@pytest.mark.parametrize("draw", [tree, dag])
+def test_what_is_told_is_true(draw: object) -> None:
+    for seed in range(40):
+        graph = draw(Random(seed))  # type: ignore[operator]
+        for budget in (0, largest(graph) // 3, None):
+            found = choices([graph], budget)
+            query = found.queries["q0"]
+            assert found.bytes == query.bytes == graph.bytes_of(query.modes)
+            assert found.bytes == sum(piece.bytes for piece in query.pieces.values())
+            assert query.ms_per_day == pytest.approx(per_day(graph, query.modes))
+            assert found.ms_per_day == pytest.approx(query.ms_per_day)
+            assert found.exceeds == (budget is not None and found.bytes > budget)
+            assert all(piece.reason for piece in query.pieces.values())
+
+
+def test_one_query_has_its_best_choice() -> None:
+    for seed in range(40):
+        graph = tree(Random(seed))
+        best = choices_of(graph, thin=0.0).frontier
+        for budget in (0, largest(graph) // 5, largest(graph) // 2, largest(graph)):
+            at = best.best_within(budget)
+            found = choices([graph], budget)
+            assert (found.bytes, found.exceeds) == (best.bytes[at], best.bytes[at] > budget)
+            assert found.ms_per_day == pytest.approx(best.cost[at], rel=1e-9, abs=1e-9)
+
+
+def reading(name: str, size: int, read: float, rate: float = 2.0, table: str = "t") -> Graph:
+    """A query with a side that `r` asks for, kept or read from another table."""
+    right = Piece(
+        name=f"{name}.right",
+        sizes={Mode.KEPT: size, Mode.READ: 0},
+        upkeep=(0.0, 0.0),
+        probe=(1.0, 0.0),
+        read=(read, 0.0),
+        source=(table,),
+    )
+    left = Piece(name=f"{name}.left", sizes={Mode.KEPT: 0})
+    scans = (Node(work=Work.SCAN, table="r"), Node(work=Work.SCAN, table=table))
+    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(left, right))
+    kinds = (KindOfChange(frozenset({"r"}), rate), KINDS[1])
+    return Graph((*scans, join), kinds)
+
+
+def test_reads_that_are_shared_are_counted_once() -> None:
+    """By itself a read of `t` is dearer than that of `u`; but three queries have it together."""
+    graphs = [reading(name, 10, 30.0) for name in ("a", "b", "c")]
+    graphs.append(reading("d", 10, 25.0, table="u"))
+    found = choices(graphs, 10)
+    kept = {
+        name
+        for query in found.queries.values()
+        for name, mode in query.modes.items()
+        if mode is Mode.KEPT and name.endswith("right")
+    }
+    assert kept == {"d.right"}
+    assert found.ms_per_day == 2 * (30 + 1)
+    assert sum(query.ms_per_day for query in found.queries.values()) == 2 * (3 * 30 + 1)
+
+
+def test_the_correction_is_kept_only_where_it_helps() -> None:
+    """Against the choice that knows nothing of shared reads; random prices of two tables."""
+    random = Random(5)
+    better = 0
+    for _ in range(120):
+        graphs = [
+            reading(f"q{at}", random.randint(1, 20), random.uniform(1, 60), table=table)
+            for at, table in enumerate(random.choices("tu", k=6))
+        ]
+        frontiers = [choices_of(graph, thin=0.0).frontier for graph in graphs]
+        budget = random.randint(0, 60)
+        points = divided(frontiers, budget)
+        first = [one.modes(at) for one, at in zip(frontiers, points, strict=True)]
+        alone = per_day_together(graphs, first)
+        found = choices(graphs, budget)
+        assert found.bytes <= budget
+        assert found.ms_per_day <= alone * (1 + 1e-12)
+        better += found.ms_per_day < alone
+    assert better
+
+
+def test_reasons_name_the_change_and_what_it_costs() -> None:
+    found = choices([reading("a", 10, 41.0)], None).queries["q0"].pieces["a.right"]
+    assert found.reason == "r changes 2 times a day, 40 ms more each if read"
+    assert (found.mode, found.bytes, found.kept_bytes) == (Mode.KEPT, 10, 10)
+    found = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
+    assert found.reason == "r changes once in 2 days, 40 ms more each as it is read"
+    assert (found.mode, found.bytes, found.kept_bytes) == (Mode.READ, 0, 10)
+    found = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
+    assert (found.mode, found.reason) == (Mode.READ, "no change asks for it")
+    left = choices([reading("a", 10, 0.0)], None).queries["q0"].pieces["a.left"]
+    assert left.reason == "nothing can replace it"
+
+
+def test_bad_arguments() -> None:
+    graph = reading("a", 10, 1.0)
+    with pytest.raises(ValueError, match="below zero"):
+        choices([graph], -1)
+    with pytest.raises(ValueError, match="different ways"):
+        choices([graph, reading("b", 10, 1.0, 7.0)], 1)
+    assert choices([], 5) == StateChoice({}, 0, 0, exceeds=False)
+
+
+def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
+    piece = Piece(name="only", sizes={Mode.KEPT: 50, Mode.BOUNDED: 30})
+    scan = Node(work=Work.SCAN, table="r")
+    graph = Graph((scan, Node(work=Work.KEYED, inputs=(0,), pieces=(piece,))), KINDS)
+    found = choices([graph, graph], 59)
+    assert (found.bytes, found.exceeds) == (60, True)
+    found = choices([graph, graph], 60)
+    assert (found.bytes, found.exceeds) == (60, False)
+
+
+MANY = [pytest.mark.slow, pytest.mark.long]
+
+
+@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(500), marks=MANY)])
+def test_no_rival_is_cheaper_for_one_query(name: str, seeds: range) -> None:
+    """At any of 21 budgets, but for the least bytes, which may be more than a budget."""
+    dearer = 0
+    are_many = len(seeds) > 15
+    graphs = [tpch.graph(name) for name in tpch.NAMES] if are_many else list(small_circuits())
+    graphs += [draw(Random(seed)) for draw in (tree, dag) for seed in seeds]
+    for graph in graphs:
+        found = choices_of(graph, thin=0.0).frontier
+        for share in range(0, 21, 1 if are_many else 4):
+            budget = largest(graph) * share // 20
+            modes = RIVALS[name](graph, budget)
+            if graph.bytes_of(modes) > budget:
+                assert found.bytes[0] > budget
+                continue
+            cost = per_day(graph, modes)
+            mine = float(found.cost[found.best_within(budget)])
+            assert mine <= cost * (1 + 1e-9) + 1e-9
+            dearer += cost > mine * (1 + 1e-6)
+    assert dearer > 0
+
+
+@pytest.mark.parametrize("queries", [("q3", "q12", "q4"), pytest.param(tpch.NAMES, marks=MANY)])
+def test_no_rival_is_cheaper_for_all_queries_together(queries: tuple[str, ...]) -> None:
+    """For the rivals the circuits are one graph, whose pieces have the queries' names."""
+    rivals = {name: rival for name, rival in RIVALS.items() if len(queries) > 3 or name != "greedy"}
+    graphs = {name: tpch.graph(name) for name in queries}
+    whole = together(graphs)
+    for share in range(21):
+        budget = largest(whole) * share // 20
+        found = choose(graphs, budget)
+        mine = per_day_together(list(graphs.values()), [q.modes for q in found.queries.values()])
+        assert found.bytes <= budget
+        assert mine == pytest.approx(found.ms_per_day)
+        for name, rival in rivals.items():
+            modes = rival(whole, budget)
+            own = [
+                {piece.name: modes[f"{query}.{piece.name}"] for piece in graph.pieces}
+                for query, graph in graphs.items()
+            ]
+            theirs = per_day_together(list(graphs.values()), own)
+            assert mine <= theirs * (1 + THIN), (name, share)
+
+
+def together(graphs: dict[str, Graph]) -> Graph:
+    """One graph of all, a union at its root."""
+    nodes: list[Node] = []
+    roots = []
+    for query, graph in graphs.items():
+        start = len(nodes)
+        nodes += [moved(node, query, start) for node in graph.nodes]
+        roots.append(len(nodes) - 1)
+    nodes.append(Node(work=Work.ROWS, inputs=tuple(roots)))
+    kinds = next(iter(graphs.values())).kinds
+    return Graph(tuple(nodes), kinds)
+
+
+def moved(node: Node, query: str, start: int) -> Node:
+    pieces = tuple(replace(piece, name=f"{query}.{piece.name}") for piece in node.pieces)
+    return replace(node, inputs=tuple(wire + start for wire in node.inputs), pieces=pieces)

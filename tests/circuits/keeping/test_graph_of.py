@@ -1,0 +1,180 @@
+"""Graphs of compiled circuits: names, what may be read, which changes arrive, priors."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.circuits.keeping.evaluated import evaluate
+from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.circuits.keeping.graph_of import Bounded, Numbers, graph_of
+from impctl.circuits.keeping.priors import PRIORS, Priors
+from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts
+from tests.circuits.keeping import tpch
+from tests.circuits.trees.drawn import core
+
+
+class Recorded(AsRecorded):
+    """Chooses as recorded, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        object.__setattr__(self, "asked", [])
+
+    def choose(self, facts: SideFacts) -> SideChoice:
+        self.asked.append(facts)  # type: ignore[attr-defined]
+        return super().choose(facts)
+
+
+def pieces_of(graph: Graph) -> dict[str, Piece]:
+    return {piece.name: piece for piece in graph.pieces}
+
+
+@pytest.mark.parametrize("name", tpch.NAMES)
+@pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
+def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
+    """Join trees among them, whose state several operators have."""
+    found = tpch.compiled(name, trees=trees)
+    graph = graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=())
+    stored = [keeper.name for keeper in found.circuit.arrangements()]
+    size = sum(map(tpch.numbers(found).bytes, stored))
+    assert graph.bytes_of(dict.fromkeys(pieces_of(graph), Mode.KEPT)) == size
+    sides = {name for name in stored if name.endswith((".left", ".right"))}
+    grouped = {name.partition(".")[0] for name in stored if name not in sides}
+    pieces = {name if name in sides else name.partition(".")[0] for name in pieces_of(graph)}
+    assert pieces == sides | grouped
+    assert all(piece.modes == (Mode.KEPT,) for piece in graph.pieces)
+
+
+@pytest.mark.parametrize("name", tpch.NAMES)
+def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
+    chooser = Recorded()
+    found = tpch.compiled(name, chooser)
+    asked: list[SideFacts] = chooser.asked  # type: ignore[attr-defined]
+    graph = graph_of(found, tpch.KINDS, tpch.numbers(found))
+    pieces = pieces_of(graph)
+    readable = {name for name, p in pieces.items() if Mode.READ in p.sizes and not p.reads_below}
+    sides = {facts.name for facts in asked}
+    assert readable & sides == {facts.name for facts in asked if facts.is_readable}
+    for facts in asked:
+        if facts.is_readable:
+            assert set(pieces[facts.name].source) == set(facts.tables)
+
+
+@pytest.mark.parametrize("name", tpch.NAMES)
+def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
+    """Node s is source s, and the operators follow in order."""
+    found = tpch.compiled(name)
+    graph = tpch.graph(name)
+    for at, source in enumerate(found.sources):
+        assert graph.nodes[at].table == source.table
+    for kind in range(len(tpch.KINDS)):
+        assert graph.active[-1][kind] == bool(tpch.KINDS[kind].tables & set(found.tables))
+    for at, wires in enumerate(found.circuit.wires):
+        inputs = graph.nodes[len(found.sources) + at].inputs
+        assert inputs == tuple(
+            -1 - wire if wire < 0 else len(found.sources) + wire for wire in wires
+        )
+
+
+def test_a_side_over_a_grouping_is_told_by_it() -> None:
+    """q4: orders with some line; the lines' keys, each once, are groups of that key."""
+    pieces = pieces_of(tpch.graph("q4"))
+    told = {name for name, piece in pieces.items() if piece.reads_below}
+    assert told == {"join0.right"}
+    assert pieces["join0.right"].sizes[Mode.READ] == 0
+    # q18 asks the groups by their key too, and they pass a condition on the way.
+    assert {name for name, p in pieces_of(tpch.graph("q18")).items() if p.reads_below}
+
+
+@pytest.mark.parametrize(("column", "is_told"), [("x.a", True), ("x.n", False)])
+def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool) -> None:
+    sql = (
+        "SELECT r.a, COUNT(*) FROM r JOIN (SELECT a, COUNT(*) AS n FROM s GROUP BY a) x "
+        f"ON r.b = {column} GROUP BY r.a HAVING COUNT(*) > 3"
+    )
+    found = tpch.compiled_plan(core(sql), {"r": "a"})
+    pieces = pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found)))
+    told = {name for name, piece in pieces.items() if piece.reads_below}
+    assert told == ({"join0.right"} if is_told else set())
+    assert (Mode.READ in pieces["join0.right"].sizes) == is_told
+
+
+def test_what_was_never_asked_for_is_not_kept() -> None:
+    """Of a side nothing is asked where the other side's tables do not change."""
+    kinds = (KindOfChange(frozenset({"customer"}), 5.0),)
+    found = tpch.compiled("q3")
+    graph = graph_of(found, kinds, tpch.numbers(found))
+    modes = {piece.name: Mode.KEPT for piece in graph.pieces}
+    before = evaluate(graph, modes).per_kind
+    # `join0` joins customers with orders: orders ask nothing, customers do.
+    left = evaluate(graph, {**modes, "join0.left": Mode.REBUILT}).per_kind
+    right = evaluate(graph, {**modes, "join0.right": Mode.REBUILT}).per_kind
+    assert left[0] < before[0] < right[0]
+
+
+def test_other_modes_are_choices_where_they_are_allowed() -> None:
+    found = tpch.compiled("q3")
+    numbers = tpch.numbers(found)
+    bounded = Numbers(
+        rows=numbers.rows,
+        changed=numbers.changed,
+        bytes=numbers.bytes,
+        bounded={"top0": Bounded(7, 0.5, 30.0)},
+    )
+    pieces = pieces_of(graph_of(found, tpch.KINDS, bounded))
+    assert pieces["top0"].sizes[Mode.BOUNDED] == 7
+    assert pieces["top0"].refill == (15.0,) * len(tpch.KINDS)
+    assert Mode.BOUNDED not in pieces["aggregate0"].sizes
+    allowed = graph_of(found, tpch.KINDS, bounded, allowed=[Mode.READ])
+    every = {mode for piece in allowed.pieces for mode in piece.modes}
+    assert every == {Mode.KEPT, Mode.READ}
+
+
+def test_new_rows_on_both_sides_make_reads_rare() -> None:
+    """With orders and their lines in one run, as of before the step."""
+    found = tpch.compiled("q3")
+    numbers = tpch.numbers(found)
+
+    def hits(fresh: float) -> tuple[float, float]:
+        known = Numbers(
+            rows=numbers.rows,
+            changed=numbers.changed,
+            bytes=numbers.bytes,
+            fresh=lambda side, kind: fresh if len(kind.tables) > 1 else 0.0,
+            known=lambda side, kind: 0.01,
+        )
+        piece = pieces_of(graph_of(found, tpch.KINDS, known))["join1.left"]
+        return piece.hit[0], piece.hit[1]
+
+    all_old, all_new = hits(0.0), hits(1.0)
+    assert 0 < all_old[0] < 1
+    assert all_new[0] == 0
+    # Customers alone are on the left of this join, whose right side they do not move.
+    assert all_old[1] == all_new[1] == 0
+
+
+def test_priors_are_prices() -> None:
+    priors = Priors(opened_ms=1.0, touched_block_ns=1e6, block_rows=10)
+    assert priors.opened(1000, 5) == 6
+    assert priors.opened(30, 5) == 4
+    assert PRIORS.opened(0, 100) == PRIORS.opened_ms
+    dear = Priors(build_row_ns=PRIORS.build_row_ns * 10)
+    found = tpch.compiled("q3")
+    one, other = (
+        pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found), priors=priors))["join1.right"]
+        for priors in (PRIORS, dear)
+    )
+    assert other.build[0] == pytest.approx(10 * one.build[0])
+    assert other.read == one.read
+
+
+def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
+    scan = Node(work=Work.SCAN, table="r", keys=(9.0,), whole=(4.0,))
+    piece = Piece(name="left", sizes={Mode.READ: 0}, reads_below=True)
+    other = Piece(name="right", sizes={Mode.KEPT: 0})
+    nodes = (scan, Node(work=Work.SCAN, table="s"))
+    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(piece, other))
+    graph = Graph((*nodes, join), (KindOfChange(frozenset({"s"}), 1.0),))
+    modes = {"left": Mode.READ, "right": Mode.KEPT}
+    assert evaluate(graph, modes).per_kind == (4.0,)
+    assert list(Demand) == sorted(Demand)

@@ -1,0 +1,150 @@
+"""Graphs of the circuits of TPC-H's queries, with sizes that follow from a few plain rules.
+
+No data is at hand: a selection leaves a third, a join has the rows of its longer side times what
+either side's conditions leave, a grouping a quarter of its rows. That is about what scale 1 is
+like; what is tested holds for any numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from impctl.aliases import TableName
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.keeping.graph import Graph, KindOfChange
+from impctl.circuits.keeping.graph_of import Numbers, graph_of
+from impctl.circuits.strategy import Chooser, row_bytes
+from impctl.data.schema import DATE, LONG
+from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.join import Join
+from impctl.engine.operators.select import Select
+from impctl.plan.nodes import Plan, scans_of
+from impctl.sketch.partition import RangePartition
+from impctl.workload.load import load_workload
+from tests.circuits.trees.catalogs import TPCH
+from tests.circuits.trees.drawn import core
+
+ROWS = {
+    "region": 5,
+    "nation": 25,
+    "customer": 150_000,
+    "orders": 1_500_000,
+    "lineitem": 6_001_215,
+    "part": 200_000,
+    "partsupp": 800_000,
+    "supplier": 10_000,
+}
+KINDS = (
+    KindOfChange(frozenset({"orders", "lineitem"}), 24.0),
+    KindOfChange(frozenset({"customer"}), 1.0),
+    KindOfChange(frozenset({"part"}), 1 / 7),
+    KindOfChange(frozenset({"partsupp"}), 1 / 7),
+    KindOfChange(frozenset({"supplier"}), 1 / 30),
+)
+_CHANGED = {"lineitem": 1000.0, "orders": 250.0, "customer": 100.0}
+_BYTES = 40
+_WORKLOAD = Path(__file__).parents[3] / "workloads" / "tpch.yaml"
+NAMES = tuple(load_workload(_WORKLOAD, {}).queries)
+
+
+def compiled(
+    name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
+) -> Compiled:
+    query = load_workload(_WORKLOAD, {}).queries[name]
+    root = core(query.sql, TPCH)
+    return compiled_plan(root, dict(query.sketch), chooser, trees)
+
+
+def compiled_plan(
+    root: Plan,
+    asked: Mapping[TableName, str],
+    chooser: Chooser | None = None,
+    trees: dict[str, int] | None = None,
+) -> Compiled:
+    """The circuit with the sketches that are asked for, else on a key of the longest table."""
+    longest = max((scan.table for scan in scans_of(root)), key=lambda name: ROWS.get(name, 0))
+    sketched = {}
+    for scan in scans_of(root):
+        keys = sorted(a.name for a in scan.attributes if a.type == LONG)
+        attribute = asked.get(scan.table)
+        if not asked and scan.table == longest:
+            attribute = keys[0]
+        if attribute is not None:
+            kind = DATE if str(attribute).endswith("date") else LONG
+            sketched[scan.access] = RangePartition(scan.table, str(attribute), kind, (10, 20))
+    return compile_plan(root, sketched, {}, chooser, barriers=(), trees=trees)
+
+
+@cache
+def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
+    found = compiled(name)
+    return graph_of(found, kinds, numbers(found))
+
+
+def numbers(found: Compiled) -> Numbers:
+    """Rows, changes and bytes by the rules above."""
+    guess = _Guess(found)
+    sides = {
+        name: (wire, side)
+        for at, operator in enumerate(found.circuit)
+        if isinstance(operator, Join)
+        for (name, _), wire, side in zip(
+            operator.held_sides, found.circuit.wires[at], operator.sides, strict=True
+        )
+    }
+    keyed = {
+        keeper.name: at
+        for at, operator in enumerate(found.circuit)
+        for keeper in operator.arrangements()
+    }
+
+    def size(name: str) -> int:
+        if name in sides:
+            wire, side = sides[name]
+            return int(guess.rows(wire) * row_bytes(side.columns, side.accesses))
+        return int(guess.rows(keyed[name]) * _BYTES)
+
+    return Numbers(
+        rows=guess.rows,
+        changed=guess.changed,
+        bytes=size,
+        fresh=lambda side, kind: 0.95 if len(kind.tables) > 1 else 0.0,
+    )
+
+
+class _Guess:
+    def __init__(self, found: Compiled) -> None:
+        self._tables: Sequence[TableName] = [source.table for source in found.sources]
+        self._operators = tuple(found.circuit)
+        self._wires = found.circuit.wires
+
+    def rows(self, wire: int) -> float:
+        base, share = self._sized(wire)
+        return base * share
+
+    def _sized(self, wire: int) -> tuple[float, float]:
+        if wire < 0:
+            return ROWS.get(self._tables[-1 - wire], 1000), 1.0
+        operator = self._operators[wire]
+        below = [self._sized(one) for one in self._wires[wire]]
+        base, share = max(below)
+        if isinstance(operator, Select):
+            return base, share / 3
+        if isinstance(operator, Join):
+            return base, below[0][1] * below[1][1]
+        if isinstance(operator, Aggregate):
+            return max(1.0, base / 4), share
+        return base, share
+
+    def changed(self, wire: int, kind: KindOfChange) -> float:
+        if wire < 0:
+            table = self._tables[-1 - wire]
+            return _CHANGED.get(table, 5.0) if table in kind.tables else 0.0
+        operator = self._operators[wire]
+        each = [
+            self.changed(one, kind) * self.rows(wire) / max(1e-9, self.rows(one))
+            for one in self._wires[wire]
+        ]
+        return sum(each) * (2 if isinstance(operator, Aggregate) else 1)
