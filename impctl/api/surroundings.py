@@ -16,6 +16,7 @@ from typing import TypeVar
 from impctl.app.workbench.envvars import (
     BATCH_ROWS,
     BY,
+    DISK,
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -34,6 +35,7 @@ from impctl.app.workbench.settings import (
     Policy,
     Settings,
     SketchUse,
+    disk_from,
     is_shared_store,
     store_folder,
 )
@@ -74,6 +76,7 @@ def settings_from(
         large_change=pick("large_change", LARGE_CHANGE, given.large_change, _at_least(0, int)),
         scrub=pick("scrub", SCRUB, None, _at_least(0, int)),
         memory=pick("memory", MEMORY, given.memory, memory_from),
+        disk=pick("disk", DISK, None, disk_from),
         shared_store=is_shared_store(environ.get(SHARED_STORE)),
         now=environ.get(NOW) or None,
     )

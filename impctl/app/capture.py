@@ -17,6 +17,7 @@ from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.stage import foreseen_capture
 from impctl.app.capturing.state_advice import state_warnings
+from impctl.app.maintaining.keeping.keep_to import keep_to_budget
 from impctl.app.preparing.facts import assumption_text
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -67,6 +68,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
             warnings += _advice(desk, store, forecasts, prepared, sketches)
         if stored:
             warnings += remember_histories(desk, store, {})
+            warnings += keep_to_budget(desk, store, has_captured=True)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 

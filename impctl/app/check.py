@@ -76,7 +76,7 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
         )
         return result, error
     partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk.tables, prepared, chosen.verdict, partitions, reads=False)
+    way = capture_way(desk, prepared, chosen.verdict, partitions, reads=False)
     result = CheckResult(
         spec.name,
         True,

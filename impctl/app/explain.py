@@ -56,7 +56,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
             answer=answer_entry(spec, None, None),
         )
     partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
+    way = capture_way(desk, prepared, chosen.verdict, partitions)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     kept = kept_state(desk, spec, way)
     if kept is not None:

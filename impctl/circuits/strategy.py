@@ -108,6 +108,8 @@ class BySize:
     rows_of: Callable[[TableName], int | None]
     has_filter: bool = True
     largest: int = LARGEST_INDEX
+    from_files: int | None = None
+    """Bytes beyond which a side is read from files; None is for no such reason."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """The choice, with the sizes it goes by.
@@ -125,6 +127,8 @@ class BySize:
             return Strategy.INDEX, "its rows are computed, so only the engine has them"
         if self.asked is not None:
             return self._asked(facts, self.asked)
+        if self.from_files is not None and size is not None and size > self.from_files:
+            return Strategy.FILES, "it may take a good part of the budget"
         if Strategy.SPARK not in facts.readers:
             return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
         if size is None:

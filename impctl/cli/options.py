@@ -15,6 +15,7 @@ import typer
 
 from impctl.app.workbench.envvars import (
     BY,
+    DISK,
     IMBALANCE,
     LARGE_CHANGE,
     LOCK_TIMEOUT,
@@ -34,6 +35,7 @@ from impctl.app.workbench.settings import (
     Policy,
     Settings,
     SketchUse,
+    disk_from,
     is_shared_store,
     store_folder,
 )
@@ -235,6 +237,18 @@ LargeChange = Annotated[
     ),
 ]
 
+DiskGiven = Annotated[
+    str | None,
+    typer.Option(
+        "--disk",
+        metavar="SIZE",
+        envvar=DISK,
+        show_default=False,
+        help="What the state of all queries may take, such as 500MB or 2GB; what is worth least is "
+        "read from the tables' files instead. Default: the workload's `budget`, else no bound.",
+    ),
+]
+
 MemoryGiven = Annotated[
     str | None,
     typer.Option(
@@ -293,6 +307,7 @@ def settings_of(
     params: Sequence[str] | None = None,
     changes: Path | None = None,
     memory: str | None = None,
+    disk: str | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
@@ -306,6 +321,7 @@ def settings_of(
         large_change=large_change,
         scrub=scrub,
         memory=None if memory is None else _memory(memory),
+        disk=None if disk is None else disk_from(disk),
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
         params=tuple(params or ()),
         now=os.environ.get(NOW) or None,

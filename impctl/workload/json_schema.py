@@ -8,6 +8,7 @@ Out of scope: reading a file (`workload.load`).
 
 from __future__ import annotations
 
+from impctl.workload.budgets import budget_schema
 from impctl.workload.coming import changes_schema
 from impctl.workload.load import REQUIRED
 from impctl.workload.models import (
@@ -77,6 +78,7 @@ def workload_sections() -> dict[str, JsonSchema]:
             "items": _update(),
         },
         "store": text_of("Folder for sketches and state; default: `.impctl` beside this."),
+        "budget": budget_schema(),
         "spark": _spark(),
     }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.errors import Location, UsageError, WorkloadError
+from impctl.workload.budgets import read_budget
 from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import DEFAULT_FILE, read_path, resolve_path, why_no_store
@@ -40,6 +41,7 @@ OPTIONAL = (
         "partitions",
         "updates",
         "store",
+        "budget",
     ),
     "spark",
 )
@@ -192,6 +194,7 @@ def read_workload(
         updates=updates,
         store=store,
         spark=spark,
+        budget=read_budget(fields.get("budget"), reading),
     )
 
 

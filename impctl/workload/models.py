@@ -262,6 +262,13 @@ class SparkSpec:
     conf: Mapping[str, str] = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetSpec:
+    """What the state of all queries may take: bytes on `disk`; None is without bounds."""
+
+    disk: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A whole workload file; mappings keep the order of the file."""
@@ -276,3 +283,4 @@ class Workload:
     updates: tuple[UpdateSpec, ...]
     store: str
     spark: SparkSpec
+    budget: BudgetSpec = BudgetSpec()

@@ -195,7 +195,7 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
 
 
 def capture_way(
-    tables: PinnedTables,
+    desk: Workbench,
     prepared: PreparedQuery,
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
@@ -206,7 +206,7 @@ def capture_way(
 
     Where it `reads` no rows, whatever fan-outs decide is left to the index join.
     """
-    chooser = chooser_for(tables, prepared, reads=reads)
+    chooser = chooser_for(desk, prepared, reads=reads)
     return chosen_way(prepared, verdict, partitions, chooser)
 
 

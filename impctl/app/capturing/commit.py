@@ -20,6 +20,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id, with_answer
+from impctl.circuits.reading.handed_over import filled_rows
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.touch import TouchedQuery
@@ -54,6 +55,7 @@ def commit_capture(
             counters=dict(checkpoint.counters),
             unsure=state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
             depths=depths(state.range_rows),
+            read_rows=filled_rows(state) if isinstance(state, MaintainedQuery) else {},
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))

@@ -77,7 +77,7 @@ def _ways(
 ) -> Iterator[tuple[Way, PreparedQuery]]:
     """The way, then lesser ones, each with the query as it is asked for then."""
     yield way, prepared
-    chooser = chooser_for(desk.tables, prepared, reads=False)
+    chooser = chooser_for(desk, prepared, reads=False)
     planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
     is_open = prepared.spec.join is JoinStrategy.AUTO and not way.has_tree
     if way.answer is not None and is_open:
@@ -117,7 +117,7 @@ def filled_circuit(
         if compiled.chain is None:
             return None
         # Part of the table already went through that circuit.
-        compiled = _compiled(capture_way(desk.tables, prepared, verdict, partitions))
+        compiled = _compiled(capture_way(desk, prepared, verdict, partitions))
     try:
         return Filled(from_partials(desk, compiled, partitions), uses_spark=True)
     except (EvaluationError, NotExactError):

@@ -12,6 +12,8 @@ from impctl.app.capturing.fan_outs import PinnedFanOuts
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.settings import disk_of
+from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
 from impctl.values import dataclass
@@ -27,6 +29,10 @@ _SIDES = {
 }
 
 
+_PARTS_OF_BUDGET = 20
+"""A side that may take so much of all that may be kept is not built before it is known to pay."""
+
+
 @dataclass(frozen=True, slots=True)
 class JoinChooser:
     """Chooses for every join, and for the blocks of joins that could be trees."""
@@ -35,16 +41,17 @@ class JoinChooser:
     trees: TreeChooser
 
 
-def chooser_for(
-    tables: PinnedTables, prepared: PreparedQuery, *, reads: bool = True
-) -> JoinChooser:
+def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
     """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
 
-    Where it `reads` no rows, joins are not looked at, and the index is chosen.
+    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget sides
+    that may take a good part of it are not kept; what is worth it is kept again afterwards.
     """
+    tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
+    largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _SIDES[prepared.spec.join]
-    sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared))
+    sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared), from_files=largest)
     return JoinChooser(sides, _trees(tables, prepared, reads=reads))
 
 

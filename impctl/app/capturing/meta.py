@@ -31,7 +31,8 @@ class StateMeta:
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
     slack may come from. `distant` names the sides of joins whose rows the state does not hold
-    and Spark reads, `from_files` those that the engine reads.
+    and Spark reads, `from_files` those that the engine reads, `read_rows` how
+    many rows each of these had when it was last filled or kept.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
@@ -50,6 +51,7 @@ class StateMeta:
     unsure: int = 0
     distant: Sequence[str] = ()
     from_files: Sequence[str] = ()
+    read_rows: Mapping[str, int] = field(default_factory=dict)
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
     trees: str = ""
@@ -73,6 +75,7 @@ class StateMeta:
             "unsure": self.unsure,
             "distant": list(self.distant),
             **({"from_files": list(self.from_files)} if self.from_files else {}),
+            **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
             **({"trees": self.trees} if self.trees else {}),
@@ -211,6 +214,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "unsure": _count,
     "distant": _each(_text),
     "from_files": _each(_text),
+    "read_rows": _by_name(_count),
     "depths": _each(_depth),
     "ending": _mark_and_value,
     "trees": _text,

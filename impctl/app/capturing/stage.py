@@ -72,7 +72,7 @@ def capture_stage(desk: Workbench, prepared: PreparedQuery) -> CaptureStage:
     """The stage; UnsafeSketchError where no attribute is safe."""
     chosen = choose(desk, prepared, every=False)
     partitions = chosen.partitions(desk, prepared)
-    way = capture_way(desk.tables, prepared, chosen.verdict, partitions)
+    way = capture_way(desk, prepared, chosen.verdict, partitions)
     return CaptureStage(prepared, chosen, partitions, way)
 
 

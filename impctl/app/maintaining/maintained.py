@@ -22,7 +22,7 @@ from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.histories import Texts
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.remembered import remember_histories
-from impctl.app.workbench.settings import scrub_of
+from impctl.app.workbench.settings import disk_of, scrub_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
@@ -137,6 +137,10 @@ def _maintained(
         if carried:
             # A run that failed for all leaves the store as it was.
             warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
+    if stale and disk_of(desk.settings, desk.workload) is not None:
+        from impctl.app.maintaining.keeping.keep_to import keep_to_budget
+
+        warnings += keep_to_budget(desk, store, has_captured=False)
     warnings += _scrubbed(desk, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
 

@@ -121,7 +121,7 @@ class MeasuredQuery:
 
     def capture(self) -> None:
         """Sketch and state in one pass, without storing them."""
-        chooser = chooser_for(self.scratch.tables, self.prepared)
+        chooser = chooser_for(self.scratch, self.prepared)
         way = chosen_way(self.prepared, self.verdict, self.partitions, chooser)
         filled_circuit(self.scratch, self.prepared, way, self.verdict, self.partitions)
 

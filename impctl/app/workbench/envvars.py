@@ -22,6 +22,7 @@ DATA = "IMPCTL_DATA"
 FIXTURES = "IMPCTL_FIXTURES"
 LARGE_CHANGE = "IMPCTL_LARGE_CHANGE"
 SCRUB = "IMPCTL_SCRUB"
+DISK = "IMPCTL_DISK"
 SHARED_STORE = "IMPCTL_SHARED_STORE"
 TPCDS = "IMPCTL_TPCDS"
 FUZZ = "IMPCTL_FUZZ"
@@ -62,6 +63,7 @@ ENVVARS = (
     EnvVar(IMBALANCE, "How uneven ranges may become before that is told", "--imbalance", "0.1.0"),
     EnvVar(LARGE_CHANGE, "Megabytes of a change that Spark groups", "--large-change", "0.1.0"),
     EnvVar(SCRUB, "Megabytes of unused state that a run looks at", "--scrub", "0.1.0"),
+    EnvVar(DISK, "What the state of all queries may take on disk", "--disk", "0.1.0"),
     EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),
     EnvVar(NOW, "What the clock says, for `current_date` and the like", None, "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),

@@ -13,6 +13,7 @@ from mmap import PAGESIZE
 from pathlib import Path
 
 from impctl.errors import EvaluationError
+from impctl.workload.sizes import size_from
 
 MEMORY_EXCEEDED = "memory_exceeded"
 """The code of the error of what would take more than it may."""
@@ -20,8 +21,7 @@ MEMORY_EXCEEDED = "memory_exceeded"
 _SHARE = 0.5
 """Of the machine's memory, or of the cgroup's, by default."""
 
-_UNITS = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*|%)", re.IGNORECASE)
+_SHARE_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _CGROUPS = (
     "/sys/fs/cgroup/memory.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -30,19 +30,17 @@ _CGROUPS = (
 
 def memory_from(text: str) -> int:
     """Bytes of a size such as `500MB`, `2GiB` or `25%` of the machine; ValueError for others."""
-    found = _WRITTEN.fullmatch(text.strip())
-    unit = "" if found is None else found.group(2).lower()
-    if found is None or (unit != "%" and unit not in _UNITS):
-        raise ValueError(text)
-    amount = float(found.group(1))
+    share = _SHARE_WRITTEN.fullmatch(text.strip())
+    if share is None:
+        amount = size_from(text)
+    else:
+        whole = machine_memory()
+        if whole is None or float(share.group(1)) > 100:
+            raise ValueError(text)
+        amount = int(whole * float(share.group(1)) / 100)
     if amount <= 0:
         raise ValueError(text)
-    if unit == "%":
-        whole = machine_memory()
-        if whole is None or amount > 100:
-            raise ValueError(text)
-        return int(whole * amount / 100)
-    return int(amount * _UNITS[unit])
+    return amount
 
 
 def machine_memory() -> int | None:

@@ -20,6 +20,7 @@ from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
 from impctl.workload.paths import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.paths import why_no_store
+from impctl.workload.sizes import SIZE_HINT, size_from
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
@@ -65,6 +66,8 @@ class Settings:
     scrub: int | None = None
     memory: int | None = None
     """Bytes that the engine may take to answer a query; None: half of the machine's."""
+    disk: int | None = None
+    """Bytes that the state of all queries may take; None: as the workload file says."""
     shared_store: bool = False
     params: tuple[str, ...] = ()
     """Values `NAME=VALUE` for parameters that move, of all queries of the run."""
@@ -137,6 +140,19 @@ def large_change_of(settings: Settings) -> int:
 def scrub_of(settings: Settings) -> int:
     """Bytes of state to look at that nothing uses."""
     return (DEFAULT_SCRUB if settings.scrub is None else settings.scrub) * 1_000_000
+
+
+def disk_of(settings: Settings, workload: Workload) -> int | None:
+    """Bytes that the state of all queries may take; None is without bounds."""
+    return workload.budget.disk if settings.disk is None else settings.disk
+
+
+def disk_from(text: str) -> int:
+    """Bytes of a budget such as `500MB`, 0 for the least; UsageError for what is none."""
+    try:
+        return size_from(text)
+    except ValueError:
+        raise UsageError(f"`--disk` cannot be: {text}", hint=SIZE_HINT) from None
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

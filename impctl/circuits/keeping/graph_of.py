@@ -4,7 +4,7 @@ Law: node s is the circuit's source s, and node n + p its operator p, where n is
 sources; pieces have the names that the operators give their state (`join0.left`, `aggregate1`,
 `top0`). Operators that nothing is known to replace, such as trees and kept answers, have one piece
 that is kept. A side can be read where both sides of its join are selections, projections and
-inner joins of tables, as `circuits.readable` has it; over a grouping, where its keys are keys of
+inner joins of tables, as `circuits.reading.readable` has it; over a grouping, where its keys are keys of
 the groups, it can be told by the grouping.
 Out of scope: sizes and changes, which are given; whether the engine can carry a mode out, which
 `allowed` says.
@@ -133,11 +133,9 @@ class _Maker:
         self._seen.update(name for name, _ in operator.held_sides)
         # A side that is read has a filter of its own.
         self._seen.update(keeper.name for keeper in operator.arrangements())
-        can_read = all(keys for _, keys in operator.held_sides)
-        can_read = can_read and all(map(self.is_readable, wires))
         sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
         return tuple(
-            self._side(name, keys, own, other, can_read=can_read)
+            self._side(name, keys, own, other, can_read=bool(keys) and self.is_readable(own))
             for (name, keys), own, other in sides
         )
 

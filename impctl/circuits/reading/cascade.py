@@ -40,7 +40,8 @@ def read_in_turn(
     sizes: Mapping[AccessId, int],
     read: ReadRows,
 ) -> Mapping[AccessId, pa.Table] | None:
-    """Rows of every access of the side for these keys; None where one yields none.
+    """Rows of every access of the side for these keys; without any, for all. None where one yields
+    none.
 
     `sizes` are about how many rows each access has: of those that can be narrowed equally the
     smallest is read first.
@@ -73,7 +74,7 @@ def _behind_keys(
 ) -> Mapping[AccessId, Mapping[ColumnName, Vector]]:
     """Per access the values of the keys that are its own columns."""
     found: dict[AccessId, dict[ColumnName, Vector]] = {}
-    for key, values in zip(wanted.keys, keys, strict=True):
+    for key, values in zip(wanted.keys, keys, strict=bool(keys)):
         column = column_behind(wanted.rows, key)
         if column is not None and column.attribute.type == values.type:
             found.setdefault(column.access, {})[column.attribute.name] = values

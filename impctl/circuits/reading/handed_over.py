@@ -35,6 +35,12 @@ def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) 
                 side.add(rows, side.codes_of(rows))
 
 
+def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
+    """How many rows came of each side that is not kept, while the circuit was filled."""
+    sides = sides_of(session).values()
+    return {one.name: one.filled_rows for one in sides if isinstance(one, DistantRows)}
+
+
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:
     """The sides of a circuit's joins, by their names."""
     return {side.name: side for operator in session.circuit for side in operator.indexes}

@@ -11,6 +11,7 @@ from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
+    DiskGiven,
     DryRun,
     LockTimeout,
     MemoryGiven,
@@ -48,6 +49,7 @@ def capture(
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
     memory: MemoryGiven = None,
+    disk: DiskGiven = None,
     rebalance: Rebalance = False,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
@@ -79,6 +81,7 @@ def capture(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
         memory=memory,
+        disk=disk,
         dry_run=dry_run,
     )
     display = display_of(json, quiet, verbose)

@@ -18,6 +18,7 @@ from impctl.cli.metrics import MetricsFile, failure_told, maintained_now, with_m
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
+    DiskGiven,
     DryRun,
     Imbalance,
     LargeChange,
@@ -152,6 +153,7 @@ def maintain(
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
     memory: MemoryGiven = None,
+    disk: DiskGiven = None,
     follow: Follow = False,
     interval: Interval = None,
     pending_rows: PendingRows = None,
@@ -181,6 +183,7 @@ def maintain(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
         memory=memory,
+        disk=disk,
         dry_run=dry_run,
         imbalance=imbalance,
         large_change=large_change,

@@ -45,8 +45,10 @@ class FilePartners:
 
         Raises HistoryGoneError for a file that is gone.
         """
-        wanted = self.compiled.read_side(side)
         self.desk.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        return self._read(self.compiled.read_side(side), keys)
+
+    def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
         snapshots = {access: self._snapshot(one.table) for access, one in reading.sources.items()}
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
@@ -57,6 +59,11 @@ class FilePartners:
 
         tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
+
+    def whole(self, side: str) -> Batch:
+        """All rows of a side."""
+        wanted = self.compiled.read_side(side)
+        return self._read(wanted, ())
 
     def _snapshot(self, table: TableName) -> Snapshot:
         return self.desk.tables.snapshot(table, self.versions.get(table))

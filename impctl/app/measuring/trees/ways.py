@@ -52,7 +52,7 @@ class Choices:
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        found = capture_way(self.desk.tables, prepared, self.verdict, self.partitions)
+        found = capture_way(self.desk, prepared, self.verdict, self.partitions)
         if found.compiled is None:
             raise UnsupportedError(
                 f"Query `{spec.name}` has no circuit to measure: {found.reason}",

@@ -1,0 +1,119 @@
+"""What is worth keeping of all queries under the budget, by what is expected to change.
+
+Law: a pure choice of what stored state and histories tell; nothing is written. Sides that the
+workload pins (`join: index`, `files`, `spark`), trees, groupings, kept answers and first rows are
+kept as they are; of the others each side is kept or read.
+Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from impctl.aliases import QueryName
+from impctl.app.maintaining.expected import expectations
+from impctl.app.maintaining.keeping.numbers import numbers_of
+from impctl.app.maintaining.keeping.opened import Opened, opened
+from impctl.app.maintaining.kinds import Expected
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.keeping.choice import QueryChoice, StateChoice, choose
+from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
+from impctl.circuits.keeping.graph_of import graph_of
+from impctl.circuits.strategy import Strategy
+from impctl.errors import RecaptureNeededError
+from impctl.store.reader import StoreReader
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, QuerySpec
+
+_ALLOWED = (Mode.KEPT, Mode.READ)
+"""What the engine carries out today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The queries that were weighed, what was chosen, and bytes that no choice changes."""
+
+    queries: Mapping[QueryName, Opened]
+    choice: StateChoice
+    fixed: int
+
+    @property
+    def bytes(self) -> int:
+        """What all state comes to."""
+        return self.choice.bytes + self.fixed
+
+    def from_files(self, query: QueryName) -> tuple[str, ...]:
+        """The sides of a query that are to be read."""
+        pieces = self.choice.queries[query].pieces.values()
+        return tuple(piece.name for piece in pieces if piece.mode is Mode.READ)
+
+
+def kept_within(
+    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], budget: int | None
+) -> Kept:
+    """The choice for all of these queries that are stored."""
+    queries: dict[QueryName, Opened] = {}
+    fixed = 0
+    for spec in specs:
+        found = _opened(desk, store, spec)
+        if isinstance(found, Opened):
+            queries[spec.name] = found
+        else:
+            fixed += found
+    tables = {table for one in queries.values() for table in one.stored.versions}
+    expected = expectations(desk, store, sorted(tables)).expected(tables)
+    kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
+    graphs = {name: _graph(desk, query, kinds, expected) for name, query in queries.items()}
+    for name, query in queries.items():
+        pieces = {piece.name for piece in graphs[name].pieces}
+        fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
+    left = None if budget is None else max(0, budget - fixed)
+    return Kept(queries, choose(graphs, left), fixed)
+
+
+def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | int:
+    """The query, or what its state takes where it is not to be chosen about."""
+    stored = store.load(spec.name) if spec.is_sketched else None
+    if stored is None:
+        return 0
+    try:
+        found = opened(desk, store, spec, stored)
+    except RecaptureNeededError:
+        # Its state goes with the next capture.
+        found = None
+    return sum(run.bytes for run in store.run_refs(spec.name)) if found is None else found
+
+
+def _graph(
+    desk: Workbench, query: Opened, kinds: tuple[KindOfChange, ...], expected: Sequence[Expected]
+) -> Graph:
+    numbers = numbers_of(query, desk.tables, expected)
+    graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
+    held = {
+        piece.name: _pinned_mode(query, piece.name)
+        for piece in graph.pieces
+        if len(piece.modes) > 1
+    }
+    return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+
+
+def _pinned_mode(query: Opened, side: str) -> Mode | None:
+    """What the workload pins a side to; None where it may be chosen."""
+    if side in query.compiled.sides_by(Strategy.SPARK):
+        return Mode.READ
+    if query.prepared.spec.join is JoinStrategy.INDEX:
+        return Mode.KEPT
+    if query.prepared.spec.join is JoinStrategy.FILES:
+        return Mode.READ
+    return None
+
+
+def _is_of(stored: str, pieces: set[str]) -> bool:
+    """Whether a stored arrangement belongs to one of the pieces, by their names."""
+    parts = stored.split(".")
+    return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
+
+
+def told(choice: QueryChoice, names: Sequence[str]) -> str:
+    """Why these sides are read, in one line."""
+    return "; ".join(f"{name}: {choice.pieces[name].reason}" for name in names)

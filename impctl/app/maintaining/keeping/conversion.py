@@ -1,0 +1,120 @@
+"""One query's state brought to another choice of what is kept, in one commit.
+
+Law: sketch, versions and counts stay as they are (`circuits.reading.handed_over`); a process that
+is killed leaves the old choice whole or the new one.
+Out of scope: which choice (`keeping.choice`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import replace
+
+from impctl.aliases import TableName
+from impctl.app.capturing.chosen_way import chosen_way
+from impctl.app.capturing.join_choice import JoinChooser
+from impctl.app.capturing.partners.by_files import FilePartners
+from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.maintaining.keeping.opened import Opened
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.reading.handed_over import hand_over, sides_of
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.strategy import AsRecorded, Strategy
+from impctl.engine.row_index import RowIndex
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import MaintainCommit, RunRecord
+from impctl.store.store import Store
+
+CONVERTED = "state_converted"
+
+
+def convert(
+    desk: Workbench, store: Store, query: Opened, from_files: Collection[str], reason: str
+) -> None:
+    """Keep all sides of the query's joins but those `from_files`, and those that Spark reads.
+
+    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more.
+    """
+    watch, at = Stopwatch(), time.time()
+    taken = TakenUp(query.way, query.stored, store.load_runs(query.stored.query))
+    assert taken.session is not None
+    by_spark = query.compiled.sides_by(Strategy.SPARK)
+    recorded = query.chooser.sides
+    sides = AsRecorded(by_spark, recorded.has_filter, tuple(from_files))
+    chooser = JoinChooser(sides, query.chooser.trees)
+    way = chosen_way(
+        query.prepared, query.verdict, query.partitions, chooser, has_answer=query.meta.answer
+    )
+    assert way.compiled is not None
+    after = MaintainedQuery(way.compiled)
+    runs = store.load_runs(query.stored.query)
+    after.restore(runs, query.meta.counters)
+    versions = query.stored.versions
+    partners = FilePartners(desk, query.compiled, query.partitions, versions)
+    hand_over(taken.session, after, partners.whole)
+    _commit(store, query, taken.session, after, (watch, at), reason)
+
+
+def _commit(
+    store: Store,
+    query: Opened,
+    before: MaintainedQuery,
+    after: MaintainedQuery,
+    begun: tuple[Stopwatch, float],
+    reason: str,
+) -> None:
+    checkpoint, stored = after.checkpoint(), query.stored
+    assert after.compiled is not None
+    kept = {keeper.name for keeper in after.keepers()}
+    gone = [
+        (run.arrangement, run.sequence)
+        for run in store.run_refs(stored.query)
+        if run.arrangement not in kept
+    ]
+    from_files = after.compiled.sides_by(Strategy.FILES)
+    meta = replace(
+        query.meta,
+        from_files=from_files,
+        read_rows={
+            name: rows
+            for name, rows in {**query.meta.read_rows, **_rows_given_up(before)}.items()
+            if name in from_files
+        },
+        counters=dict(checkpoint.counters),
+    )
+    watch, at = begun
+    record = RunRecord(
+        action="convert",
+        reason_code=CONVERTED,
+        reason=reason,
+        started_at=at,
+        elapsed_ms=watch.ms,
+        read_ms=0.0,
+        engine_ms=watch.ms,
+        commit_ms=0.0,
+        changes=0,
+        added=0,
+        removed=0,
+        versions=_versions(query),
+    )
+    commit = MaintainCommit(
+        query=stored.query,
+        expected_generation=stored.generation,
+        pins=stored.pins,
+        put_runs=checkpoint.put,
+        drop_runs=(*checkpoint.drop, *gone),
+        state_meta=meta.as_stored(),
+        basis=meta.basis(stored.pins),
+        record=record,
+    )
+    store.commit_maintain(commit)
+
+
+def _versions(query: Opened) -> dict[TableName, int]:
+    return dict(query.stored.versions)
+
+
+def _rows_given_up(before: MaintainedQuery) -> dict[str, int]:
+    """Rows of the sides that were kept."""
+    return {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}

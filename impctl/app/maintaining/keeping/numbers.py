@@ -1,0 +1,118 @@
+"""What is known of a query's flows, in the terms of the choice: rows, changed rows, bytes.
+
+Law: measured where something measures it (rows of stored runs, of tables, of changes), else taken
+from what flows in; a guess is only ever of a cost.
+Out of scope: prior times (`circuits.keeping.priors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.aliases import TableName
+from impctl.app.maintaining.keeping.opened import Opened
+from impctl.app.maintaining.kinds import Expected
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.circuits.keeping.graph import KindOfChange
+from impctl.circuits.keeping.graph_of import Numbers
+from impctl.circuits.strategy import row_bytes
+
+_ROWS_UNKNOWN = 100.0
+"""Rows of a change whose log does not tell."""
+
+
+def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
+    """The numbers of a circuit."""
+    flows = _Flows(query, tables)
+    changes = {frozenset(one.tables): one for one in expected}
+
+    def changed(wire: int, kind: KindOfChange) -> float:
+        one = changes[kind.tables]
+        return sum(flows.fan_out(at, wire) * _rows(one, name) for at, name in flows.below(wire))
+
+    def fresh(side: str, kind: KindOfChange) -> float:
+        mine, other = flows.tables_of(side)
+        if not (mine & kind.tables and other & kind.tables):
+            return 0.0
+        deletes = changes[kind.tables].deletes
+        return 1.0 - max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
+
+    return Numbers(rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh)
+
+
+def _rows(expected: Expected, table: TableName) -> float:
+    if table not in expected.tables:
+        return 0.0
+    rows = expected.rows.get(table)
+    return _ROWS_UNKNOWN if rows is None else max(1.0, rows)
+
+
+class _Flows:
+    """The rows at every wire of a circuit, from what is stored of it."""
+
+    def __init__(self, query: Opened, tables: PinnedTables) -> None:
+        self._query = query
+        compiled = query.compiled
+        self._operators, self._wires = tuple(compiled.circuit), compiled.circuit.wires
+        self._sources = compiled.sources
+        self._known: dict[int, float] = {
+            -1 - at: float(tables.snapshot(source.table).likely_rows)
+            for at, source in enumerate(compiled.sources)
+        }
+        self._sides: dict[str, tuple[int, int]] = {}
+        self._widths: dict[str, int] = {}
+        told: dict[int, float] = {}
+        for at, operator in enumerate(self._operators):
+            own = self._wires[at]
+            for side, mine, other in zip(operator.indexes, own, reversed(own), strict=False):
+                self._sides[side.name] = (mine, other)
+                self._widths[side.name] = row_bytes(side.columns, 1)
+                told[mine] = float(self._side_rows(side.name))
+        self._told = told
+        for at in range(len(self._operators)):
+            self._known[at] = self._rows_at(at)
+
+    def _side_rows(self, name: str) -> int:
+        size = self._query.sizes.get(name)
+        return self._query.meta.read_rows.get(name, 0) if size is None else size.rows
+
+    def _rows_at(self, at: int) -> float:
+        if at in self._told:
+            return self._told[at]
+        operator = self._operators[at]
+        names = [keeper.name for keeper in operator.arrangements()]
+        stored = [self._query.sizes[name].rows for name in names if name in self._query.sizes]
+        if stored and not operator.indexes:
+            return float(stored[0])
+        return max((self._known[wire] for wire in self._wires[at]), default=0.0)
+
+    def rows(self, wire: int) -> float:
+        return self._known[wire]
+
+    def below(self, wire: int) -> list[tuple[int, TableName]]:
+        """The sources below a wire, with their tables."""
+        found: dict[int, TableName] = {}
+        waiting = [wire]
+        while waiting:
+            at = waiting.pop()
+            if at < 0:
+                found[-1 - at] = self._sources[-1 - at].table
+            else:
+                waiting += self._wires[at]
+        return sorted(found.items())
+
+    def fan_out(self, source: int, wire: int) -> float:
+        """Rows at a wire for each row of a source."""
+        return self._known[wire] / max(1.0, self._known[-1 - source])
+
+    def tables_of(self, side: str) -> tuple[frozenset[TableName], frozenset[TableName]]:
+        """The tables below a side, and those below the other one."""
+        mine, other = (frozenset(n for _, n in self.below(wire)) for wire in self._sides[side])
+        return mine, other
+
+    def bytes(self, name: str) -> int:
+        """Bytes of a piece if it is kept."""
+        size = self._query.sizes.get(name)
+        if size is not None:
+            return size.bytes
+        return self._query.meta.read_rows.get(name, 0) * self._widths.get(name, 0)
