@@ -265,7 +265,7 @@ class _Parts:
         if side.keys and flow.plan is not None:
             readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
         choice = chooser.choose(SideFacts(name, tuple(dict.fromkeys(tables)), size, readers))
-        self.builder.sides.append(choice)
+        self.builder.sides.append(replace(choice, readers=readers))
         return replace(
             side,
             is_distant=choice.strategy is not Strategy.INDEX,

@@ -57,7 +57,10 @@ class SideFacts:
 
 @dataclass(frozen=True, slots=True)
 class SideChoice:
-    """What was chosen for a side and why; `rows` and `bytes` are the most it can come to."""
+    """What was chosen for a side and why; `rows` and `bytes` are the most it can come to.
+
+    `readers` could read its rows.
+    """
 
     side: str
     tables: tuple[TableName, ...]
@@ -65,6 +68,7 @@ class SideChoice:
     reason: str
     rows: int | None = None
     bytes: int | None = None
+    readers: tuple[Strategy, ...] = ()
 
 
 class Chooser(Protocol):

@@ -16,6 +16,7 @@ from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
+from impctl.sketch.mode import Mode
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
@@ -44,15 +45,27 @@ class JoinChooser:
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
     """How a capture chooses: as the workload asks, else by the tables' sizes and fan-outs.
 
-    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget sides
-    that may take a good part of it are not kept; what is worth it is kept again afterwards.
+    Where it `reads` no rows, joins are not looked at, and the index is chosen. Under a budget what
+    was chosen before holds; a first capture does not build sides that may take a good part of it,
+    and what is worth it is kept again afterwards.
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _SIDES[prepared.spec.join]
     sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared), from_files=largest)
-    return JoinChooser(sides, _trees(tables, prepared, reads=reads))
+    before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
+    return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))
+
+
+def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | None:
+    """The sides as they are kept now; None where nothing is."""
+    store = desk.reading_store()
+    stored = None if store is None else store.load(prepared.spec.name)
+    if stored is None or stored.mode is not Mode.EXACT:
+        return None
+    meta = StateMeta.read(stored.query, stored.state_meta)
+    return None if meta.trees else AsRecorded(meta.distant, from_files=meta.from_files)
 
 
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:

@@ -3,9 +3,9 @@
 Law: node s is the circuit's source s, and node n + p its operator p, where n is the number of
 sources; pieces have the names that the operators give their state (`join0.left`, `aggregate1`,
 `top0`). Operators that nothing is known to replace, such as trees and kept answers, have one piece
-that is kept. A side can be read where both sides of its join are selections, projections and
-inner joins of tables, as `circuits.reading.readable` has it; over a grouping, where its keys are keys of
-the groups, it can be told by the grouping.
+that is kept. A side can be read where it is over selections, projections and inner joins of tables
+(`circuits.reading.readable`); over a grouping, where its keys are keys of the groups, it can be
+told by the grouping.
 Out of scope: sizes and changes, which are given; whether the engine can carry a mode out, which
 `allowed` says.
 """

@@ -8,7 +8,7 @@ from impctl.circuits.keeping.evaluated import evaluate
 from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
 from impctl.circuits.keeping.graph_of import Bounded, Numbers, graph_of
 from impctl.circuits.keeping.priors import PRIORS, Priors
-from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts
+from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts, Strategy
 from tests.circuits.keeping import tpch
 from tests.circuits.trees.drawn import core
 
@@ -54,9 +54,9 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     pieces = pieces_of(graph)
     readable = {name for name, p in pieces.items() if Mode.READ in p.sizes and not p.reads_below}
     sides = {facts.name for facts in asked}
-    assert readable & sides == {facts.name for facts in asked if facts.is_readable}
+    assert readable & sides == {facts.name for facts in asked if Strategy.FILES in facts.readers}
     for facts in asked:
-        if facts.is_readable:
+        if Strategy.FILES in facts.readers:
             assert set(pieces[facts.name].source) == set(facts.tables)
 
 

@@ -19,7 +19,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import QueryChoice, StateChoice, choose
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.strategy import Strategy
+from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
@@ -89,21 +89,22 @@ def _graph(
 ) -> Graph:
     numbers = numbers_of(query, desk.tables, expected)
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
+    sides = {choice.side: choice for choice in query.compiled.sides}
+    asked = query.prepared.spec.join
     held = {
-        piece.name: _pinned_mode(query, piece.name)
+        piece.name: _pinned_mode(sides.get(piece.name), asked)
         for piece in graph.pieces
         if len(piece.modes) > 1
     }
     return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
 
-def _pinned_mode(query: Opened, side: str) -> Mode | None:
-    """What the workload pins a side to; None where it may be chosen."""
-    if side in query.compiled.sides_by(Strategy.SPARK):
-        return Mode.READ
-    if query.prepared.spec.join is JoinStrategy.INDEX:
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:
+    """What a piece is pinned to, by the workload or since the engine reads no such piece; None
+    where it may be chosen."""
+    if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
-    if query.prepared.spec.join is JoinStrategy.FILES:
+    if side.strategy is Strategy.SPARK or asked is JoinStrategy.FILES:
         return Mode.READ
     return None
 

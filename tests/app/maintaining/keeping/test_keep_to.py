@@ -1,0 +1,130 @@
+"""Under a budget sides of joins are read, kept again, and read: sketches stay those of all kept."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from impctl.app.maintaining.keeping import conversion
+from impctl.app.workbench.sessions import OwnSession
+from impctl.errors import HistoryGoneError
+from impctl.store.store import Store
+from tests.behaviour.typed_joins import QUERIES, change, write_workload
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli
+
+NAMES = ("l", "s", "two", "self", "computed")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    def no_spark(*_: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr(OwnSession, "open", no_spark)
+    asked = [(name, QUERIES[name], "auto") for name in NAMES]
+    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in NAMES]
+    return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+
+
+def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
+
+
+def read_sides(folder: Path, name: str) -> list[str]:
+    found = stored(folder, name).state_meta.get("from_files", [])
+    assert isinstance(found, list)
+    return found
+
+
+def assert_alike(folder: Path) -> None:
+    for name in NAMES:
+        assert stored(folder, name).versions == stored(folder, f"{name}_kept").versions
+        assert fragments(folder, name) == fragments(folder, f"{name}_kept"), name
+
+
+def state_bytes(folder: Path, names: tuple[str, ...] = NAMES) -> int:
+    with Store.open(folder / ".impctl", create=False) as held:
+        return sum(run.bytes for name in names for run in held.run_refs(name))
+
+
+def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    whole = state_bytes(tmp_path)
+    rng = random.Random(7)
+    change(tmp_path, rng, 0)
+    least = cli.good("maintain", "--disk", "0")
+    assert all(read_sides(tmp_path, name) for name in NAMES)
+    assert not any(read_sides(tmp_path, f"{name}_kept") for name in NAMES)
+    assert any("more than its budget" in one for one in least.document["warnings"])
+    assert_alike(tmp_path)
+    for turn in range(1, 4):
+        change(tmp_path, rng, turn)
+        for result in cli.good("maintain").results:
+            assert result["action"] == "exact", result
+        assert_alike(tmp_path)
+    # Without a budget what was chosen stays; with one that has room, captures keep all again.
+    assert all(read_sides(tmp_path, name) for name in NAMES)
+    cli.good("capture", "--disk", "1GB")
+    assert state_bytes(tmp_path) > whole // 2
+    change(tmp_path, rng, 4)
+    cli.good("maintain", "--disk", "1GB")
+    assert_alike(tmp_path)
+
+
+def test_what_the_budget_did_is_told_in_history(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0", "--query", "two")
+    (entry,) = cli.good("status", "--query", "two").results
+    latest = entry["runs"][0]
+    assert latest["action"] == "convert"
+    assert latest["reason_code"] == conversion.CONVERTED
+    assert "join0" in latest["reason"]
+
+
+def test_a_conversion_that_fails_leaves_the_query_as_it_was(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.good("capture")
+    before = state_bytes(tmp_path)
+
+    def gone(*_: Any) -> None:
+        raise HistoryGoneError("a file is gone", hint="capture")
+
+    monkeypatch.setattr(conversion, "hand_over", gone)
+    change(tmp_path, random.Random(1), 0)
+    ran = cli.good("maintain", "--disk", "0")
+    assert any("stays as it is: a file is gone" in one for one in ran.document["warnings"])
+    assert not any(read_sides(tmp_path, name) for name in NAMES)
+    assert state_bytes(tmp_path) >= before // 2
+    assert_alike(tmp_path)
+
+
+def test_a_budget_in_the_file_holds_from_the_first_capture_on(cli: Cli, tmp_path: Path) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + "budget: {disk: 0}\n")
+    cli.good("capture")
+    assert all(read_sides(tmp_path, name) for name in NAMES)
+    assert_alike(tmp_path)
+    change(tmp_path, random.Random(2), 1)
+    cli.good("maintain")
+    assert_alike(tmp_path)
+    # A flag wins over the file.
+    cli.good("capture", "--disk", "1GB")
+    assert_alike(tmp_path)
+    assert len(read_sides(tmp_path, "two")) < 2
+
+
+@pytest.mark.parametrize("wrong", ["1XB", "-1", "many", "1.5.2GB"])
+def test_what_is_no_size_is_refused_with_its_place(cli: Cli, wrong: str) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + f"budget: {{disk: '{wrong}'}}\n")
+    ran = cli("check")
+    assert ran.code == 2
+    assert "`budget.disk` must be a size" in str(ran.error)
+    cli.workload.write_text(text)
+    assert cli("maintain", "--disk", wrong).code == 2

@@ -1,0 +1,99 @@
+"""kill -9 at every write of a conversion: the old choice whole, or the new one."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.behaviour.typed_joins import QUERIES, change, write_workload
+from tests.support.kept_workload import stored
+from tests.support.random_cases import TIMES
+from tests.support.run_cli import Cli
+
+NAMES = ("two", "self", "computed")
+STRIDE = 24
+PARTS = min(STRIDE, 2 * TIMES)
+"""Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them take each."""
+
+
+def ran(folder: Path, at: int) -> subprocess.CompletedProcess[str]:
+    """`maintain` under a budget, killed at a write; below zero not at all."""
+    words = ["maintain", str(folder / "w.yaml"), "--disk", "0", "--json"]
+    return subprocess.run(
+        [sys.executable, "-m", "tests.crash.killing", str(at), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A folder with queries beside twins of which all is kept, one version behind."""
+    folder = tmp_path / "base"
+    folder.mkdir()
+    asked = [(name, QUERIES[name], "auto") for name in NAMES]
+    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in NAMES]
+    cli = Cli(capsys, write_workload(folder, [*asked, *pinned]))
+    cli.good("capture")
+    change(folder, random.Random(3), 0)
+    return folder
+
+
+def check(folder: Path) -> list[list[str]]:
+    """Sketches of one version are those of all kept; the sides that are read."""
+    found = []
+    for name in NAMES:
+        one, twin = stored(folder, name), stored(folder, f"{name}_kept")
+        if one.versions == twin.versions:
+            mine, theirs = (
+                {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
+                for held in (one, twin)
+            )
+            assert mine == theirs, name
+        found.append(one.state_meta.get("from_files", []))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_the_choice_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+) -> None:
+    folder = base(tmp_path, capsys)
+    saved = folder.with_name("saved")
+    shutil.copytree(folder, saved)
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(saved, folder)
+
+    done = ran(folder, -1)
+    assert done.returncode == 0, done.stderr
+    final = check(folder)
+    assert all(final), final
+    counted = re.search(r"writes: (\d+)", done.stderr)
+    assert counted is not None
+    choices = set()
+    for at in range(part, int(counted[1]), STRIDE):
+        put_back()
+        assert ran(folder, at).returncode == -9, at
+        for sides, whole in zip(check(folder), final, strict=True):
+            assert sides in ([], whole), at
+            choices.add(bool(sides))
+        if at % 2:
+            change(folder, random.Random(at), 1)
+        done = ran(folder, -1)
+        assert done.returncode == 0, done.stderr
+        assert check(folder) == final, at
+        change(folder, random.Random(at + 1), 2)
+        assert ran(folder, -1).returncode == 0
+        check(folder)
+    assert choices
