@@ -25,6 +25,7 @@ from impctl.app.preparing.refused import is_refused
 from impctl.app.results.foreseen import REFUSED, PlannedChange, PlanResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.results.unsketched import unsketched_plan
+from impctl.app.workbench.histories import Texts
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -54,26 +55,28 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
                 results.append(_nothing(desk, store, spec, stored))
             else:
                 stale.append((spec, stored))
+    texts: Texts = {}
     if store is not None:
         decisions = Decisions(desk, store, failures)
         for task, stage in decisions.stages(stale):
             with Isolated(failures, task.spec):
                 results.append(_planned(decisions, task, stage))
+        texts = decisions.shared.texts()
     if not strict:
         refused, failures = _sorted_out(desk, specs, failures)
         results += refused
-    results = _with_next_changes(desk, store, results)
+    results = _with_next_changes(desk, store, results, texts)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), (), tuple(failures))
 
 
 def _with_next_changes(
-    desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
+    desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult], texts: Texts
 ) -> list[PlanResult]:
     """The results, each of a stored sketch with the next change of its tables."""
     names = [name for result in results for name in result.since]
-    coming = expectations(desk, store, names)
+    coming = expectations(desk, store, names, texts)
     return [
         replace(each, next_change=coming.next_change(each.since)) if each.since else each
         for each in results

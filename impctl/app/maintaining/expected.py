@@ -18,7 +18,7 @@ from impctl.aliases import TableName
 from impctl.app.maintaining.kinds import DAY, Expected, Kind, Tables, expected_of, kinds_of
 from impctl.app.maintaining.next_change import Forecasts, next_change
 from impctl.app.results.foreseen import NextChange
-from impctl.app.workbench.histories import known_histories
+from impctl.app.workbench.histories import Texts, known_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.forecast.arrival import History, effective_times
 from impctl.store.reader import StoreReader
@@ -146,10 +146,16 @@ class Expectations:
 
 
 def expectations(
-    desk: Workbench, store: StoreReader | None, tables: Iterable[TableName]
+    desk: Workbench,
+    store: StoreReader | None,
+    tables: Iterable[TableName],
+    texts: Texts | None = None,
 ) -> Expectations:
-    """What is to come for queries over these tables, by all that is known now."""
-    histories = known_histories(desk.tables, store, tables)
+    """What is to come for queries over these tables, by all that is known now.
+
+    `texts` are entries of their logs that were read already.
+    """
+    histories = known_histories(desk.tables, store, tables, texts)
     return Expectations(desk.workload.tables, histories, time.time())
 
 

@@ -20,13 +20,16 @@ Texts = Mapping[TableName, Mapping[TableVersion, str]]
 
 
 def known_histories(
-    tables: PinnedTables, store: StoreReader | None, names: Iterable[TableName]
+    tables: PinnedTables,
+    store: StoreReader | None,
+    names: Iterable[TableName],
+    texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """The histories of these tables up to their pinned versions, of one that cannot be opened as
     far as it is known; nothing is written."""
     asked = tuple(dict.fromkeys(names))
     held = {} if store is None else store.arrivals(asked)
-    return gone_on(tables, held, asked)
+    return gone_on(tables, held, asked, texts)
 
 
 def gone_on(
