@@ -112,6 +112,20 @@ def test_what_was_never_asked_for_is_not_kept() -> None:
     assert left[0] < before[0] < right[0]
 
 
+def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
+    """Customers on the left of `join0`, orders on its right."""
+    pieces = pieces_of(tpch.graph("q3"))
+    orders, customers = 0, 1
+    left, right = pieces["join0.left"], pieces["join0.right"]
+    for own, piece in ((customers, left), (orders, right)):
+        other = orders + customers - own
+        assert piece.upkeep[own] > 0 == piece.upkeep[other]
+        assert piece.probe[other] > 0 == piece.probe[own]
+        assert piece.hit[own] == 0
+    assert left.source == ("customer",)
+    assert right.source == ("orders",)
+
+
 def test_other_modes_are_choices_where_they_are_allowed() -> None:
     found = tpch.compiled("q3")
     numbers = tpch.numbers(found)

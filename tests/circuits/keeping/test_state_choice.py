@@ -74,8 +74,9 @@ def test_shared_flows(seeds: range) -> None:
 def test_circuits(name: str, allowed: tuple[Mode, ...]) -> None:
     found = tpch.compiled(name)
     graph = graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=allowed)
-    if prod(len(piece.modes) for piece in graph.pieces) <= LARGEST:
-        assert check(graph, 21)
+    if prod(len(piece.modes) for piece in graph.pieces) > LARGEST:
+        pytest.skip("too many combinations to look at each")
+    assert check(graph, 21)
 
 
 @cache
