@@ -245,6 +245,8 @@ def test_the_rule_itself(room: str, module: str, allowed: bool) -> None:
 WRITERS = {
     "impctl.app.capturing.captured",
     "impctl.app.capturing.commit",
+    "impctl.app.maintaining.keeping.conversion",
+    "impctl.app.maintaining.keeping.keep_to",
     "impctl.app.maintaining.maintained",
     "impctl.app.maintaining.run",
     "impctl.app.maintaining.step",

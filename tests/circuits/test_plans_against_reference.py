@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from random import Random
 
@@ -190,6 +191,13 @@ def recorded(compiled: Compiled) -> AsRecorded:
     return AsRecorded(by_spark, from_files=by_files)
 
 
+def whole_table(
+    tables: Mapping[str, Rows], source: Source, keys: Mapping[str, Vector]
+) -> list[pa.Table]:
+    """All rows of a source's table, where a buffer asks for some."""
+    return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
+
+
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -207,9 +215,6 @@ def one_case(
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
     has_trees = Random(seed + 11).random() < SHARE_OF_TREES
 
-    def table_rows(source: Source, keys: Mapping[str, Vector]) -> list[pa.Table]:
-        return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
-
     def compiled_by(sides: Chooser) -> Compiled:
         joins = JoinChooser(sides, TreesAsRecorded(has_trees))
         if not verdict.safe:
@@ -221,11 +226,8 @@ def one_case(
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng, turns, spare = (
-        Random(seed),
-        Random(seed + 13),
-        {name: list(rows) for name, rows in trial.tables.items()},
-    )
+    rng, turns = Random(seed), Random(seed + 13)
+    spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
     try:
@@ -235,18 +237,14 @@ def one_case(
             wanted = judged.sketches(trial, tables)
             seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
             seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
-            session.step(changes_of(rng, compiled.tables, tables, spare), table_rows)
+            changes = changes_of(rng, compiled.tables, tables, spare)
+            session.step(changes, partial(whole_table, tables))
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                is_converted = turns.random() < 0.5
-                sides = SomeDistant(turns) if is_converted else recorded(compiled)
-                compiled = compiled_by(sides)
-                before, after = session, replace(partners, compiled=compiled)
-                session = restored(session, stored, MaintainedQuery(compiled))
-                hand_over(before, session, partners.whole)
-                partners = after
-                session.read_by(partners)
-                seen["converted"] += is_converted and bool(compiled.sides)
+                other = SomeDistant(turns) if turns.random() < 0.5 else recorded(compiled)
+                compiled = compiled_by(other)
+                session, partners = converted(session, stored, compiled, partners)
+                seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.sides)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
 
@@ -295,6 +293,20 @@ def restored(
         del stored[name, sequence]
     fresh.restore(runs, checkpoint.counters)
     return fresh
+
+
+def converted(
+    session: MaintainedQuery,
+    stored: dict[tuple[str, int], pa.Table],
+    compiled: Compiled,
+    partners: ReferencePartners,
+) -> tuple[MaintainedQuery, ReferencePartners]:
+    """The session in a circuit that may keep other sides, and who reads those that it lacks."""
+    after = restored(session, stored, MaintainedQuery(compiled))
+    hand_over(session, after, partners.whole)
+    partners = replace(partners, compiled=compiled)
+    after.read_by(partners)
+    return after, partners
 
 
 def several_cases(

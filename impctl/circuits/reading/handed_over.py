@@ -4,7 +4,7 @@ Law (of replaced state): a side holds the rows of its flow as they are at the ve
 stands at, so it can be left out for a filter of their keys, and made again of rows that are read
 at these versions. What both circuits keep is not touched; sketches and counts are the same bit for
 bit.
-Source: shared rule of state that is left out (docs/decisions/0098), after D. Tang et al.,
+Source: shared rule of state that is left out (docs/decisions/0099), after D. Tang et al.,
 "Intermittent query processing" (PVLDB 2019), section 4.
 Out of scope: which sides (`circuits.keeping`), reading (`app.capturing.partners`), committing.
 """

@@ -11,13 +11,14 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
-from impctl.aliases import TableName
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
+from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.checkpoint import Checkpoint
 from impctl.circuits.reading.handed_over import hand_over, sides_of
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Strategy
@@ -65,26 +66,40 @@ def _commit(
     reason: str,
 ) -> None:
     checkpoint, stored = after.checkpoint(), query.stored
-    assert after.compiled is not None
     kept = {keeper.name for keeper in after.keepers()}
-    gone = [
-        (run.arrangement, run.sequence)
-        for run in store.run_refs(stored.query)
-        if run.arrangement not in kept
-    ]
-    from_files = after.compiled.sides_by(Strategy.FILES)
-    meta = replace(
+    refs = store.run_refs(stored.query)
+    gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in kept]
+    meta = _meta(query, before, after.compiled.sides_by(Strategy.FILES), checkpoint)
+    commit = MaintainCommit(
+        query=stored.query,
+        expected_generation=stored.generation,
+        pins=stored.pins,
+        put_runs=checkpoint.put,
+        drop_runs=(*checkpoint.drop, *gone),
+        state_meta=meta.as_stored(),
+        basis=meta.basis(stored.pins),
+        record=_record(query, begun, reason),
+    )
+    store.commit_maintain(commit)
+
+
+def _meta(
+    query: Opened, before: MaintainedQuery, from_files: Collection[str], checkpoint: Checkpoint
+) -> StateMeta:
+    """What is told of the state, with the rows of sides that were kept."""
+    held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
+    rows = {**query.meta.read_rows, **held}
+    return replace(
         query.meta,
-        from_files=from_files,
-        read_rows={
-            name: rows
-            for name, rows in {**query.meta.read_rows, **_rows_given_up(before)}.items()
-            if name in from_files
-        },
+        from_files=tuple(from_files),
+        read_rows={name: rows[name] for name in from_files if name in rows},
         counters=dict(checkpoint.counters),
     )
+
+
+def _record(query: Opened, begun: tuple[Stopwatch, float], reason: str) -> RunRecord:
     watch, at = begun
-    record = RunRecord(
+    return RunRecord(
         action="convert",
         reason_code=CONVERTED,
         reason=reason,
@@ -96,25 +111,5 @@ def _commit(
         changes=0,
         added=0,
         removed=0,
-        versions=_versions(query),
+        versions=dict(query.stored.versions),
     )
-    commit = MaintainCommit(
-        query=stored.query,
-        expected_generation=stored.generation,
-        pins=stored.pins,
-        put_runs=checkpoint.put,
-        drop_runs=(*checkpoint.drop, *gone),
-        state_meta=meta.as_stored(),
-        basis=meta.basis(stored.pins),
-        record=record,
-    )
-    store.commit_maintain(commit)
-
-
-def _versions(query: Opened) -> dict[TableName, int]:
-    return dict(query.stored.versions)
-
-
-def _rows_given_up(before: MaintainedQuery) -> dict[str, int]:
-    """Rows of the sides that were kept."""
-    return {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
