@@ -14,6 +14,7 @@ from pathlib import Path
 
 from impctl.errors import UsageError
 from impctl.values import dataclass
+from impctl.workload.durations import seconds_in as seconds_in
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
