@@ -79,14 +79,15 @@ class Settings:
 class FollowRequest:
     """How `maintain --follow` goes on; durations in seconds.
 
-    Tables are looked at every `interval`. With `pending_rows` a run waits for so many changed rows,
-    but no change waits longer than `max_wait`. `max_runs` counts runs that had something to do.
+    Tables are looked at every `interval`. Queries without a trigger have, with `pending_rows` or
+    `max_wait`, one of so many rows and of `fresh_within`. `max_runs` counts runs that had something
+    to do.
     Other commands are answered on the `socket`, if any.
     """
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
-    max_wait: float = DEFAULT_MAX_WAIT
+    max_wait: float | None = None
     max_runs: int | None = None
     socket: Path | None = None
 
