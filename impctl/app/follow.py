@@ -190,9 +190,13 @@ class _Following:
             retry = self._put_off(queries, outcome)
             names = {one.query for one in due}
             others = _worked_ms(outcome, lambda query: query not in names)
-            waiting = self.retries.waiting(time.monotonic())
-            took = max(0.0, watch.ms - others) / 1000
-            late_ms = self.followed.ran(self.desk, due, took, waiting) if due else None
+            late_ms = self.followed.ran(
+                self.desk,
+                due,
+                max(0.0, watch.ms - others) / 1000,
+                failed=_failed(queries, outcome.failures),
+                put_off=self.retries.waiting(time.monotonic()),
+            )
             if self.followed.has_timed:
                 self.followed.look(desk)
             return outcome, retry, late_ms
@@ -211,13 +215,18 @@ class _Following:
 
     def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
         """Seconds before the next try; None where nothing failed that a later try may cure."""
-        may_pass = [one.query for one in outcome.failures if isinstance(one.error, RetryableError)]
-        # What stands against the whole run stands against each of its queries.
-        failed = [name for name in queries if name in may_pass or None in may_pass]
+        may_pass = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
+        failed = _failed(queries, may_pass)
         for name in queries:
             if name not in failed:
                 self.retries.went_well(name)
         return self.retries.failed(failed, time.monotonic())
+
+
+def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
+    """Which of the queries failed; what stands against the whole run stands against each."""
+    told = {failure.query for failure in failures}
+    return [name for name in queries if name in told or None in told]
 
 
 def _worked_ms(outcome: Outcome, is_asked: Callable[[QueryName], bool]) -> float:

@@ -8,7 +8,7 @@ Out of scope: whether anything is new (`app.maintaining.watch`), running (`app.f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.due.looking import looked_at, now_of
@@ -85,13 +85,20 @@ class Followed:
         return None if start is None else max(0.0, start - now)
 
     def ran(
-        self, desk: Workbench, done: Sequence[Due], took: float, put_off: Iterable[QueryName]
+        self,
+        desk: Workbench,
+        done: Sequence[Due],
+        took: float,
+        *,
+        failed: Collection[QueryName],
+        put_off: Collection[QueryName],
     ) -> float | None:
         """Note a run that is over; milliseconds it was late, None where nothing had a bound.
 
-        What is `put_off` is tried again at a time of its own.
+        What is `put_off` of what `failed` is tried again at a time of its own.
         """
-        late = self._timetable.ran(done, now_of(desk), took, put_off)
+        now = now_of(desk)
+        late = self._timetable.ran(done, now, took, failed=failed, put_off=put_off)
         return None if late is None else late * 1000
 
     def warnings(self) -> tuple[str, ...]:

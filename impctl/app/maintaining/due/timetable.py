@@ -1,7 +1,7 @@
 """The timetable of a process that follows: when the next run starts, and for what.
 
-Law: pure but for what it was told, and timed by whoever asks, so that tests run a month of it in a
-second. A query that failed counts in no other's start while it is put off, and what a run left
+Law: pure but for what it was told, and timed by whoever asks, so that tests run days of it in a
+second. A query that failed counts in no other's start and takes no other along; what a run left
 pending is not tried again before something is new, or ten minutes have passed.
 Out of scope: looking (`app.maintaining.due.looking`), sleeping and running (`app.follow`).
 """
@@ -36,6 +36,7 @@ class Timetable:
         self._look = look
         self._waiting: tuple[Waiting, ...] = ()
         self._left: dict[QueryName, _Left] = {}
+        self._failed: set[QueryName] = set()
         self._by_start = SortedKeyList(key=_start)
         self.margin = Margin()
 
@@ -56,8 +57,11 @@ class Timetable:
     def due(self, now: float, put_off: Collection[QueryName] = ()) -> list[Due]:
         """What a run that starts now maintains, the earliest deadline first."""
         asked = [one for one in self._waiting if self._is_asked(one, now, put_off)]
-        found = dues(asked, self.pace, now)
-        chosen = taken(found, asked, now)
+        # What failed is reckoned apart, so that it moves no other's start.
+        apart = [one for one in asked if one.query in self._failed]
+        others = [one for one in asked if one.query not in self._failed]
+        found = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
+        chosen = taken(found, asked, now, self._failed)
         names = {due.query for due in chosen}
         self._by_start.clear()
         self._by_start.update(
@@ -79,21 +83,25 @@ class Timetable:
         done: Sequence[Due],
         now: float,
         took: float,
-        put_off: Iterable[QueryName] = (),
+        *,
+        failed: Collection[QueryName] = (),
+        put_off: Collection[QueryName] = (),
     ) -> float | None:
         """Note a run that is over; how late it was in seconds, None where nothing had a bound.
 
-        To be told before what the run left is looked at. Who is `put_off` has a time of its own.
+        To be told before what the run left is looked at. Of what `failed`, that which is `put_off`
+        is tried again at a time of its own.
         """
         names = {due.query for due in done}
-        for one in self._waiting:
-            if one.query in names:
-                self._left[one.query] = _Left(one.pending.mark, now)
+        self._failed = (self._failed - names) | names.intersection(failed)
+        mine = [one for one in self._waiting if one.query in names]
+        for one in mine:
+            self._left[one.query] = _Left(one.pending.mark, now)
         for query in put_off:
             self._left.pop(query, None)
-        known = [one.costs for one in self._waiting if one.query in names]
-        if known and all(costs.is_known for costs in known):
-            self.margin.ran(OPENING_S + sum(costs.pending for costs in known), took)
+        is_whole = not names.intersection(failed)
+        if mine and is_whole and all(one.costs.is_known for one in mine):
+            self.margin.ran(OPENING_S + sum(one.costs.pending for one in mine), took)
         late = [now - due.due_by for due in done if due.due_by is not None]
         return max(0.0, *late) if late else None
 

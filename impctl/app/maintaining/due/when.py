@@ -16,7 +16,7 @@ Out of scope: what is pending (`app.maintaining.due.pending`), costs (`app.maint
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -118,34 +118,44 @@ def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     return [_due(one, found, loads, pace, now) for one, found in zip(waiting, wishes, strict=True)]
 
 
-def taken(found: Sequence[Due], waiting: Sequence[Waiting], now: float) -> list[Due]:
+def taken(
+    found: Sequence[Due],
+    waiting: Sequence[Waiting],
+    now: float,
+    failed: Collection[QueryName] = (),
+) -> list[Due]:
     """What a run that starts now maintains, the earliest deadline first; empty for no run.
 
-    With those that are due go those whose start comes within a tenth of their bound; where nothing
-    is due, those that are cheap.
+    With those that are due go those whose start comes within a tenth of their bound, unless all
+    that is due `failed` the last time; where nothing is due, those that are cheap.
     """
     of = {one.query: one for one in waiting}
     chosen = [due for due in found if due.is_now(now)]
-    if chosen:
+    if not chosen:
+        cheap = [due for due in found if due.is_pending and _is_cheap(of[due.query])]
+        chosen = [replace(due, early="cheap, and nothing else is due") for due in cheap]
+    elif any(due.query not in failed for due in chosen):
         known = {due.query for due in chosen}
-        for due in found:
-            bound = of[due.query].trigger.fresh_within
-            if due.query in known or not due.is_pending or due.start_at is None or bound is None:
-                continue
-            is_bound = due.due_by is not None and due.due_at == due.due_by
-            if is_bound and due.start_at - now <= _ALONG * bound:
-                chosen.append(replace(due, early="shares the run of others"))
-    else:
-        chosen = [
-            replace(due, early="cheap, and nothing else is due")
+        chosen += [
+            replace(due, early="shares the run of others")
             for due in found
-            if due.is_pending and of[due.query].trigger.cheap and _is_cheap(of[due.query])
+            if due.query not in known and _goes_along(due, of[due.query], now)
         ]
     return sorted(chosen, key=_deadline)
 
 
+def _goes_along(due: Due, one: Waiting, now: float) -> bool:
+    """Whether its start is so near that sharing the reading of changes pays."""
+    bound = one.trigger.fresh_within
+    if bound is None or not due.is_pending or due.start_at is None:
+        return False
+    return (
+        due.due_by is not None and due.due_by == due.due_at and due.start_at - now <= _ALONG * bound
+    )
+
+
 def _is_cheap(one: Waiting) -> bool:
-    return one.costs.is_known and one.costs.pending < CHEAP_S
+    return one.trigger.cheap and one.costs.is_known and one.costs.pending < CHEAP_S
 
 
 def _deadline(due: Due) -> float:
