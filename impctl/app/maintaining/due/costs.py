@@ -23,6 +23,9 @@ from impctl.workload.trigger_models import Trigger
 OPENING_S = 0.05
 """What a run of a process that goes on takes before its first query."""
 
+OPENING_FIRST_S = 1.0
+"""The same of its first run, which loads what runs need."""
+
 OPENING_FRESH_S = 2.0
 """The same of a process that is started for it."""
 

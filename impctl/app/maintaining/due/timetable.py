@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from sortedcontainers import SortedKeyList
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.due.costs import OPENING_S, Margin
+from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S, Margin
 from impctl.app.maintaining.due.when import Due, Pace, Waiting, dues, taken
 from impctl.values import dataclass
 
@@ -37,13 +37,14 @@ class Timetable:
         self._waiting: tuple[Waiting, ...] = ()
         self._left: dict[QueryName, _Left] = {}
         self._failed: set[QueryName] = set()
+        self._opening = OPENING_FIRST_S
         self._by_start = SortedKeyList(key=_start)
         self.margin = Margin()
 
     @property
     def pace(self) -> Pace:
         """How runs of this process go."""
-        return Pace(OPENING_S, self.margin.value, self._look)
+        return Pace(self._opening, self.margin.value, self._look)
 
     @property
     def waiting(self) -> tuple[Waiting, ...]:
@@ -101,7 +102,8 @@ class Timetable:
             self._left.pop(query, None)
         is_whole = not names.intersection(failed)
         if mine and is_whole and all(one.costs.is_known for one in mine):
-            self.margin.ran(OPENING_S + sum(one.costs.pending for one in mine), took)
+            self.margin.ran(self._opening + sum(one.costs.pending for one in mine), took)
+        self._opening = OPENING_S
         late = [now - due.due_by for due in done if due.due_by is not None]
         return max(0.0, *late) if late else None
 

@@ -127,10 +127,13 @@ def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
     process = Process(queries, [(0.0, "a", 1)], 10.0)
     process.sees()
     assert process.timetable.due(0.0) == []
-    # Three times (0.05 s to open, 2 s to work), and the look.
-    assert process.timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 2.05 - 10.0)
+    # Three times (1 s to open first, 2 s to work), and the look.
+    assert process.timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
     process.queries["first"].pinned = 0.0
     process.sees()
+    process.timetable.due(0.0)
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
+    process.timetable.ran([], 0.0, 1.0)
     process.timetable.due(0.0)
     assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
     process.queries["first"].pinned = -1.0
