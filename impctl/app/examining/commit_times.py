@@ -1,0 +1,57 @@
+"""Times of a table's latest commits that cannot be: in the future, or before the commit before.
+
+Law: told by the log alone, and only where something is wrong; equal times are none. Triggers reckon
+such commits as simultaneous with the one before, or as of now, so a bound may be held by less.
+Out of scope: what triggers make of times (`app.maintaining.due.pending`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from impctl.app.examining.history import span_text
+from impctl.app.results.findings import Finding, Subject
+from impctl.errors import TableError
+from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.source import DeltaSource
+
+_LATEST = 20
+_TOLERATED = 5.0
+"""Seconds by which clocks of two machines may well differ."""
+
+_FIX = "set the clocks of the machines that write the table by a time server"
+
+
+def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
+    """A warning for each kind of time that cannot be, of the latest commits."""
+    subject = Subject.of_table(source.name)
+    found = _latest(source)
+    timed = [(one.version, one.at) for one in found if one.at is not None]
+    ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
+    if ahead:
+        version, at = ahead[-1]
+        by = span_text(timedelta(seconds=at - time.time()))
+        said = f"The commit of version {version} says a time {by} ahead of this machine's clock"
+        yield subject.warning("commit_times", said, _FIX)
+    for (version, at), (following, then) in zip(timed, timed[1:], strict=False):
+        if then < at - _TOLERATED:
+            said = (
+                f"The commit of version {following} says {_moment(then)}, which is before that of"
+                f" version {version}, {_moment(at)}"
+            )
+            yield subject.warning("commit_times", said, _FIX)
+            return
+
+
+def _latest(source: DeltaSource) -> Sequence[Committed]:
+    """The latest commits, as far as the log can be read."""
+    try:
+        return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
+    except TableError:
+        return ()
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
