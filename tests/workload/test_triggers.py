@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from impctl.workload.cron import read_cron
@@ -144,3 +147,16 @@ def test_a_trigger_in_words(load: Load) -> None:
     trigger = load(query(said)).queries["q"].trigger
     assert trigger is not None
     assert trigger.text == "fresh_within 90s, rows 5, cron 0 0 * * * Asia/Tokyo, cheap"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "when-maintained.md"
+
+
+def test_what_the_page_shows_can_be_read(load: Load) -> None:
+    said = re.findall(r"^\| `([^`]+)`", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    triggers = [text for text in said if not text.startswith(("impctl", "trigger"))]
+    assert len(triggers) == 7
+    assert all(load(query(text)).queries["q"].trigger is not None for text in triggers)
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    found = load(f"{HEAD}{block}").queries["q_top"].trigger
+    assert found == Trigger(fresh_within=600.0, rows=10_000)

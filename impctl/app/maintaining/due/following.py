@@ -21,9 +21,10 @@ from impctl.errors import ImpctlError
 from impctl.workload.models import QuerySpec
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 
-DEPRECATED = (
+MAX_WAIT_DEPRECATED = "max_wait_deprecated"
+_DEPRECATED = (
     "`--max-wait` is deprecated: write `trigger: {fresh_within: ...}` in the workload file"
-    " [max_wait_deprecated]"
+    f" [{MAX_WAIT_DEPRECATED}]"
 )
 
 
@@ -47,7 +48,7 @@ class Followed:
         self._log = CommitLog()
         self._timetable = Timetable(request.interval)
         self._warned: set[tuple[str, str]] = set()
-        self._warnings = [] if request.max_wait is None else [DEPRECATED]
+        self._warnings = [] if request.max_wait is None else [_DEPRECATED]
         self.on_commit = tuple(n for n, trigger in self._triggers.items() if trigger.is_on_commit)
         self.timed = frozenset(spec.name for spec in self._timed)
 

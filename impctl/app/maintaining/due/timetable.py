@@ -103,7 +103,8 @@ class Timetable:
         is_whole = not names.intersection(failed)
         if mine and is_whole and all(one.costs.is_known for one in mine):
             self.margin.ran(self._opening + sum(one.costs.pending for one in mine), took)
-        self._opening = OPENING_S
+        if mine:
+            self._opening = OPENING_S
         late = [now - due.due_by for due in done if due.due_by is not None]
         return max(0.0, *late) if late else None
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 
 from impctl.app.maintaining.due.pending import Change, Pending
+from impctl.app.maintaining.due.when import dues
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 from tests.app.maintaining.due.virtual import Arrival, Process, Query, noise
@@ -134,6 +135,9 @@ def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
     process.timetable.due(0.0)
     assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
     process.timetable.ran([], 0.0, 1.0)
+    assert process.timetable.pace.opening == 1.0, "nothing was loaded for that"
+    (first, _) = dues(process.timetable.waiting, process.timetable.pace, 0.0)
+    process.timetable.ran([first], 0.0, 2.05)
     process.timetable.due(0.0)
     assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
     process.queries["first"].pinned = -1.0
