@@ -98,3 +98,13 @@ def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
     found = committed_since(source, 2, {})
     assert found is not None
     assert [one.version for one in found] == [3, 4]
+
+
+def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
+    """The entry of a removed file need not repeat its rows; those of files from before are open."""
+    path = tmp_path / "t"
+    create_table(str(path), rows(10))
+    write_deltalake(str(path), rows(5), mode="overwrite")
+    write_deltalake(str(path), rows(3), mode="overwrite")
+    assert [one.rows for one in told(path, 0)] == [None, 8]
+    assert [one.rows for one in told(path, 1)] == [None]
