@@ -104,6 +104,8 @@ class _Following:
     followed: Followed = field(init=False)
     kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
+    has_looked: bool = False
+    """Whether what the watch saw last is known to the timetable, too."""
 
     def __post_init__(self) -> None:
         self.watch = Watch()
@@ -127,7 +129,7 @@ class _Following:
         ready = [name for name in self.followed.on_commit if name not in waiting]
         is_asked = bool(ready) or self.followed.has_timed
         is_new = is_asked and (has_retry or self.watch.is_due(self.desk))
-        if is_new and self.followed.has_timed:
+        if self.followed.has_timed and (is_new or not self.has_looked):
             self._look()
         due = self.followed.due(self.desk, waiting)
         for name in self.followed.timed.difference(waiting, (one.query for one in due)):
@@ -173,8 +175,11 @@ class _Following:
         """See what is pending, without a run; what could not be seen stays new."""
         desk = self.desk.next_run(self.watch.pinned())
         try:
-            if self.followed.look(desk):
+            self.has_looked = self.followed.look(desk)
+            if self.has_looked:
                 self.watch.saw(desk)
+            for text in self.followed.untold():
+                self.desk.reporter.step(text)
         finally:
             desk.close()
             self.desk.take_spark_of(desk)
@@ -198,7 +203,7 @@ class _Following:
                 put_off=self.retries.waiting(time.monotonic()),
             )
             if self.followed.has_timed:
-                self.followed.look(desk)
+                self.has_looked = self.followed.look(desk)
             return outcome, retry, late_ms
         finally:
             desk.close()

@@ -183,7 +183,7 @@ def trigger_schema() -> JsonSchema:
             ),
         },
     )
-    mapping["minProperties"] = 1
+    mapping["anyOf"] = [{"required": [name]} for name in _WHEN]
     return {
         "description": "When the query is maintained: after each commit (default), when its sketch "
         "is used, or as a mapping says.",

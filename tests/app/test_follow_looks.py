@@ -97,3 +97,15 @@ def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
     assert "three" not in work(following)
     assert following.retries.next_due() is None, "what is not due is not put off for ever"
     assert following.pause() > 0
+
+
+def test_a_look_that_failed_after_a_run_is_made_up_for(
+    following: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(table, 1)
+    ready, due = following.due()
+    append(table, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(following.followed, "look", lambda desk: False)
+        following.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(following)

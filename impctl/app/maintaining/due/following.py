@@ -49,6 +49,7 @@ class Followed:
         self._timetable = Timetable(request.interval)
         self._warned: set[tuple[str, str]] = set()
         self._warnings = [] if request.max_wait is None else [_DEPRECATED]
+        self._untold = list(self._warnings)
         self.on_commit = tuple(n for n, trigger in self._triggers.items() if trigger.is_on_commit)
         self.timed = frozenset(spec.name for spec in self._timed)
 
@@ -73,6 +74,7 @@ class Followed:
                 if (code, one.query) not in self._warned:
                     self._warned.add((code, one.query))
                     self._warnings.append(f"{text} [{code}]")
+                    self._untold.append(self._warnings[-1])
         return True
 
     def due(self, desk: Workbench, put_off: Collection[QueryName]) -> list[Due]:
@@ -101,6 +103,11 @@ class Followed:
         now = now_of(desk)
         late = self._timetable.ran(done, now, took, failed=failed, put_off=put_off)
         return None if late is None else late * 1000
+
+    def untold(self) -> list[str]:
+        """The same warnings for who reads along, each as soon as it is known."""
+        found, self._untold = self._untold, []
+        return found
 
     def warnings(self) -> tuple[str, ...]:
         """What is to be told since this was asked last."""
