@@ -244,3 +244,11 @@ def test_commits_are_read_once(many: Cli, table: str, monkeypatch: pytest.Monkey
         ]
         assert first[0].pending.rows == 3
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
+
+
+def test_another_table_at_the_path_is_due(many: Cli, table: str) -> None:
+    for entry in (Path(table) / "_delta_log").iterdir():
+        entry.unlink()
+    write_deltalake(table, ROWS)
+    found = {result["query"]: result["due"] for result in many("plan", "--due").results}
+    assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}

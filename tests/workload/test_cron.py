@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import date, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from impctl.workload.cron import MACROS, CronFault, read_cron
 
@@ -128,3 +130,19 @@ def test_what_is_refused(text: str, says: str | None) -> None:
         read_cron(text)
     assert says in caught.value.message
     assert caught.value.hint
+
+
+PIECES = st.sampled_from([*"*07-,/ L#@", "59", "60", "mon", "feb"])
+
+
+@given(st.lists(PIECES, max_size=14).map("".join) | st.text(max_size=20))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    try:
+        found = read_cron(text)
+    except CronFault:
+        return
+    assert all((found.minutes, found.hours, found.days, found.months, found.weekdays))
+    assert read_cron(found.written) == found
+    # What is read comes at some time: a 29th of February is at most eight years away.
+    days = (date(2026, 1, 1) + timedelta(days=at) for at in range(366 * 8))
+    assert any(found.has_day(day) for day in days)

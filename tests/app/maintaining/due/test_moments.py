@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.workload.cron import read_cron
@@ -163,3 +165,24 @@ def test_moments_are_those_found_by_trying(seed: int) -> None:
         since = rng.choice(starts) + timedelta(minutes=rng.randrange(60 * 48))
         found = next_moment(trigger, since.timestamp())
         assert found == by_trying(trigger, since).timestamp(), (trigger.text, since)
+
+
+TRIGGERS = st.builds(
+    Trigger,
+    every=st.integers(1, 86_400).map(float),
+    timezone=st.sampled_from(ZONES),
+) | st.builds(
+    Trigger,
+    cron=st.sampled_from(["@daily", "*/7 2 * * *", "0 */3 29 2 *", "30 1-3 * * 0"]).map(read_cron),
+    timezone=st.sampled_from(ZONES),
+)
+
+
+@given(TRIGGERS, st.floats(1.6e9, 2.0e9))
+def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) -> None:
+    found = next_moment(trigger, since)
+    assert found is not None
+    assert found >= since - 1e-6, "seconds are not exact to a microsecond"
+    assert next_moment(trigger, found) == found
+    before = next_moment(trigger, since + (found - since) * 0.5)
+    assert before == found, "none lies between"
