@@ -11,6 +11,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.due import looking, pending
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
@@ -226,24 +228,31 @@ def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
     assert done({result["query"]: result for result in ran.results}) == set()
 
 
-def test_commits_are_read_once(many: Cli, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
+    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process that follows looks again and again at what is pending."""
-    from impctl.app.workbench.settings import Settings
-    from impctl.app.workbench.workbench import open_workbench
-
     write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    many.good("maintain", "--query", "five")
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
     log = pending.CommitLog()
     with open_workbench(Settings(many.workload)) as desk:
         specs = desk.queries(["bound", "five"])
         first = looking.looked_at(desk, specs, 5.0, log)
-        monkeypatch.setattr(
-            "impctl.tables.change.committed.read_commits", lambda *_: pytest.fail("read again")
-        )
-        assert [one.pending for one in looking.looked_at(desk, specs, 5.0, log)] == [
-            one.pending for one in first
-        ]
-        assert first[0].pending.rows == 3
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "impctl.tables.change.committed.read_commits", lambda *_: pytest.fail("read again")
+            )
+            again = looking.looked_at(desk, specs, 5.0, log)
+        assert [one.pending for one in again] == [one.pending for one in first]
+        assert [one.pending.rows for one in first] == [4, 1]
         assert abs(first[0].pending.changes[0].at - time.time()) < 60
+        many.good("maintain", "--query", "bound")
+        assert looking.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert len(log) == 1, "what `five` lacks"
+        many.good("maintain")
+        looking.looked_at(desk, specs, 5.0, log)
+        assert len(log) == 0
 
 
 def test_another_table_at_the_path_is_due(many: Cli, table: str) -> None:

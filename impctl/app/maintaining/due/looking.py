@@ -17,7 +17,7 @@ from impctl.app.results.due import FreshEntry
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
-from impctl.store.records import StoredQuery
+from impctl.store.records import StoredQuery, TablePin
 from impctl.workload.models import QuerySpec
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 
@@ -42,7 +42,8 @@ def looked_at(
 ) -> list[Waiting]:
     """What waits for each of the queries, at the versions that are pinned when it is asked."""
     store, now = desk.reading_store(), now_of(desk)
-    found = []
+    found: list[Waiting] = []
+    pins: list[TablePin] = []
     for spec in specs:
         stored = _stored(store, spec)
         trigger = trigger_of(spec) if triggers is None else triggers[spec.name]
@@ -51,6 +52,8 @@ def looked_at(
         costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)
         last = None if stored is None else stored.maintained_at
         found.append(Waiting(spec.name, trigger, pending, costs, last))
+        pins += () if stored is None else stored.pins
+    log.keep(pins)
     return found
 
 

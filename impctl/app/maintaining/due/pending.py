@@ -77,19 +77,23 @@ class CommitLog:
     _known: dict[tuple[TableName, str], dict[TableVersion, Committed]] = field(default_factory=dict)
 
     def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
-        """The commits after `version`, as of `committed_since`; earlier ones are forgotten."""
+        """The commits after `version`, as of `committed_since`."""
         known = self._known.setdefault((source.name, source.table_id), {})
         found = committed_since(source, version, known)
         known.update({one.version: one for one in found or ()})
         return found
 
-    def forget(self, needed: Iterable[tuple[TableName, TableVersion]]) -> None:
-        """Keep only what comes after these versions."""
+    def __len__(self) -> int:
+        """How many are held."""
+        return sum(len(known) for known in self._known.values())
+
+    def keep(self, pins: Iterable[TablePin]) -> None:
+        """Forget all but what comes after one of these versions."""
         least: dict[TableName, TableVersion] = {}
-        for table, version in needed:
-            least[table] = min(version, least.get(table, version))
+        for pin in pins:
+            least[pin.table] = min(pin.version, least.get(pin.table, pin.version))
         for (table, _), known in self._known.items():
-            for version in [v for v in known if v <= least.get(table, v)]:
+            for version in [v for v in known if table not in least or v <= least[table]]:
                 del known[version]
 
 
