@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
-from impctl.app.examining.commit_times import commit_time_findings
 from impctl.app.examining.sharing import sharing_findings
 from impctl.app.examining.skipping import skipping_findings
 from impctl.app.examining.spark_reading import spark_findings
@@ -72,7 +71,6 @@ def _of_workload(
     desk.reporter.step("looking at tables")
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)
-    yield from commit_time_findings(desk)
     desk.reporter.step("checking the store")
     yield from store_findings(desk, with_state=with_state)
     yield from sharing_findings(desk)

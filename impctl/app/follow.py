@@ -6,7 +6,8 @@ nor the process: where the reason may pass (a lock, storage) it is tried again a
 and the others go on meanwhile. A workload file that changes ends the process, so that nothing is
 ever read anew in silence.
 Out of scope: signals and lines (`cli`), state in memory (`app.maintaining.kept_states`), looking
-(`app.maintaining.watch`), when what failed is due (`app.maintaining.retries`).
+(`app.maintaining.watch`), when a run is due (`app.maintaining.due`), and what failed
+(`app.maintaining.retries`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Protocol
 
 from impctl.aliases import QueryName
 from impctl.app.maintain import maintain
+from impctl.app.maintaining.due.following import Followed
+from impctl.app.maintaining.due.when import Due
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.retries import Retries
 from impctl.app.maintaining.watch import Watch
@@ -34,6 +37,7 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
+from impctl.workload.models import QuerySpec
 
 
 class Stop(Protocol):
@@ -70,18 +74,18 @@ def follow(
     """
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
-        names = tuple(spec.name for spec in desk.sketched(queries))
-        following = _Following(desk, names, batch_rows, request)
+        specs = desk.sketched(queries)
+        following = _Following(desk, specs, batch_rows, request)
         reporter.step(
-            f"following {', '.join(names)} of {settings.workload}, a look every "
-            f"{duration_text(request.interval * 1000)}"
+            f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, a look "
+            f"every {duration_text(request.interval * 1000)}{following.waits_for()}"
         )
         while not stop.is_asked:
             files.check()
-            due = following.due()
-            if due:
+            ready, due = following.due()
+            if ready or due:
                 with stop.working():
-                    following.run(due, show)
+                    following.run(ready, due, show)
             if request.max_runs is not None and following.runs >= request.max_runs:
                 return
             stop.wait(following.pause())
@@ -92,44 +96,64 @@ class _Following:
     """The runs of one process; `desk` is never run itself, each run has one of its own."""
 
     desk: Workbench
-    queries: tuple[QueryName, ...]
+    specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
     watch: Watch = field(init=False)
     retries: Retries = field(init=False)
+    followed: Followed = field(init=False)
     kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
+    has_looked: bool = False
+    """Whether what the watch saw last is known to the timetable, too."""
 
     def __post_init__(self) -> None:
-        self.watch = Watch(self.request)
+        self.watch = Watch()
         self.retries = Retries(self.request.interval)
+        self.followed = Followed(self.specs, self.request)
 
-    def due(self) -> tuple[QueryName, ...]:
-        """What to run now; nothing where nothing is new and nothing is to be tried again.
+    def waits_for(self) -> str:
+        """What queries wait for that are not maintained after each commit."""
+        return f" ({self.followed.told()})" if self.followed.has_timed else ""
 
-        All but what is put off: the watch asks whether a table moved since the last run, so a run
-        must leave none behind of which it would not hear again.
+    def due(self) -> tuple[list[QueryName], list[Due]]:
+        """What to run now: queries on `commit` where something is new or is to be tried again, and
+        what the timetable has.
+
+        Of the former all but what is put off go with every run: the watch asks whether a table
+        moved since the last one, so a run must leave none behind of which it would not hear again.
         """
         now, next_due = time.monotonic(), self.retries.next_due()
         waiting = self.retries.waiting(now)
-        ready = tuple(name for name in self.queries if name not in waiting)
         has_retry = next_due is not None and next_due <= now
-        return ready if ready and (has_retry or self.watch.is_due(self.desk)) else ()
+        ready = [name for name in self.followed.on_commit if name not in waiting]
+        is_asked = bool(ready) or self.followed.has_timed
+        is_new = is_asked and (has_retry or self.watch.is_due(self.desk))
+        if self.followed.has_timed and (is_new or not self.has_looked):
+            self._look()
+        due = self.followed.due(self.desk, waiting)
+        for name in self.followed.timed.difference(waiting, (one.query for one in due)):
+            # Put off no more, and yet not due: another process maintained it.
+            self.retries.went_well(name)
+        return (ready if is_new or due else []), due
 
     def pause(self) -> float:
-        """Seconds until the next look."""
-        next_due = self.retries.next_due()
-        if next_due is None:
-            return self.request.interval
-        return min(self.request.interval, max(0.0, next_due - time.monotonic()))
+        """Seconds until the next look, or the next start."""
+        next_due, start = self.retries.next_due(), self.followed.pause(self.desk)
+        pauses = [self.request.interval]
+        if next_due is not None:
+            pauses.append(max(0.0, next_due - time.monotonic()))
+        if start is not None:
+            pauses.append(start)
+        return min(pauses)
 
-    def run(self, queries: Sequence[QueryName], show: Show) -> None:
+    def run(self, ready: Sequence[QueryName], due: Sequence[Due], show: Show) -> None:
         """One run over these queries, shown if it had anything to do."""
         at, watch = datetime.now(UTC), Stopwatch()
-        outcome = self._maintained(queries)
+        queries = [*ready, *(one.query for one in due)]
+        outcome, retry, late_ms = self._maintained(queries, due)
         elapsed_ms = watch.ms
         done = tuple(r for r in outcome.results if not _is_nothing(r))
-        retry = self._put_off(queries, outcome)
         if not done and not outcome.failures:
             self.desk.reporter.step("waiting for changes: nothing new")
             return
@@ -141,33 +165,83 @@ class _Following:
             elapsed_ms=elapsed_ms,
             exit_code=0 if decisive is None else decisive.error.exit_code,
             retry_ms=None if retry is None else retry * 1000,
+            late_ms=late_ms,
         )
-        show(replace(outcome, results=done), entry)
+        warnings = (*outcome.warnings, *self.followed.warnings())
+        show(replace(outcome, results=done, warnings=warnings), entry)
         self.desk.reporter.step(f"waiting for changes, runs so far: {self.runs}")
 
-    def _maintained(self, queries: Sequence[QueryName]) -> Outcome:
-        """What `maintain` does, with what stands against the whole run as its failure."""
+    def _look(self) -> None:
+        """See what is pending, without a run; what could not be seen stays new."""
         desk = self.desk.next_run(self.watch.pinned())
+        try:
+            self.has_looked = self.followed.look(desk)
+            if self.has_looked:
+                self.watch.saw(desk)
+            for text in self.followed.untold():
+                self.desk.reporter.step(text)
+        finally:
+            desk.close()
+            self.desk.take_spark_of(desk)
+
+    def _maintained(
+        self, queries: Sequence[QueryName], due: Sequence[Due]
+    ) -> tuple[Outcome, float | None, float | None]:
+        """What `maintain` does, with what stands against the whole run as its failure; then the
+        pause before the next try, and by how much the run was late."""
+        desk, watch = self.desk.next_run(self.watch.pinned()), Stopwatch()
+        try:
+            outcome = self._outcome(desk, queries)
+            retry = self._put_off(queries, outcome)
+            names = {one.query for one in due}
+            others = _worked_ms(outcome, lambda query: query not in names)
+            late_ms = self.followed.ran(
+                self.desk,
+                due,
+                max(0.0, watch.ms - others) / 1000,
+                failed=_failed(queries, outcome.failures),
+                put_off=self.retries.waiting(time.monotonic()),
+            )
+            if self.followed.has_timed:
+                self.has_looked = self.followed.look(desk)
+            return outcome, retry, late_ms
+        finally:
+            desk.close()
+            self.watch.saw(desk)
+            self.desk.take_spark_of(desk)
+
+    def _outcome(self, desk: Workbench, queries: Sequence[QueryName]) -> Outcome:
         try:
             return maintain(desk, queries, self.batch_rows, self.kept)
         except UsageError:
             raise
         except ImpctlError as error:
             return Outcome(failures=(Failure(None, error),))
-        finally:
-            desk.close()
-            self.watch.saw(desk)
-            self.desk.take_spark_of(desk)
 
     def _put_off(self, queries: Sequence[QueryName], outcome: Outcome) -> float | None:
         """Seconds before the next try; None where nothing failed that a later try may cure."""
-        may_pass = [one.query for one in outcome.failures if isinstance(one.error, RetryableError)]
-        # What stands against the whole run stands against each of its queries.
-        failed = [name for name in queries if name in may_pass or None in may_pass]
+        may_pass = [one for one in outcome.failures if isinstance(one.error, RetryableError)]
+        failed = _failed(queries, may_pass)
         for name in queries:
             if name not in failed:
                 self.retries.went_well(name)
         return self.retries.failed(failed, time.monotonic())
+
+
+def _failed(queries: Sequence[QueryName], failures: Sequence[Failure]) -> list[QueryName]:
+    """Which of the queries failed; what stands against the whole run stands against each."""
+    told = {failure.query for failure in failures}
+    return [name for name in queries if name in told or None in told]
+
+
+def _worked_ms(outcome: Outcome, is_asked: Callable[[QueryName], bool]) -> float:
+    """Milliseconds that the steps of some queries took; sketches of one query share theirs."""
+    took = {
+        result.query: result.elapsed_ms
+        for result in outcome.results
+        if isinstance(result, MaintainResult) and is_asked(result.query)
+    }
+    return sum(took.values())
 
 
 def _is_nothing(result: object) -> bool:

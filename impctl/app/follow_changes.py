@@ -76,7 +76,7 @@ class _Looking:
         self.desk = desk
         self.answer = answer
         self.query = query
-        self.watch = Watch(request)
+        self.watch = Watch()
         self.told = 0
         self._show = show
 

@@ -18,6 +18,7 @@ from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
+from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.
@@ -39,9 +40,22 @@ def maintain(
     sketch captured under another reading of it is not current.
     """
     specs = desk.queries(queries)
+    return maintain_specs(desk, specs, batch_rows, kept, is_named=bool(queries), for_use=for_use)
+
+
+def maintain_specs(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    batch_rows: int | None = None,
+    kept: KeptStates | None = None,
+    *,
+    is_named: bool,
+    for_use: bool = False,
+) -> Outcome:
+    """The same for these queries, in their order; `is_named` says that somebody asked for each."""
     if desk.settings.changes is not None:
         from impctl.app.maintaining.change_files import check_change_files
 
-        check_change_files(desk, specs, desk.settings.changes, is_named=bool(queries))
+        check_change_files(desk, specs, desk.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     return maintain_queries(desk, specs, size, kept, for_use=for_use)

@@ -16,6 +16,7 @@ from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.meta import tree_record
 from impctl.app.capturing.moments import moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
+from impctl.app.maintaining.due.looking import fresh_entry
 from impctl.app.results.past_runs import (
     VERIFIED,
     VERIFY,
@@ -98,6 +99,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         moments=stored_moments(stored),
         keeps_answer=bool(stored.state_meta.get("answer")),
         kept_answers=uses.answers,
+        fresh=fresh_entry(desk, spec, stored),
     )
 
 

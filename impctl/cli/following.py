@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from impctl.app.workbench.settings import (
     DEFAULT_INTERVAL,
-    DEFAULT_MAX_WAIT,
     FollowRequest,
     Settings,
 )
@@ -55,12 +54,10 @@ def follow_request(
         if lonely:
             raise UsageError(f"Option `{lonely[0]}` goes with `--follow` only", hint="add it")
         return None
-    if max_wait is not None and pending_rows is None:
-        raise UsageError("Option `--max-wait` goes with `--pending-rows` only", hint="add it")
     return FollowRequest(
         DEFAULT_INTERVAL if interval is None else interval,
         pending_rows,
-        DEFAULT_MAX_WAIT if max_wait is None else max_wait,
+        max_wait,
         max_runs,
         socket,
     )

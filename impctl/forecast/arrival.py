@@ -14,9 +14,6 @@ from impctl.values import dataclass
 KEPT = 400
 """Commits of a table that are known at most: more than the longest look back of any forecast."""
 
-_SLACK = 60.0
-"""Seconds that clocks of two machines may differ without a word."""
-
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
@@ -59,14 +56,6 @@ class History:
     has_missed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClockFaults:
-    """Arrivals whose time lies in the future, and those whose time is before the one's before."""
-
-    ahead: int
-    back: int
-
-
 def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     """A time for each arrival, none before the one before it and none after `now`.
 
@@ -81,11 +70,3 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
             latest = each.at
         found.append(latest)
     return found
-
-
-def clock_faults(arrivals: Sequence[Arrival], now: float) -> ClockFaults:
-    """How many times cannot be right, `_SLACK` seconds allowed."""
-    times = [each.at for each in arrivals if each.at is not None]
-    ahead = sum(at > now + _SLACK for at in times)
-    back = sum(at < before - _SLACK for before, at in zip(times, times[1:], strict=False))
-    return ClockFaults(ahead, back)

@@ -31,6 +31,7 @@ from impctl.workload.schema_parts import (
     text_of,
 )
 from impctl.workload.tables import CREDENTIALS
+from impctl.workload.triggers import trigger_schema
 
 SCHEMA_ID = "urn:impctl:workload:1"
 
@@ -229,6 +230,7 @@ def _query_settings() -> dict[str, JsonSchema]:
             "Whether the rows of the answer are kept too, and maintained: `query` then answers "
             "from state.",
         ),
+        "trigger": trigger_schema(),
     }
 
 

@@ -17,6 +17,7 @@ from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
 from impctl.plan.names import FullName, TableNames
 from impctl.values import dataclass
+from impctl.workload.trigger_models import Trigger
 
 CellValue = int | float | str | bool | date | datetime | None
 """A value of a row to insert, as the file types it; the table's column type decides later."""
@@ -52,7 +53,7 @@ class AnsweredBy(StrEnum):
 
 
 class MaintainMode(StrEnum):
-    """When a query is maintained: with every batch, or in one step when the sketch is needed."""
+    """In how many steps a query is maintained: one per batch passed, or one for all of them."""
 
     EAGER = "eager"
     LAZY = "lazy"
@@ -194,7 +195,7 @@ class QuerySpec:
     as is usual (None).
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
-    query's answer are kept too.
+    query's answer are kept too. `trigger` says when it is maintained, None where the file does not.
     """
 
     name: QueryName
@@ -211,6 +212,7 @@ class QuerySpec:
     lineage: Lineage = Lineage.ALL
     is_sketched: bool = True
     answer: bool = False
+    trigger: Trigger | None = None
 
     @property
     def follows(self) -> dict[str, str]:

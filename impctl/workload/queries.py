@@ -33,11 +33,12 @@ from impctl.workload.names import (
 )
 from impctl.workload.reading import Entry, FileReading, YamlScalar, inside, shown, written_at
 from impctl.workload.sql_location import origin_of
+from impctl.workload.triggers import read_trigger
 
 NO_SKETCH = "none"
 """What `sketch` of a query says that is to have none."""
 
-SETTINGS = ("policy", "maintain", "join", "buffer", "lineage", "answer")
+SETTINGS = ("policy", "maintain", "join", "buffer", "lineage", "answer", "trigger")
 """What `defaults` may say for all queries."""
 
 _CHOICES: Mapping[str, Sequence[str]] = {
@@ -74,6 +75,8 @@ def _is_right(name: str, node: Node, path: str, reading: FileReading) -> bool:
             return _read_buffer(node, where, reading) is not None
         case "answer":
             return _read_switch(node, where, reading) is not None
+        case "trigger":
+            return read_trigger(node, where, reading) is not None
     return reading.choice(node, where, _CHOICES[name]) is not None
 
 
@@ -114,13 +117,12 @@ def _read_query(
         return reading.choice(fields.get(name), inside(path, name), _CHOICES[name])
 
     policy = chosen("policy")
-    maintain = reading.choice(
-        fields.get("maintain"), inside(path, "maintain"), _CHOICES["maintain"]
-    )
+    maintain = chosen("maintain")
     join = chosen("join")
     buffer = _read_buffer(fields.get("buffer"), inside(path, "buffer"), reading)
     lineage = chosen("lineage")
     answer = _read_answer(fields, own, path, reading)
+    trigger = read_trigger(fields.get("trigger"), inside(path, "trigger"), reading)
     node = fields.get("sql")
     sql = reading.resolved_text(node, inside(path, "sql"))
     if sql is None or not isinstance(node, ScalarNode):
@@ -140,6 +142,7 @@ def _read_query(
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
         is_sketched=is_sketched,
         answer=answer,
+        trigger=trigger,
     )
 
 

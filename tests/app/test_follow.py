@@ -261,7 +261,8 @@ def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workloa
 
 @pytest.mark.slow
 def test_rows_are_waited_for_but_not_for_ever(workload: Path) -> None:
-    options = ("--pending-rows", "3", "--max-wait", "700ms", "--max-runs", "2")
+    # A run starts so much before the bound as steps are thought to take, with a margin.
+    options = ("--pending-rows", "3", "--max-wait", "2s", "--max-runs", "2")
     with following(workload, "--query", "many", *options) as process:
         append(workload, "t", 5, 5, 7)
         assert process.line()["results"][0]["changes"] == 3

@@ -219,9 +219,11 @@ def test_doctor_tells_of_clocks_that_cannot_be_right(cli: Cli, hourly: str) -> N
     assert "commit_times" not in [found["check"] for found in cli("doctor").results]
     append(hourly, -2 * HOUR)
     append(hourly, 5 * HOUR)
-    (found,) = [found for found in cli("doctor").results if found["check"] == "commit_times"]
-    assert (found["subject"], found["level"], found["exit_code"]) == ("t", "warning", 0)
-    assert "1 in the future, 1 before the commit before" in found["message"]
+    told = [found for found in cli("doctor").results if found["check"] == "commit_times"]
+    assert {(found["subject"], found["level"], found["exit_code"]) for found in told} == {
+        ("t", "warning", 0)
+    }
+    assert len(told) == 2
     # Such times move nothing.
     coming = cli.good("plan").results[0]["next_change"]
     assert coming["in_s"] >= 0

@@ -62,6 +62,7 @@ USE_CASES = {
     "apply": ("apply",),
     "plan": ("plan",),
     "maintain": ("maintain",),
+    "maintain_due": ("maintain_due", "maintain_point", "plan_due"),
     "rewrite": ("rewrite",),
     "query": ("query",),
     "changes": ("changes",),

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.collected import GcEntry, GcResult
+from impctl.app.results.due import DueResult
 from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlannedChange, PlanResult
@@ -115,6 +116,20 @@ EXAMPLES: dict[str, Result] = {
         engine_ms=0.25,
         commit_ms=0.5,
         steps=(MaintainStep("exact", {"sales": 1}, (1,), (), 1, 2.0),),
+    ),
+    "due": DueResult(
+        query="q_top",
+        trigger="fresh_within 10m, rows 10000",
+        due=False,
+        why="fresh_within 10m",
+        due_at=NOON,
+        due_by=NOON,
+        start_at=NOON.replace(minute=0, second=0, hour=11),
+        pending=True,
+        rows=1010,
+        oldest_at=NOON.replace(hour=10),
+        cost_ms=1234.5,
+        margin=1.5,
     ),
     "plan": PlanResult(
         query="q_top",

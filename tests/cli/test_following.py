@@ -40,9 +40,14 @@ def test_no_durations(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--interval", "5s"], "Option `--interval` goes with `--follow` only"),
+        (["--interval", "5s"], "Option `--interval` goes with `--follow` or `--due` only"),
         (["--max-runs", "5"], "Option `--max-runs` goes with `--follow` only"),
-        (["--follow", "--max-wait", "5s"], "Option `--max-wait` goes with `--pending-rows` only"),
+        (["--max-wait", "5s"], "Option `--max-wait` goes with `--follow` only"),
+        (["--due", "--max-wait", "5s"], "Option `--max-wait` goes with `--follow` only"),
+        (["--follow", "--due"], "Options `--follow` and `--due` exclude each other"),
+        (["--point", "p", "--follow"], "Options `--follow` and `--point` exclude each other"),
+        (["--point", "p", "--due"], "Options `--due` and `--point` exclude each other"),
+        (["--point", "p", "--query", "q"], "Options `--point` and `--query` exclude each other"),
         (["--follow", "--dry-run"], "Options `--follow` and `--dry-run` exclude each other"),
     ],
 )
@@ -103,6 +108,7 @@ def test_a_run_is_one_line_of_json() -> None:
         "elapsed_ms": 12.34,
         "exit_code": 6,
         "retry_ms": 1500.0,
+        "late_ms": None,
     }
     assert document["error"]["failures"][0]["code"] == "schema_changed"
 

@@ -65,12 +65,26 @@ def loaded_by(folder: Path, *words: str) -> set[str]:
     return set(told.split())
 
 
-@pytest.mark.parametrize("words", [["maintain"], ["maintain", "--json"], ["status"]])
+@pytest.mark.parametrize(
+    "words",
+    [["maintain"], ["maintain", "--json"], ["status"], ["maintain", "--due"], ["plan", "--due"]],
+)
 def test_a_run_with_nothing_to_do_loads_neither_parser_nor_engine(
     folder: Path, words: list[str]
 ) -> None:
     loaded = loaded_by(folder, *words)
     assert "deltalake" in loaded
+    assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
+    assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.circuits"))]
+
+
+def test_nor_does_a_run_with_nothing_due(folder: Path) -> None:
+    file = folder / "impctl.yaml"
+    file.write_text(
+        file.read_text().replace("sketch: {t: a}", "sketch: {t: a}, trigger: {rows: 9}")
+    )
+    write_deltalake(folder / "t", rows((3, 50)), mode="append")
+    loaded = loaded_by(folder, "maintain", "--due")
     assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
     assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.circuits"))]
 

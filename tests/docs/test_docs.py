@@ -16,6 +16,7 @@ from impctl import errors
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.collected import GcEntry
+from impctl.app.results.due import FreshEntry
 from impctl.app.results.explanations import (
     CandidateEntry,
     ExpectedReading,
@@ -169,6 +170,7 @@ def test_every_code_of_the_page_exists() -> None:
 
 ENTRIES = (
     FollowedRun,
+    FreshEntry,
     SketchEntry,
     RangesEntry,
     CandidateEntry,

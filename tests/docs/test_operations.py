@@ -109,13 +109,19 @@ def test_every_command_of_the_page_parses() -> None:
 
 
 def test_the_cron_lines(site: Site) -> None:
-    lines, clean = blocks("cron")
+    lines, due, clean = blocks("cron")
     maintain = lines.splitlines()[0]
     site.change()
     site.shell(maintain.split(maxsplit=5)[5])
     site.shell(clean.split(maxsplit=5)[5])
     assert json.loads((site.folder / "sales" / "gc.ndjson").read_text())["ok"]
-    assert action((site.folder / "sales" / "maintain.ndjson").read_text()) == "exact"
+    told = site.folder / "sales" / "maintain.ndjson"
+    assert action(told.read_text()) == "exact"
+    site.change()
+    site.shell(due.split(maxsplit=5)[5])
+    assert [action(line) for line in told.read_text().splitlines()] == ["exact", "exact"]
+    site.shell(due.split(maxsplit=5)[5])
+    assert action(told.read_text().splitlines()[2]) == "none"
 
 
 def unit_files(site: Site) -> list[Path]:

@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from impctl.app.maintain import maintain
 from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.tables.source import open_source
 from impctl.workload.models import Policy
@@ -51,7 +51,7 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
     place: Place, desk: Workbench, aside: Callable[[], None], goes_on: bool
 ) -> None:
     """It pinned {v0, old v1, new v2}, of which no version of any table ever consisted."""
-    watch = Watch(FollowRequest())
+    watch = Watch()
     first = desk.next_run(watch.pinned())
     assert not maintain(first, None).failures
     aside()
@@ -73,7 +73,7 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
 
 def watching(desk: Workbench) -> Watch:
     """A watch after a first run that pinned the table."""
-    watch = Watch(FollowRequest())
+    watch = Watch()
     first = desk.next_run(watch.pinned())
     first.tables.source("t")
     watch.saw(first)

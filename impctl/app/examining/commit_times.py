@@ -1,46 +1,57 @@
-"""The times of tables' commits as findings: clocks that cannot be right.
+"""Times of a table's latest commits that cannot be: in the future, or before the commit before.
 
-Law: reads logs only, and what the store knows of them. Forecasts and deadlines go by these times.
-Out of scope: what is made of such times (`forecast.arrival`).
+Law: told by the log alone, and only where something is wrong; equal times are none. Triggers reckon
+such commits as simultaneous with the one before, or as of now, so a bound may be held by less.
+Out of scope: what triggers make of times (`app.maintaining.due.pending`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 
+from impctl.app.examining.history import span_text
 from impctl.app.results.findings import Finding, Subject
-from impctl.app.workbench.histories import known_histories
-from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError
-from impctl.forecast.arrival import clock_faults
+from impctl.errors import TableError
+from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.source import DeltaSource
+
+_LATEST = 20
+_TOLERATED = 5.0
+"""Seconds by which clocks of two machines may well differ."""
+
+_FIX = "set the clocks of the machines that write the table by a time server"
 
 
-def commit_time_findings(desk: Workbench) -> Iterator[Finding]:
-    """A warning for each table some of whose commits lie in the future or go back."""
-    try:
-        store = desk.reading_store()
-    except ImpctlError:
-        # What is wrong with the store is found with it.
-        store = None
-    try:
-        histories = known_histories(desk.tables, store, desk.workload.tables)
-    except ImpctlError:
-        return
-    for table, history in histories.items():
-        faults = clock_faults(history.arrivals, time.time())
-        said = [
-            words
-            for count, words in (
-                (faults.ahead, f"{faults.ahead} in the future"),
-                (faults.back, f"{faults.back} before the commit before"),
+def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
+    """A warning for each kind of time that cannot be, of the latest commits."""
+    subject = Subject.of_table(source.name)
+    found = _latest(source)
+    timed = [(one.version, one.at) for one in found if one.at is not None]
+    ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
+    if ahead:
+        version, at = ahead[-1]
+        by = span_text(timedelta(seconds=at - time.time()))
+        said = f"The commit of version {version} says a time {by} ahead of this machine's clock"
+        yield subject.warning("commit_times", said, _FIX)
+    for (version, at), (following, then) in zip(timed, timed[1:], strict=False):
+        if then < at - _TOLERATED:
+            said = (
+                f"The commit of version {following} says {_moment(then)}, which is before that of"
+                f" version {version}, {_moment(at)}"
             )
-            if count
-        ]
-        if said:
-            yield Subject.of_table(table).warning(
-                "commit_times",
-                f"Of {len(history.arrivals):,} commits the time cannot be right: {', '.join(said)}",
-                "set the clocks of the machines that write the table; until then such a commit "
-                "counts as made with the one before",
-            )
+            yield subject.warning("commit_times", said, _FIX)
+            return
+
+
+def _latest(source: DeltaSource) -> Sequence[Committed]:
+    """The latest commits, as far as the log can be read."""
+    try:
+        return committed_since(source, max(-1, source.version - _LATEST), {}) or ()
+    except TableError:
+        return ()
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.examining.altering import setting_calls
+from impctl.app.examining.commit_times import commit_time_findings
 from impctl.app.examining.history import history_findings
 from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.pinned import PinnedTables
@@ -42,6 +43,7 @@ def table_findings(
             yield _writable(subject, snapshot)
         yield _change_feed(subject, snapshot)
         yield from history
+        yield from commit_time_findings(desk.tables.source(table))
 
 
 def _described(snapshot: Snapshot) -> str:

@@ -93,7 +93,7 @@ def _all_current(
             catch_up(desk.tables, stored)
             if not has_nothing_to_do(desk, spec, stored, for_use=for_use):
                 return None
-            results += _unchanged(desk, stored)
+            results += unchanged_results(desk, stored)
     except ImpctlError:
         # Some query cannot even be looked at: the run says so for that query alone.
         return None
@@ -181,7 +181,7 @@ def _sorted_out(
             stored = _captured(desk, store, spec)
             catch_up(desk.tables, stored)
             if has_nothing_to_do(desk, spec, stored, for_use=for_use):
-                results += _unchanged(desk, stored)
+                results += unchanged_results(desk, stored)
             else:
                 stale.append((spec, stored))
     return results, stale
@@ -230,7 +230,8 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
     return not is_same_circuit(desk, prepare(desk, spec), stored)
 
 
-def _unchanged(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:
+    """What is said of a query that nothing was done with: one result per sketch."""
     return [
         MaintainResult(
             query=stored.query,

@@ -8,18 +8,14 @@ Out of scope: when to look and what to do then (`app.follow`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 
 from impctl.aliases import TableName
-from impctl.app.workbench.settings import FollowRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.plan.sql.clock import HOUR
 from impctl.store.catalog import catalog_mark
-from impctl.tables.change.arrivals import Seen, has_new_log, log_end, newest_version, pinned_anew
-from impctl.tables.change.size import change_size
-from impctl.tables.commits import read_commits
+from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource
 
 _LONGEST_QUIET = 600.0
@@ -30,8 +26,7 @@ stores that were replaced, and for queries that failed and were mended from outs
 class Watch:
     """Tables and store as the last run left them."""
 
-    def __init__(self, request: FollowRequest) -> None:
-        self._request = request
+    def __init__(self) -> None:
         self._seen: dict[TableName, Seen] = {}
         self._stuck: dict[TableName, object] = {}
         """How the logs end that the last run could not open; None of one that cannot be read."""
@@ -40,7 +35,6 @@ class Watch:
         self._store: object = None
         self._hour = ""
         self._looked_anew: float | None = None
-        self._pending_since: float | None = None
 
     def pinned(self) -> list[DeltaSource]:
         """The tables at their newest versions, for a run; one that cannot be read is left out.
@@ -73,18 +67,16 @@ class Watch:
         }
         self._store = catalog_mark(desk.store_path)
         self._hour = desk.clock.text(HOUR)
-        self._pending_since = None
 
     def is_due(self, desk: Workbench) -> bool:
-        """Whether a run has something to do, and need not wait for more of it."""
+        """Whether a run may have something to do."""
         now = time.monotonic()
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
         if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
             return True
         try:
-            moved = [known for known in self._seen.values() if self._has_moved(known)]
-            return bool(moved) and self._is_enough(moved, now)
+            return any(self._has_moved(known) for known in self._seen.values())
         except ImpctlError:
             return True
 
@@ -95,35 +87,9 @@ class Watch:
             return False
         return has_new_log(known)
 
-    def _is_enough(self, moved: Iterable[Seen], now: float) -> bool:
-        """Whether so many rows are pending as asked for, or for so long that they may not wait."""
-        least = self._request.pending_rows
-        if least is None:
-            return True
-        if self._pending_since is None:
-            self._pending_since = now
-        if now - self._pending_since >= self._request.max_wait:
-            return True
-        rows = 0
-        for known in moved:
-            pending = _pending_rows(known)
-            if pending is None:
-                return True
-            rows += pending
-        return rows >= least
-
 
 def _end(known: Seen) -> object:
     try:
         return log_end(known)
     except ImpctlError:
         return None
-
-
-def _pending_rows(known: Seen) -> int | None:
-    """Rows changed since the last run, by the log alone; None where it does not tell."""
-    until = newest_version(known)
-    if until is None:
-        return None
-    commits = read_commits(known.source, known.source.version, until)
-    return None if commits is None else change_size(commits).rows

@@ -7,6 +7,7 @@ Out of scope: the records themselves (`app.results.results`), exit codes of a pr
 
 from __future__ import annotations
 
+from impctl.app.results.due import DueResult
 from impctl.app.results.foreseen import REFUSED, PlanResult
 from impctl.app.results.results import (
     CaptureResult,
@@ -79,6 +80,8 @@ def _is_to_do(result: Result) -> bool:
     match result:
         case PlanResult():
             return result.action not in ("none", REFUSED)
+        case DueResult():
+            return result.due
         case MaintainResult():
             return result.foreseen and result.action != "none"
         case CaptureResult():

@@ -14,7 +14,8 @@ class FollowedRun:
     """One run of `maintain --follow`; `started_at` is ISO 8601 in UTC.
 
     `retry_ms` is the pause until the first query is tried again that failed for a reason that may
-    pass.
+    pass. `late_ms` is by how much the run missed the bound of one of its queries, 0 where it missed
+    none; None where none has a bound.
     """
 
     number: int
@@ -22,3 +23,4 @@ class FollowedRun:
     elapsed_ms: float
     exit_code: int
     retry_ms: float | None = None
+    late_ms: float | None = None

@@ -18,6 +18,7 @@ from impctl.app.results.answer import RowValue as RowValue
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
+from impctl.app.results.due import DueResult, FreshEntry
 from impctl.app.results.explanations import (
     CandidateEntry,
     CheckResult,
@@ -299,6 +300,8 @@ class StatusResult:
     moments: Mapping[str, str] = field(default_factory=dict)
     keeps_answer: bool = False
     kept_answers: int = 0
+    fresh: FreshEntry | None = None
+    """How old what is pending is; None without a sketch, or where the logs do not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,6 +341,7 @@ Result = (
     | GainResult
     | MaintainResult
     | PlanResult
+    | DueResult
     | RewriteResult
     | QueryResult
     | ChangesResult

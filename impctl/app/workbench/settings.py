@@ -14,13 +14,14 @@ from pathlib import Path
 
 from impctl.errors import UsageError
 from impctl.values import dataclass
+from impctl.workload.budgets import SIZE_HINT, size_from
+from impctl.workload.durations import seconds_in as seconds_in
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
 from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
 from impctl.workload.paths import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.paths import why_no_store
-from impctl.workload.sizes import SIZE_HINT, size_from
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
@@ -81,14 +82,15 @@ class Settings:
 class FollowRequest:
     """How `maintain --follow` goes on; durations in seconds.
 
-    Tables are looked at every `interval`. With `pending_rows` a run waits for so many changed rows,
-    but no change waits longer than `max_wait`. `max_runs` counts runs that had something to do.
+    Tables are looked at every `interval`. Queries without a trigger have, with `pending_rows` or
+    `max_wait`, one of so many rows and of `fresh_within`. `max_runs` counts runs that had something
+    to do.
     Other commands are answered on the `socket`, if any.
     """
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
-    max_wait: float = DEFAULT_MAX_WAIT
+    max_wait: float | None = None
     max_runs: int | None = None
     socket: Path | None = None
 

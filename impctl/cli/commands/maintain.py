@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,13 @@ import typer
 from impctl.app.workbench.envvars import BATCH_ROWS, SCRUB
 from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
 from impctl.cli.completion import left_to_shell
+from impctl.cli.due_options import (
+    DueOnly,
+    DueRequest,
+    PointName,
+    due_request,
+    due_use_case,
+)
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Display, Job, display_of, on_workbench
@@ -66,7 +74,8 @@ Interval = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="With --follow: pause between looks at the tables, as 500ms or 1m. Default: 5s.",
+        help="With --follow: pause between looks at the tables, as 500ms or 1m. Default: 5s. "
+        "With --due: when this is run next. Default: 1m.",
     ),
 ]
 
@@ -77,7 +86,7 @@ PendingRows = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="With --follow: wait for N changed rows, by the tables' logs. Default: for none.",
+        help="With --follow, for queries without a trigger: wait for N changed rows, or 1m.",
     ),
 ]
 
@@ -88,7 +97,7 @@ MaxWait = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="With --pending-rows: the longest that a change waits for more. Default: 1m.",
+        help="With --follow, for queries without a trigger: `fresh_within`, which replaces it.",
     ),
 ]
 
@@ -154,6 +163,8 @@ def maintain(
     spark_profile: SparkProfile = None,
     memory: MemoryGiven = None,
     disk: DiskGiven = None,
+    due: DueOnly = False,
+    point: PointName = None,
     follow: Follow = False,
     interval: Interval = None,
     pending_rows: PendingRows = None,
@@ -175,50 +186,41 @@ def maintain(
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
-    settings = settings_of(
-        workload,
-        params=param,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-        disk=disk,
-        dry_run=dry_run,
-        imbalance=imbalance,
-        large_change=large_change,
-        changes=changes,
-        scrub=scrub,
-    )
-    request = follow_request(follow, interval, pending_rows, max_wait, max_runs, socket)
-    given = (display_of(json, quiet, verbose), request, tuple(query or ()), batch_rows, metrics)
-    return _job(settings, *given, detailed=detailed_exitcode)
+    settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk)
+    settings = replace(settings, policy=policy, changes=changes, dry_run=dry_run)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
+    settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)
+    asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
+    request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs, socket)
+    display = display_of(json, quiet, verbose)
+    return _job(settings, display, asked, request, batch_rows, metrics, detailed=detailed_exitcode)
 
 
 def _job(
     settings: Settings,
     display: Display,
+    asked: DueRequest,
     request: FollowRequest | None,
-    names: tuple[str, ...],
     batch_rows: int | None,
     metrics: Path | None,
     *,
     detailed: bool,
 ) -> Job:
     if request is not None:
+        names = asked.queries
         return follow_job(settings, display, names, batch_rows, request, metrics, detailed=detailed)
-    use_case = _use_case(names, batch_rows, None if settings.dry_run else metrics)
+    use_case = _use_case(asked, batch_rows, None if settings.dry_run else metrics)
     return on_workbench("maintain", display, settings, use_case, detailed=detailed)
 
 
 def _use_case(
-    names: tuple[str, ...], batch_rows: int | None, metrics: Path | None
+    asked: DueRequest, batch_rows: int | None, metrics: Path | None
 ) -> Callable[[Workbench], Outcome]:
-    def use_case(desk: Workbench) -> Outcome:
-        from impctl.app.maintain import maintain
+    maintained = due_use_case(asked, batch_rows)
 
+    def use_case(desk: Workbench) -> Outcome:
         with failure_told(metrics):
-            outcome = maintain(desk, names, batch_rows=batch_rows)
+            outcome = maintained(desk)
         return with_metrics(outcome, metrics, maintained_now)
 
     return use_case

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.due_options import DueTold, Look
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -20,6 +21,7 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
+from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
@@ -33,6 +35,8 @@ def plan(
     large_change: LargeChange = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
+    due: DueTold = False,
+    interval: Look = None,
     detailed_exitcode: DetailedExitcode = False,
     strict: Strict = False,
     json: AsJson = False,
@@ -43,12 +47,19 @@ def plan(
 
     With what is pending and what that is estimated to cost. Writes nothing, takes no lock and
     starts no Spark. A query that can have no sketch is told, and decides the exit code with
-    --strict only, as in `check`.
+    --strict only, as in `check`. With --due: when each query is due next, by its trigger.
 
     Example: impctl plan workloads/running-example.yaml --detailed-exitcode
     """
 
+    if interval is not None and not due:
+        raise UsageError("Option `--interval` goes with `--due` only", hint="add it")
+
     def use_case(desk: Workbench) -> Outcome:
+        if due:
+            from impctl.app.maintain_due import plan_due
+
+            return plan_due(desk, tuple(query or ()), look=interval)
         from impctl.app.plan import plan
 
         return plan(desk, tuple(query or ()), strict=strict)

@@ -42,6 +42,8 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
         for failure in outcome.failures
     ]
     parts += [f"warning: {text}" for text in outcome.warnings]
+    if run.late_ms:
+        parts.append(f"late by {duration_text(run.late_ms)}")
     if run.retry_ms is not None:
         parts.append(f"next try in {duration_text(run.retry_ms)}")
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"

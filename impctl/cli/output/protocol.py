@@ -11,6 +11,7 @@ from typing import Protocol, assert_never
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
+from impctl.app.results.due import DueResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult
@@ -42,6 +43,7 @@ class Output(Protocol):
     def gain(self, result: GainResult) -> None: ...
     def maintain(self, result: MaintainResult) -> None: ...
     def plan(self, result: PlanResult) -> None: ...
+    def due(self, result: DueResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
     def query(self, result: QueryResult) -> None: ...
     def changes(self, result: ChangesResult) -> None: ...
@@ -69,7 +71,7 @@ class Output(Protocol):
 def show(output: Output, result: Result) -> None:
     """Show one result by the method for its type."""
     match result:
-        case CheckResult() | ExplainResult() | PlanResult():
+        case CheckResult() | ExplainResult() | PlanResult() | DueResult():
             _show_explanation(output, result)
         case CaptureResult():
             output.capture(result)
@@ -121,7 +123,9 @@ def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) 
             assert_never(result)
 
 
-def _show_explanation(output: Output, result: CheckResult | ExplainResult | PlanResult) -> None:
+def _show_explanation(
+    output: Output, result: CheckResult | ExplainResult | PlanResult | DueResult
+) -> None:
     match result:
         case CheckResult():
             output.check(result)
@@ -129,6 +133,8 @@ def _show_explanation(output: Output, result: CheckResult | ExplainResult | Plan
             output.explain(result)
         case PlanResult():
             output.plan(result)
+        case DueResult():
+            output.due(result)
         case _:
             assert_never(result)
 

@@ -14,6 +14,7 @@ from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
 from impctl.app.results.tree_work import TreeRecord
 from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
+from impctl.cli.output.due import fresh_text
 from impctl.cli.output.wording import count_text, plain, ranges_text, sketches_text, versions_text
 from impctl.cli.output.wrapped import wrapped
 
@@ -39,6 +40,8 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
         yield "why", result.stale_reason
     for entry in result.pending:
         yield "pending", _pending(entry)
+    if result.fresh is not None and result.fresh.age_s:
+        yield "fresh", fresh_text(result.fresh)
     mode = "" if result.mode is None else f", mode {result.mode}"
     versions = versions_text(result.versions, None, result.moments)
     answer = ", answer kept" if result.keeps_answer else ""

@@ -16,6 +16,7 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.changed import STATE, ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
+from impctl.app.results.due import NOT_DUE, DueResult
 from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
@@ -41,6 +42,7 @@ from impctl.cli.output.answer import answer_line, changes_line, write_rows
 from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
+from impctl.cli.output.due import due_lines, due_word
 from impctl.cli.output.errors import failure_lines, summary_line
 from impctl.cli.output.explain import explain_lines
 from impctl.cli.output.foreseen import (
@@ -159,8 +161,10 @@ class TextOutput:
             return
         if result.action == "none":
             # Another sketch of the query may have had something to do.
-            self._words.setdefault(result.query, "up to date")
-            self._say(f"{result.query}: up to date at {versions}, {sketch}")
+            word = "not due" if result.reason_code == NOT_DUE else "up to date"
+            self._words.setdefault(result.query, word)
+            self._say(f"{result.query}: {word} at {versions}, {sketch}")
+            self._detail(result.reason if result.reason_code == NOT_DUE else "")
             self._drifted(result)
             return
         self._words[result.query] = result.action
@@ -194,6 +198,12 @@ class TextOutput:
         self._named.add(result.query)
         self._words[result.query] = plan_word(result)
         self._block(plan_lines(result))
+
+    def due(self, result: DueResult) -> None:
+        """When it is due."""
+        self._named.add(result.query)
+        self._words[result.query] = due_word(result)
+        self._block(due_lines(result))
 
     def _drifted(self, result: MaintainResult) -> None:
         """Uneven ranges and what to do; nothing while they are as even as they were."""

@@ -64,7 +64,7 @@ def signed_rows(commits: Commits) -> list[SignedRows]:
     known: dict[str, int] = {}
     found = []
     for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
-        known |= _records(actions)
+        known |= records_added(actions)
         found.append(_rows(actions, read, known))
     return found
 
@@ -79,7 +79,7 @@ def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> Chan
     rows: int | None = 0
     files = size = 0
     for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
-        known |= _records(actions)
+        known |= records_added(actions)
         files += len(read)
         size += sum(int(body.get("size") or 0) for _, body in read)
         found = _rows(actions, read, known).rows
@@ -141,7 +141,7 @@ def _live_rows(body: Mapping[str, Any], known: Mapping[str, int]) -> int | None:
     return max(0, rows - int((body.get("deletionVector") or {}).get("cardinality") or 0))
 
 
-def _records(actions: Sequence[Action]) -> dict[str, int]:
+def records_added(actions: Sequence[Action]) -> dict[str, int]:
     """Rows by the path of each file added, deleted ones included."""
     added = [body for name, body in actions if name == "add"]
     return {body["path"]: rows for body in added if (rows := _records_of(body)) is not None}

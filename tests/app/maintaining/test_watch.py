@@ -11,7 +11,7 @@ from deltalake import write_deltalake
 
 from impctl.app.maintaining import watch as looking
 from impctl.app.maintaining.watch import Watch
-from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import StorageError
 from impctl.tables.write.create import create_table
@@ -23,7 +23,7 @@ def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
 ) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
-    watch = Watch(FollowRequest(interval=1.0))
+    watch = Watch()
 
     def away(*_: Any) -> Any:
         # As an object store answers, which a test has none of.

@@ -44,6 +44,7 @@ def test_every_result_in_the_envelope(fake, impctl, name: str) -> None:
         "suite": ["check", "micro"],
         "finding": ["doctor"],
         "started": ["init", "--demo"],
+        "due": ["plan", "w.yaml", "--due"],
     }.get(name, [name, "w.yaml"])
     ran = impctl(*words, "--json")
     document = strict(ran.stdout)

@@ -17,7 +17,6 @@ from impctl.forecast.arrival import (
     KEPT,
     Arrival,
     History,
-    clock_faults,
     effective_times,
 )
 from impctl.tables.change import commit_history as module
@@ -224,10 +223,3 @@ def arrivals(*times: float | None) -> list[Arrival]:
 )
 def test_times_never_go_back_nor_ahead(times: Any, effective: list[float]) -> None:
     assert effective_times(arrivals(*times), 100.0) == effective
-
-
-def test_clocks_that_are_wrong_are_counted() -> None:
-    found = clock_faults(arrivals(1e3, 9e6, 2e3, 1.99e3, None, 3e3), 5e3)
-    assert (found.ahead, found.back) == (1, 1)
-    # Half a minute is within what clocks differ by.
-    assert clock_faults(arrivals(1e3, 970.0, 5.03e3), 5e3) == clock_faults([], 0.0)

@@ -1,0 +1,64 @@
+"""When queries are due, as lines of text.
+
+Law: the first line says whether and when, the others why and what is pending; all times are UTC.
+Out of scope: what would be done (`cli.output.foreseen`), JSON (`cli.output.json`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.due import DueResult, FreshEntry
+from impctl.cli.output.wording import count_text
+
+
+def due_word(result: DueResult) -> str:
+    """In a word or two, for the line that sums up."""
+    if result.due:
+        return "due now"
+    return "not due" if result.pending else "nothing pending"
+
+
+def due_lines(result: DueResult) -> list[str]:
+    """Whether it is due, when next, and why."""
+    why = result.why if result.trigger in result.why else f"{result.why} ({result.trigger})"
+    return [f"{result.query}: {_when(result)}", why, *_pending(result)]
+
+
+def _when(result: DueResult) -> str:
+    if result.due:
+        by = "" if result.due_by is None else f", to be done by {_moment(result.due_by)}"
+        return f"due now{by}"
+    if result.due_at is None or result.start_at is None:
+        return "not due"
+    at = f"due at {_moment(result.due_at)}"
+    starts = f", starts {_moment(result.start_at)}" if result.start_at != result.due_at else ""
+    return f"{at}{starts}" if result.pending else f"nothing pending, next at {at[7:]}"
+
+
+def _pending(result: DueResult) -> list[str]:
+    """What is pending and what that takes; nothing where nothing is."""
+    if not result.pending:
+        return []
+    rows = "rows not counted" if result.rows is None else count_text(result.rows, "row")
+    since = "" if result.oldest_at is None else f" since {_moment(result.oldest_at)}"
+    if result.cost_ms is None:
+        return [f"pending{since}: {rows}, no recorded run says what they take"]
+    whole = duration_text(result.cost_ms * result.margin)
+    return [f"pending{since}: {rows}, {duration_text(result.cost_ms)}, {whole} with margin"]
+
+
+def fresh_text(fresh: FreshEntry) -> str:
+    """How old what is pending is, against its bound."""
+    age = duration_text(fresh.age_s * 1000)
+    if fresh.bound_s is None:
+        return f"the oldest pending change is {age} old"
+    state = "late: " if fresh.late else ""
+    return (
+        f"{state}the oldest pending change is {age} old, of {duration_text(fresh.bound_s * 1000)}"
+    )
+
+
+def _moment(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")

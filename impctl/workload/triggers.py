@@ -1,0 +1,195 @@
+"""The key `trigger` of a query, or of `defaults`: when it is maintained.
+
+    trigger: commit | use
+    trigger: {fresh_within: 10m, rows: 10000, every: 15m, cron: "0 6 * * 1-5",
+              timezone: Europe/Vienna, point: nightly, ready_within: 5s, cheap: true}
+
+Law: what could not come true, or would be guessed at, is a problem with its place: a duration
+without unit, two clocks (`every` and `cron`), a zone that nobody knows, and what goes beside
+something that is not there. Out of scope: when that is (`app.maintaining.due`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from yaml.nodes import MappingNode, Node
+
+from impctl.workload.cron import MACROS, Cron, CronFault, read_cron
+from impctl.workload.durations import DURATION_PATTERN, seconds_in, written
+from impctl.workload.names import NAME_PATTERN, is_name, refuse_name
+from impctl.workload.reading import FileReading, inside
+from impctl.workload.schema_parts import JsonSchema, object_of, or_variable, text_of
+from impctl.workload.trigger_models import Alone, Trigger, zone_named
+
+KEYS = (
+    *("fresh_within", "rows", "every", "cron", "timezone"),
+    *("point", "ready_within", "cheap"),
+)
+MAX_ROWS = 1_000_000_000_000
+_DAY = 86_400.0
+_CLOCKS = ("every", "cron")
+_WHEN = ("fresh_within", "rows", "every", "cron", "point")
+"""What a trigger needs one of."""
+
+_BESIDE = {"timezone": _CLOCKS, "ready_within": (*_CLOCKS, "point"), "cheap": _WHEN}
+"""What goes only beside one of others."""
+
+
+def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger | None:
+    """The trigger; None where the file says none, or where a problem was noted."""
+    if node is None:
+        return None
+    known = len(reading.problems)
+    if not isinstance(node, MappingNode):
+        word = reading.choice(node, path, list(Alone))
+        return None if word is None else Trigger(alone=Alone(word))
+    entries = reading.entries(node, path) or {}
+    for word in Alone:
+        if word in entries:
+            told = f"`{word}` in {path} stands alone"
+            reading.report(entries[word].key, told, f"write `trigger: {word}`, or leave it out")
+    if len(reading.problems) > known:
+        return None
+    fields = reading.record(node, path, (), KEYS) or {}
+    if len(reading.problems) == known:
+        _check_together(node, fields, path, reading)
+    found = Trigger(
+        rows=_rows(fields.get("rows"), inside(path, "rows"), reading),
+        every=_every(fields.get("every"), inside(path, "every"), reading),
+        cron=_cron(fields.get("cron"), inside(path, "cron"), reading),
+        timezone=_zone(fields.get("timezone"), inside(path, "timezone"), reading),
+        fresh_within=_span(fields.get("fresh_within"), inside(path, "fresh_within"), reading),
+        point=_point(fields.get("point"), inside(path, "point"), reading),
+        ready_within=_span(fields.get("ready_within"), inside(path, "ready_within"), reading),
+        cheap=_cheap(fields.get("cheap"), inside(path, "cheap"), reading),
+    )
+    return found if len(reading.problems) == known else None
+
+
+def _check_together(
+    node: Node, fields: Mapping[str, Node], path: str, reading: FileReading
+) -> None:
+    """Note what excludes each other, and what stands without what it goes beside."""
+    if all(name in fields for name in _CLOCKS):
+        told = f"`every` and `cron` in {path} exclude each other"
+        reading.report(fields["cron"], told, "leave one of them out")
+    if not any(name in fields for name in _WHEN):
+        listed = ", ".join(f"`{name}`" for name in _WHEN)
+        reading.report(node, f"{path} does not say when", f"name at least one of {listed}")
+        return
+    for name, others in _BESIDE.items():
+        if name in fields and not any(other in fields for other in others):
+            listed = " or ".join(f"`{other}`" for other in others)
+            told = f"`{name}` in {path} goes beside {listed} only"
+            reading.report(fields[name], told, "add one of them, or leave it out")
+
+
+def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
+    """A duration with its unit."""
+    cell = reading.cell(node, path, "a duration such as 10m")
+    if node is None or cell is None:
+        return None
+    seconds = seconds_in(cell.written, needs_unit=True)
+    if seconds is None:
+        reading.report(node, f"{path} must be a duration such as 10m", _UNITS_HINT)
+    return seconds
+
+
+_UNITS_HINT = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
+
+
+def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
+    seconds = _span(node, path, reading)
+    if node is None or seconds is None:
+        return None
+    if not 1.0 <= seconds <= _DAY:
+        told = f"{path} must be from 1s to {written(_DAY)}, since it counts from midnight"
+        reading.report(node, told, "use `cron` for days and weeks, `commit` for less")
+        return None
+    return seconds
+
+
+def _rows(node: Node | None, path: str, reading: FileReading) -> int | None:
+    usual = "as many changed rows as are worth a run, for example 10000"
+    return reading.whole_number(node, path, MAX_ROWS, usual)
+
+
+def _cron(node: Node | None, path: str, reading: FileReading) -> Cron | None:
+    text = reading.text(node, path)
+    if node is None or text is None:
+        return None
+    try:
+        return read_cron(text)
+    except CronFault as fault:
+        reading.report(node, f"{path} is no time of a crontab: {fault.message}", fault.hint)
+        return None
+
+
+def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
+    name = reading.text(node, path)
+    if node is None or name is None:
+        return None
+    if zone_named(name) is None:
+        told = f"{path} names a time zone that this machine does not know"
+        reading.report(node, told, "write one as `Europe/Vienna`; for a small system add `tzdata`")
+        return None
+    return name
+
+
+def _point(node: Node | None, path: str, reading: FileReading) -> str | None:
+    name = reading.text(node, path)
+    if node is None or name is None:
+        return None
+    if not is_name(name):
+        refuse_name(node, name, "a point", reading)
+        return None
+    return name
+
+
+def _cheap(node: Node | None, path: str, reading: FileReading) -> bool:
+    cell = reading.cell(node, path, "`true` or `false`")
+    if node is None or cell is None:
+        return False
+    if not isinstance(cell.value, bool):
+        reading.report(node, f"{path} must be `true` or `false`", "write it without quotes")
+        return False
+    return cell.value
+
+
+def trigger_schema() -> JsonSchema:
+    """The piece of the file's JSON Schema."""
+    span: JsonSchema = {"type": "string", "pattern": rf"^\s*{DURATION_PATTERN}\s*$"}
+    mapping = object_of(
+        "When: the first that comes.",
+        {
+            "fresh_within": or_variable(span, "Every commit is in the sketch after so long."),
+            "rows": or_variable(
+                {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
+                "Once so many changed rows are pending, by the tables' logs.",
+            ),
+            "every": or_variable(span, "On multiples of it since midnight, from 1s to 1d."),
+            "cron": text_of(f"Five fields of a crontab, or one of {', '.join(MACROS)}."),
+            "timezone": text_of("Time zone of `every` and `cron`; default: UTC."),
+            "point": or_variable(
+                {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
+                "When `impctl maintain --point` names it.",
+            ),
+            "ready_within": or_variable(
+                span, "Work is done ahead so that at most this is left at the moment."
+            ),
+            "cheap": or_variable(
+                {"type": "boolean"}, "Earlier too, when nothing else is due and it takes no second."
+            ),
+        },
+    )
+    mapping["anyOf"] = [{"required": [name]} for name in _WHEN]
+    return {
+        "description": "When the query is maintained: after each commit (default), when its sketch "
+        "is used, or as a mapping says.",
+        "anyOf": [
+            {"enum": [str(word) for word in Alone]},
+            {"type": "string", "pattern": r"\$\{"},
+            mapping,
+        ],
+    }

@@ -1,0 +1,276 @@
+"""Days of following in virtual time: nothing late where a look allows it, and no more runs than
+that takes; the clock moved, a late look, a query that always fails."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from datetime import UTC, datetime
+
+import pytest
+
+from impctl.app.maintaining.due.pending import Change, Pending
+from impctl.app.maintaining.due.when import dues
+from impctl.workload.cron import read_cron
+from impctl.workload.trigger_models import ON_COMMIT, Trigger
+from tests.app.maintaining.due.virtual import Arrival, Process, Query, noise
+
+DAY = 86_400.0
+
+
+def steady(rng: random.Random, days: float) -> list[Arrival]:
+    """A commit about every minute, with a few rows."""
+    found, at = [], 0.0
+    while at < days * DAY:
+        at += rng.expovariate(1 / 60)
+        found.append((at, "a", rng.randrange(1, 60)))
+    return found
+
+
+def loads(rng: random.Random, days: float) -> list[Arrival]:
+    """One load a day, some small corrections after it."""
+    found = []
+    for day in range(int(days)):
+        start = day * DAY + 3 * 3600 + rng.uniform(0, 600)
+        found.append((start, "b", rng.randrange(20_000, 60_000)))
+        found += [(start + rng.uniform(0, 4 * 3600), "c", rng.randrange(1, 9)) for _ in range(12)]
+    return sorted(found)
+
+
+def bursts(rng: random.Random, days: float) -> list[Arrival]:
+    """Hours of nothing, then many commits at once to several tables."""
+    found: list[Arrival] = []
+    at = 0.0
+    while at < days * DAY:
+        at += rng.expovariate(1 / 7_200)
+        count = rng.randrange(2, 40)
+        found += [(at + rng.uniform(0, 90), rng.choice("abc"), 50) for _ in range(count)]
+    return sorted(found)
+
+
+class Quick(Process):
+    """The same with arrivals found by bisection, for days of them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.of: dict[frozenset[str], list[Arrival]] = {}
+
+    def _pending(self, query: Query) -> Pending:
+        mine = self.of.get(query.tables)
+        if mine is None:
+            mine = [one for one in self.arrivals if one[1] in query.tables]
+            self.of[query.tables] = mine
+        first = bisect_right(mine, query.pinned, key=lambda one: one[0])
+        last = bisect_right(mine, self.now, key=lambda one: one[0])
+        changes = tuple(Change(at, rows) for at, _, rows in mine[first:last])
+        mark = (query.pinned, len(changes))
+        return Pending(changes, None, changes[0].at if changes else None, mark)
+
+
+def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
+    tables = ("a", "b", "c", "ab", "bc", "abc")
+    return {
+        f"q{at}": Query(bound, frozenset(tables[at % 6]), rng.uniform(0.05, 0.6), 2e-5)
+        for at in range(14)
+    }
+
+
+HISTORIES = {"steady": (steady, 1.0), "loads": (loads, 4.0), "bursts": (bursts, 3.0)}
+
+
+@pytest.mark.parametrize("bound", [600.0, 3_600.0])
+@pytest.mark.parametrize("name", list(HISTORIES))
+def test_nothing_is_late_and_little_is_early(name: str, bound: float) -> None:
+    rng = random.Random(f"{name}{bound}")
+    make, days = HISTORIES[name]
+    arrivals = make(rng, days)
+    queries = fourteen(rng, Trigger(fresh_within=bound))
+    process = Quick(queries, arrivals, 30.0, noise(rng))
+    runs = process.run(days * DAY + 2 * bound)
+    assert [run.late for run in runs if run.late] == []
+    assert sum(run.steps_late for run in runs) == 0
+    # All that came is in every sketch, and its age was the bound at most, as seen from outside.
+    for query in queries.values():
+        mine = [at for at, table, _ in arrivals if table in query.tables and at < days * DAY]
+        assert query.pinned >= max(mine, default=-1.0)
+    ages = [age for run in runs for age in run.ages.values()]
+    assert max(ages) <= bound
+    # As late as is safe: a tenth is given away to share runs, the rest to margin and look.
+    assert sum(ages) / len(ages) > 0.75 * bound
+    steps = sum(len(run.done) for run in runs)
+    commits = sum(
+        sum(1 for _, table, _ in arrivals if table in query.tables) for query in queries.values()
+    )
+    assert steps < commits
+    assert len(runs) < 2 * days * DAY / bound + 4
+
+
+def test_without_a_bound_each_look_runs() -> None:
+    rng = random.Random(5)
+    queries = {"q": Query(ON_COMMIT, frozenset("a"))}
+    runs = Quick(queries, steady(rng, 0.1), 30.0, noise(rng)).run(0.1 * DAY)
+    assert len(runs) > 80
+    assert all(run.ages["q"] <= 30.0 + 3 for run in runs)
+
+
+def test_what_the_look_does_not_allow_is_told_as_late() -> None:
+    queries = {"q": Query(Trigger(fresh_within=20.0), frozenset("a"))}
+    (run,) = Process(queries, [(1.0, "a", 5)], 60.0).run(200.0)
+    assert run.start == 60.0, "at the first look after the bound was over"
+    assert run.late == pytest.approx(run.end - 21.0)
+
+
+def test_a_start_leaves_time_for_all_that_is_due_before() -> None:
+    queries = {
+        "first": Query(Trigger(fresh_within=100.0), frozenset("a"), 2.0, 0.0),
+        "second": Query(Trigger(fresh_within=400.0), frozenset("a"), 4.0, 0.0),
+    }
+    process = Process(queries, [(0.0, "a", 1)], 10.0)
+    process.sees()
+    assert process.timetable.due(0.0) == []
+    # Three times (1 s to open first, 2 s to work), and the look.
+    assert process.timetable.next_start(0.0) == pytest.approx(100.0 - 3 * 3 - 10.0)
+    process.queries["first"].pinned = 0.0
+    process.sees()
+    process.timetable.due(0.0)
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 5 - 10.0)
+    process.timetable.ran([], 0.0, 1.0)
+    assert process.timetable.pace.opening == 1.0, "nothing was loaded for that"
+    (first, _) = dues(process.timetable.waiting, process.timetable.pace, 0.0)
+    process.timetable.ran([first], 0.0, 2.05)
+    process.timetable.due(0.0)
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 4.05 - 10.0)
+    process.queries["first"].pinned = -1.0
+    process.queries["first"].trigger = Trigger(fresh_within=399.0)
+    process.sees()
+    process.timetable.due(0.0)
+    # `second` has to wait for `first`, whose deadline comes before, so it is what has to start.
+    assert process.timetable.next_start(0.0) == pytest.approx(400.0 - 3 * 6.05 - 10.0)
+
+
+def test_those_nearly_due_go_along_and_the_earliest_deadline_first() -> None:
+    queries = {
+        "late": Query(Trigger(fresh_within=105.0), frozenset("a"), 0.1, 0.0),
+        "soon": Query(Trigger(fresh_within=100.0), frozenset("a"), 0.1, 0.0),
+        "far": Query(Trigger(fresh_within=200.0), frozenset("a"), 0.1, 0.0),
+    }
+    runs = Process(queries, [(0.0, "a", 1)], 5.0).run(300.0)
+    assert [run.done for run in runs] == [["soon", "late"], ["far"]]
+
+
+def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> None:
+    queries = {
+        "b": Query(Trigger(fresh_within=600.0), frozenset("a"), 1.0, 0.0),
+        "a": Query(Trigger(fresh_within=300.0), frozenset("a"), 1.0, 0.0),
+        "c": Query(Trigger(fresh_within=7_200.0), frozenset("a"), 1.0, 0.0),
+    }
+    process = Process(queries, [(10.0, "a", 1)], 10.0, stopped=(50.0, 4_000.0))
+    first, *_ = process.run(5_000.0)
+    assert (first.start, first.done) == (4_000.0, ["a", "b"])
+    assert first.late == pytest.approx(4_000.0 + 2.05 - 310.0)
+    assert first.steps_late == 2
+
+
+@pytest.mark.parametrize("bound", [300.0, 900.0])
+def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> None:
+    rng = random.Random(3)
+    arrivals = steady(rng, 0.3)
+    trigger = Trigger(fresh_within=bound)
+
+    def starts(fails: bool) -> list[tuple[float, list[str]]]:
+        queries = {f"q{at}": Query(trigger, frozenset("a"), 0.5 + at / 8) for at in range(4)}
+        if fails:
+            bad = Query(Trigger(fresh_within=bound / 2), frozenset("a"), 20.0, fails=True)
+            queries = {"bad": bad, **queries}
+        process = Quick(queries, arrivals, 10.0)
+        runs = process.run(0.3 * DAY)
+        found = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
+        return [(start, names) for start, names in found if names]
+
+    with_it, without = starts(True), starts(False)
+    assert len(without) > 20
+    assert [names for _, names in with_it] == [names for _, names in without]
+    # A look comes where the bad one had its own, and no sooner or later than a pause between two.
+    assert all(abs(a - b) <= 10.0 for (a, _), (b, _) in zip(with_it, without, strict=True))
+
+
+def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> None:
+    queries = {"bad": Query(Trigger(fresh_within=60.0), frozenset("a"), fails=True)}
+    runs = Process(queries, [(0.0, "a", 1), (1_500.0, "a", 1)], 5.0).run(2_000.0)
+    starts = [round(run.start) for run in runs]
+    assert len(starts) == 4, starts
+    assert 600 <= starts[1] - starts[0] <= 610
+    assert 600 <= starts[2] - starts[1] <= 610
+    assert 1_500 <= starts[3] <= 1_510, "what is new is tried at once"
+
+
+@pytest.mark.parametrize(
+    ("day", "starts"),
+    [
+        ("2026-03-28", ["03-28 01:30", "03-29 01:00", "03-30 00:30"]),
+        ("2026-10-24", ["10-24 00:30", "10-25 00:30", "10-26 01:30"]),
+    ],
+)
+def test_half_past_two_comes_once_a_day_whatever_the_clock_does(
+    day: str, starts: list[str]
+) -> None:
+    trigger = Trigger(cron=read_cron("30 2 * * *"), timezone="Europe/Vienna")
+    midnight = datetime.fromisoformat(f"{day}T00:00:00Z").timestamp()
+    arrivals = [(midnight + at * 600.0, "a", 1) for at in range(6 * 24 * 3)]
+    process = Quick({"q": Query(trigger, frozenset("a"), 0.01)}, arrivals, 60.0, now=midnight)
+    runs = process.run(midnight + 3 * DAY - 1)
+    assert [
+        datetime.fromtimestamp(run.start, UTC).strftime("%m-%d %H:%M") for run in runs
+    ] == starts
+
+
+def test_a_moment_without_changes_runs_nothing() -> None:
+    arrivals = [(100.0, "a", 1), (4_000.0, "a", 1)]
+    queries = {"q": Query(Trigger(every=900.0), frozenset("a"), 0.01)}
+    runs = Process(queries, arrivals, 7.0).run(9_000.0)
+    assert [run.start for run in runs] == [900.0, 4_500.0]
+
+
+def test_work_is_done_ahead_of_a_moment() -> None:
+    """An hour of ten rows in ten seconds, 10 ms each: 36 s of work, of which 3 s may be left."""
+    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+    ready = Trigger(every=3_600.0, ready_within=3.0)
+    queries = {"q": Query(ready, frozenset("a"), 0.05, 0.01)}
+    runs = Quick(queries, arrivals, 5.0).run(3_700.0)
+    assert len(runs) > 2
+    ahead, at_moment = runs[:-1], runs[-1]
+    assert all(run.start < 3_600.0 for run in ahead)
+    assert 3_600.0 <= at_moment.start < 3_600.5
+    assert at_moment.end <= 3_603.0
+    assert at_moment.late == 0.0
+    # Without it all work is left to the moment.
+    alone = {"q": Query(Trigger(every=3_600.0), frozenset("a"), 0.05, 0.01)}
+    (run,) = Quick(alone, arrivals, 5.0).run(3_700.0)
+    assert run.end > 3_630.0
+
+
+def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
+    arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
+    ready = Trigger(every=3_600.0, ready_within=1.0)
+    queries = {"q": Query(ready, frozenset("a"), 10.0, 0.0)}
+    runs = Quick(queries, arrivals, 5.0).run(3_700.0)
+    assert len(runs) <= 3
+
+
+def test_idle_time_takes_what_is_cheap() -> None:
+    queries = {
+        "cheap": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 0.5, 0.0),
+        "dear": Query(Trigger(fresh_within=3_600.0, cheap=True), frozenset("a"), 1.5, 0.0),
+        "plain": Query(Trigger(fresh_within=3_600.0), frozenset("a"), 0.5, 0.0),
+    }
+    first, *others = Process(queries, [(10.0, "a", 1)], 5.0).run(4_000.0)
+    assert (first.done, first.start) == (["cheap"], 10.0)
+    assert {name for run in others for name in run.done} == {"dear", "plain"}
+
+
+def test_rows_are_waited_for() -> None:
+    arrivals = [(float(at * 10), "a", 4) for at in range(1, 21)]
+    queries = {"q": Query(Trigger(rows=10), frozenset("a"), 0.01)}
+    runs = Process(queries, arrivals, 5.0).run(300.0)
+    assert [run.start for run in runs] == [pytest.approx(30.0 * at, abs=1) for at in range(1, 7)]
+    assert bisect_left([run.start for run in runs], 200.0) == 6, "two are too few"

@@ -1,0 +1,263 @@
+"""`--due`, `--point` and `plan --due` on real tables: what is maintained, told, and left alone."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.maintaining.due import looking, pending
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
+from impctl.store.store import Store
+from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS
+
+TRIGGERS = {
+    "commit": "commit",
+    "bound": "{fresh_within: 1h}",
+    "short": "{fresh_within: 30s}",
+    "five": "{rows: 5}",
+    "daily": '{cron: "0 6 * * *"}',
+    "nightly": "{point: nightly}",
+    "noon": "{point: noon, ready_within: 1h}",
+    "used": "use",
+}
+
+
+@pytest.fixture
+def many(cli: Cli) -> Cli:
+    """A query per trigger over the small table, captured."""
+    text = cli.workload.read_text()
+    head, _, tail = text.partition("store: .impctl")
+    queries = "".join(
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
+        f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
+        for at, (name, said) in enumerate(TRIGGERS.items())
+    )
+    cli.workload.write_text(f"{head}{queries}store: .impctl{tail}")
+    cli.good("capture")
+    return cli
+
+
+def at(monkeypatch: pytest.MonkeyPatch, later: timedelta) -> None:
+    """Have the clock of later commands say so much more than this one."""
+    moment = datetime.now(UTC) + later
+    monkeypatch.setenv("IMPCTL_NOW", moment.strftime("%Y-%m-%dT%H:%M:%S+00:00"))
+
+
+def told(cli: Cli, *words: str) -> dict[str, dict[str, Any]]:
+    return {result["query"]: result for result in cli.good(*words).results}
+
+
+def done(results: dict[str, dict[str, Any]]) -> set[str]:
+    return {name for name, result in results.items() if result["action"] != "none"}
+
+
+def test_only_what_is_due_is_maintained(many: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    found = told(many, "maintain", "--due")
+    # A bound of 30 s is shorter than the minute until the next run; `q` has no trigger.
+    assert done(found) == {"q", "commit", "short"}
+    left = {name: found[name]["reason_code"] for name in found.keys() - done(found)}
+    assert set(left.values()) == {"not_due"}
+    assert set(left) == {"bound", "five", "daily", "nightly", "noon", "used"}
+    assert found["five"]["reason"] == "3 of 5 rows are pending"
+    assert found["five"]["versions"] == {"t": 0}
+    assert list(found) == ["q", *TRIGGERS], "in the order of the file"
+    write_deltalake(table, ROWS.slice(0, 2), mode="append")
+    assert done(told(many, "maintain", "--due")) == {"q", "commit", "short", "five"}
+    again = told(many, "maintain", "--due")
+    assert done(again) == set()
+    assert again["q"]["reason_code"] == "up_to_date"
+    assert again["daily"]["reason_code"] == "not_due"
+
+
+def test_the_clock_makes_due(many: Cli, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    many.good("maintain", "--due")
+    at(monkeypatch, timedelta(minutes=50))
+    assert "bound" not in done(told(many, "maintain", "--due"))
+    at(monkeypatch, timedelta(minutes=59))
+    assert "bound" in done(told(many, "maintain", "--due")), "a minute ahead, and the next look"
+    at(monkeypatch, timedelta(hours=25))
+    found = told(many, "maintain", "--due")
+    assert "daily" in done(found)
+    assert {"nightly", "used"} & done(found) == set()
+    assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
+
+
+def test_how_long_until_the_next_look_decides(many: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    assert done(told(many, "maintain", "--due", "--query", "bound")) == set()
+    found = told(many, "maintain", "--due", "--interval", "2h", "--query", "bound")
+    assert done(found) == {"bound"}
+    assert list(found) == ["bound"]
+
+
+def test_a_point_is_maintained_by_name(many: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    found = told(many, "maintain", "--point", "nightly")
+    assert list(found) == ["nightly"]
+    assert done(found) == {"nightly"}
+    ran = many("maintain", "--point", "nihgtly")
+    assert (ran.code, ran.error["code"]) == (2, "point_unknown")
+    assert "`nightly`" in ran.error["hint"]
+    ran = many("maintain", "--point", "x")
+    assert all(f"`{name}`" in ran.error["hint"] for name in ("nightly", "noon"))
+
+
+def test_a_file_without_points_says_how_to_write_one(cli: Cli) -> None:
+    ran = cli("maintain", "--point", "nightly")
+    assert (ran.code, ran.error["code"]) == (2, "point_unknown")
+    assert "trigger: {point: NAME}" in ran.error["hint"]
+
+
+def test_nothing_due_takes_no_lock_and_writes_nothing(
+    many: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    many.good("maintain", "--due")
+    before = (tmp_path / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise AssertionError("no lock is needed here")
+
+    monkeypatch.setattr(Store, "lock", refuse)
+    assert done(told(many, "maintain", "--due")) == set()
+    many.good("plan", "--due")
+    assert (tmp_path / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
+
+
+def test_a_dry_run_says_what_is_due(many: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    ran = many("maintain", "--due", "--dry-run", "--detailed-exitcode")
+    assert ran.code == 2
+    assert {r["query"] for r in ran.results if r["foreseen"]} == {"q", "commit", "short"}
+    ran = many("maintain", "--due", "--dry-run", "--detailed-exitcode", "--query", "daily")
+    assert ran.code == 0
+
+
+def test_the_plan_says_when_and_why(many: Cli, table: str) -> None:
+    assert many("plan", "--due", "--detailed-exitcode").code == 0
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    committed = DeltaTable(table).history(1)[0]["timestamp"] / 1000
+    ran = many("plan", "--due", "--detailed-exitcode")
+    assert (ran.code, ran.document["ok"]) == (2, True)
+    found = {result["query"]: result for result in ran.results}
+
+    def moment(name: str, field: str) -> float:
+        return datetime.fromisoformat(found[name][field]).timestamp()
+
+    assert [name for name, one in found.items() if one["due"]] == ["q", "commit", "short"]
+    assert moment("bound", "due_by") == moment("bound", "due_at") == pytest.approx(committed + 3600)
+    assert committed + 3300 < moment("bound", "start_at") < committed + 3540
+    assert moment("q", "due_at") == pytest.approx(committed)
+    assert found["q"]["due_by"] is None
+    daily = datetime.fromisoformat(found["daily"]["due_at"])
+    assert (daily.hour, daily.minute) == (6, 0)
+    assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
+    for name in ("five", "nightly", "used"):
+        assert found[name]["start_at"] is found[name]["due_at"] is None
+    assert found["nightly"]["why"] == "point: by `maintain --point nightly`"
+    assert found["bound"]["rows"] == 3
+    assert found["bound"]["trigger"] == "fresh_within 1h"
+    assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
+    # The commit that `--due` goes by is the plan's.
+    assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
+
+
+def test_status_says_how_old_what_is_pending_is(
+    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    at(monkeypatch, timedelta(minutes=30))
+    found = told(many, "status")
+    fresh = found["bound"]["fresh"]
+    assert 1795 < fresh.pop("age_s") < 1805
+    assert fresh == {"bound_s": 3600, "late": False}
+    assert found["short"]["fresh"]["late"]
+    assert found["q"]["fresh"]["bound_s"] is None
+    assert not found["q"]["fresh"]["late"]
+    many.good("maintain")
+    DeltaTable(table).optimize.compact()
+    # Rows that only moved make nothing old, but who runs at each commit runs.
+    moved = told(many, "status")["bound"]
+    assert (moved["stale"], moved["fresh"]["age_s"]) == (True, 0)
+    assert done(told(many, "maintain", "--due")) == {"q", "commit"}
+
+
+def test_what_the_logs_do_not_tell_is_due(many: Cli, table: str) -> None:
+    for at_version in range(2):
+        write_deltalake(table, ROWS.slice(0, at_version + 1), mode="append")
+    DeltaTable(table).create_checkpoint()
+    (Path(table) / "_delta_log" / f"{1:020}.json").unlink()
+    found = {result["query"]: result for result in many("plan", "--due").results}
+    assert found["bound"]["due"]
+    assert found["daily"]["due"]
+    assert "does not tell" in found["daily"]["why"]
+    assert not found["nightly"]["due"]
+    assert not found["used"]["due"]
+
+
+def test_a_definition_that_changed_is_due(many: Cli) -> None:
+    text = many.workload.read_text().replace("> 24", "> 124")
+    many.workload.write_text(text)
+    found = told(many, "plan", "--due")
+    assert [name for name, one in found.items() if one["due"]] == ["daily"]
+    ran = many("maintain", "--due")
+    assert (ran.code, ran.error["query"]) == (7, "daily")
+
+
+def test_a_query_that_was_never_captured_is_due(many: Cli) -> None:
+    text = many.workload.read_text()
+    new = '  new: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g", trigger: {rows: 9}}\nstore:'
+    many.workload.write_text(text.replace("store:", new))
+    ran = many("maintain", "--due")
+    assert (ran.code, ran.error["code"]) == (7, "not_captured")
+
+
+def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
+    ran = many("maintain", "--due", "--policy", "full")
+    assert ran.code == 0
+    assert done({result["query"]: result for result in ran.results}) == set()
+
+
+def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
+    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that follows looks again and again at what is pending."""
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    many.good("maintain", "--query", "five")
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    log = pending.CommitLog()
+    with open_workbench(Settings(many.workload)) as desk:
+        specs = desk.queries(["bound", "five"])
+        first = looking.looked_at(desk, specs, 5.0, log)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                "impctl.tables.change.committed.read_commits", lambda *_: pytest.fail("read again")
+            )
+            again = looking.looked_at(desk, specs, 5.0, log)
+        assert [one.pending for one in again] == [one.pending for one in first]
+        assert [one.pending.rows for one in first] == [4, 1]
+        assert abs(first[0].pending.changes[0].at - time.time()) < 60
+        many.good("maintain", "--query", "bound")
+        assert looking.looked_at(desk, specs, 5.0, log)[0].pending.rows == 0
+        assert len(log) == 1, "what `five` lacks"
+        many.good("maintain")
+        looking.looked_at(desk, specs, 5.0, log)
+        assert len(log) == 0
+
+
+def test_another_table_at_the_path_is_due(many: Cli, table: str) -> None:
+    for entry in (Path(table) / "_delta_log").iterdir():
+        entry.unlink()
+    write_deltalake(table, ROWS)
+    found = {result["query"]: result["due"] for result in many("plan", "--due").results}
+    assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}

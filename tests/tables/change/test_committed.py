@@ -1,0 +1,110 @@
+"""The commits of a table one by one, by its log."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.errors import TableError
+from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.source import open_source
+from impctl.tables.write.create import create_table
+
+
+def rows(count: int) -> pa.Table:
+    return pa.table({"g": pa.array(range(count), pa.int64())})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Versions 1 to 4: 5 rows come, then 2; files are compacted; 6 rows go."""
+    path = tmp_path / "t"
+    create_table(str(path), rows(10))
+    write_deltalake(str(path), rows(5), mode="append")
+    write_deltalake(str(path), rows(2), mode="append")
+    DeltaTable(str(path)).optimize.compact()
+    DeltaTable(str(path)).delete("g < 2")
+    return path
+
+
+def told(path: Path, since: int, known: dict[int, Committed] | None = None) -> list[Committed]:
+    found = committed_since(open_source("t", str(path), None), since, known or {})
+    assert found is not None
+    return list(found)
+
+
+def test_each_commit_has_its_rows(table: Path) -> None:
+    found = told(table, 0)
+    assert [one.version for one in found] == [1, 2, 3, 4]
+    assert [one.only_moves for one in found] == [False, False, True, False]
+    assert [one.rows for one in found] == [5, 2, 0, 6]
+    assert found[2].bytes == 0
+    assert found[0].bytes > 0
+    assert told(table, 3) == found[3:]
+    assert told(table, 4) == []
+
+
+def test_each_commit_has_its_time(table: Path) -> None:
+    history = {entry["version"]: entry["timestamp"] for entry in DeltaTable(str(table)).history()}
+    assert [one.at for one in told(table, 0)] == [history[v] / 1000 for v in range(1, 5)]
+
+
+def entry(path: Path, version: int) -> Path:
+    return path / "_delta_log" / f"{version:020}.json"
+
+
+def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
+    """Another `commitInfo` in an entry of the log; None for none."""
+    lines = [json.loads(line) for line in entry(path, version).read_text().splitlines()]
+    kept = [line for line in lines if "commitInfo" not in line]
+    added = [] if said is None else [{"commitInfo": said}]
+    entry(path, version).write_text("\n".join(map(json.dumps, [*added, *kept])))
+
+
+def test_a_commit_that_says_no_time_has_that_of_its_entry(table: Path) -> None:
+    changed(table, 4, None)
+    os.utime(entry(table, 4), (1_000.0, 2_000.5))
+    assert told(table, 3)[0].at == 2_000.5
+    changed(table, 4, {"timestamp": True})
+    os.utime(entry(table, 4), (1_000.0, 3_000.5))
+    assert told(table, 3)[0].at == 3_000.5
+    changed(table, 4, {"timestamp": 7_000})
+    assert told(table, 3)[0].at == 7.0
+    changed(table, 4, {"timestamp": 7_000, "inCommitTimestamp": 8_000})
+    assert told(table, 3)[0].at == 8.0
+
+
+def test_what_is_known_is_not_read_again(table: Path) -> None:
+    found = told(table, 0)
+    known = {one.version: one for one in found[:3]}
+    source = open_source("t", str(table), None)
+    for version in (1, 2, 3):
+        entry(table, version).write_text("no entry at all")
+    assert committed_since(source, 0, known) == tuple(found)
+    assert committed_since(source, 1, known) == tuple(found[1:])
+    with pytest.raises(TableError):
+        committed_since(source, 0, {})
+
+
+def test_a_log_with_a_gap_tells_nothing(table: Path) -> None:
+    source = open_source("t", str(table), None)
+    entry(table, 2).unlink()
+    assert committed_since(source, 0, {}) is None
+    found = committed_since(source, 2, {})
+    assert found is not None
+    assert [one.version for one in found] == [3, 4]
+
+
+def test_a_file_that_came_and_went_counts_twice(tmp_path: Path) -> None:
+    """The entry of a removed file need not repeat its rows; those of files from before are open."""
+    path = tmp_path / "t"
+    create_table(str(path), rows(10))
+    write_deltalake(str(path), rows(5), mode="overwrite")
+    write_deltalake(str(path), rows(3), mode="overwrite")
+    assert [one.rows for one in told(path, 0)] == [None, 8]
+    assert [one.rows for one in told(path, 1)] == [None]
