@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from impctl.circuits.session import TableChange
 from impctl.data.schema import Kind, SqlType
-from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, nodes_of, scans_of
+from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from tests.plan.random_plans import CATALOG
@@ -116,7 +116,10 @@ class Judged:
         last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
         tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
         if not tops:
-            return cls(trial.root if plain is None else plain, (), frozenset())
+            plain = trial.root if plain is None else plain
+            # Of a window call that nobody reads the other rows of its partition are not needed.
+            is_less = _window_calls(root) < _window_calls(plain)
+            return cls(root if is_less else plain, (), frozenset())
         counted = tops & {last, *verdict.barrier_positions}
         inner = tops - {last}
         if inner and not verdict.safe:
@@ -131,6 +134,10 @@ class Judged:
         counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
         found = replace(found, first_rows=counted)
         return accurate_sketches(found, trial.root, tables, trial.partitions)
+
+
+def _window_calls(plan: Plan) -> int:
+    return sum(len(node.calls) for node in nodes_of(plan) if isinstance(node, Window))
 
 
 def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
