@@ -17,6 +17,7 @@ from impctl.app.capturing.stage import capture_stage
 from impctl.app.maintaining.decide import Decisions
 from impctl.app.maintaining.estimates import Estimates, Size, estimated
 from impctl.app.maintaining.expected import expectations
+from impctl.app.maintaining.keeping.foreseen import with_state
 from impctl.app.maintaining.maintained import has_nothing_to_do
 from impctl.app.maintaining.stage import Stage
 from impctl.app.maintaining.task import Task
@@ -66,6 +67,7 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
         refused, failures = _sorted_out(desk, specs, failures)
         results += refused
     results = _with_next_changes(desk, store, results, texts)
+    results = with_state(desk, store, results)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
     return Outcome(tuple(results), (), tuple(failures))

@@ -26,7 +26,7 @@ from impctl.app.results.explanations import (
     TreeNodeEntry,
 )
 from impctl.app.results.followed_run import FollowedRun
-from impctl.app.results.foreseen import NextChange, PlannedChange, ReadEntry
+from impctl.app.results.foreseen import NextChange, PlannedChange, PlannedPiece, ReadEntry
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import (
     LeftEntry,
@@ -180,6 +180,7 @@ ENTRIES = (
     MaintainStep,
     PlanEntry,
     NextChange,
+    PlannedPiece,
     PlannedChange,
     ReadEntry,
     JoinSideEntry,

@@ -57,6 +57,19 @@ class NextChange:
     unknown: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedPiece:
+    """A piece of state under a budget: the `mode` that is chosen for it, the one that it has `now`,
+    bytes in the chosen mode and if it is kept, and why."""
+
+    name: str
+    mode: str
+    now: str
+    bytes: int
+    kept_bytes: int
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
     """What `maintain` would do with a query now, under its policy.
@@ -82,6 +95,8 @@ class PlanResult:
     hint: str | None = None
     next_change: NextChange | None = None
     """None of a query that has no sketch to maintain."""
+    state: tuple[PlannedPiece, ...] = ()
+    """Under a budget, the pieces of its state that are chosen about."""
 
 
 ENGINE, SPARK = "engine", "Spark"

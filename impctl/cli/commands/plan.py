@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.settings import DEFAULT_FILE
@@ -10,6 +11,7 @@ from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
+    DiskGiven,
     LargeChange,
     MovingParams,
     PolicyName,
@@ -35,6 +37,7 @@ def plan(
     large_change: LargeChange = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
+    disk: DiskGiven = None,
     due: DueTold = False,
     interval: Look = None,
     detailed_exitcode: DetailedExitcode = False,
@@ -64,8 +67,7 @@ def plan(
 
         return plan(desk, tuple(query or ()), strict=strict)
 
-    settings = settings_of(
-        workload, params=param, store=store, policy=policy, large_change=large_change
-    )
+    settings = settings_of(workload, params=param, store=store, policy=policy, disk=disk)
+    settings = replace(settings, large_change=large_change)
     display = display_of(json, quiet, verbose)
     return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)

@@ -12,6 +12,7 @@ from impctl.app.results.foreseen import (
     REFUSED,
     NextChange,
     PlannedChange,
+    PlannedPiece,
     PlanResult,
     ReadEntry,
 )
@@ -41,6 +42,7 @@ def plan_lines(result: PlanResult) -> list[str]:
     lines = [f"{result.query}: {verb}, {versions}", reason]
     lines += [_pending_text(entry) for entry in result.pending]
     lines += [] if result.next_change is None else [_next_text(result.next_change)]
+    lines += [_piece_text(piece) for piece in result.state]
     maintain = _estimate_text(result.maintain_ms, result.maintain_runs)
     recapture = _estimate_text(result.recapture_ms, result.recapture_runs)
     if result.action in ("none", "capture"):
@@ -96,6 +98,14 @@ def _pending_text(entry: PlannedChange) -> str:
         f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
         f" {size_text(entry.bytes)}"
     )
+
+
+def _piece_text(piece: PlannedPiece) -> str:
+    """`state  join4.left: read, 26.2 MB -> 600 kB: supplier changes once in 10 days, ...`."""
+    change = "" if piece.mode == piece.now else f" (now {piece.now})"
+    size = size_text(piece.kept_bytes)
+    size = size if piece.mode == "kept" else f"{size} -> {size_text(piece.bytes)}"
+    return f"state  {piece.name}: {piece.mode}{change}, {size}: {piece.reason}"
 
 
 def _next_text(coming: NextChange) -> str:

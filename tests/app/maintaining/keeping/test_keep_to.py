@@ -86,6 +86,23 @@ def test_what_the_budget_did_is_told_in_history(cli: Cli, tmp_path: Path) -> Non
     assert "join0" in latest["reason"]
 
 
+def test_a_plan_tells_what_would_be_kept_and_why(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    (free,) = cli.good("plan", "--query", "two").results
+    assert free["state"] == []
+    (least,) = cli.good("plan", "--query", "two", "--disk", "0").results
+    assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
+        "join0.left": ("read", "kept"),
+        "join0.right": ("read", "kept"),
+    }
+    for one in least["state"]:
+        assert one["bytes"] < one["kept_bytes"]
+        assert one["reason"]
+    (pinned,) = cli.good("plan", "--query", "two_kept", "--disk", "0").results
+    assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
+    assert not read_sides(tmp_path, "two")
+
+
 def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
