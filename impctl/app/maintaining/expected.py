@@ -2,7 +2,8 @@
 
 Law: the file's word holds where the log cannot know yet: until a table has `TAKES_OVER` commits
 since the expectation began. A table that never changes, by the file, is in no kind of change; nor
-is one out of the time that its expectations are for, but for the rate of what never came.
+is one out of the time that its expectations are for, but for the rate of what never came. Tables
+of which the file says the same pauses are loaded together: one run carries them on.
 Out of scope: finding kinds (`app.maintaining.kinds`), keeping histories
 (`app.workbench.histories`).
 """
@@ -48,7 +49,7 @@ class Expectations:
         """The kinds of change of a query over these tables, the most frequent first."""
         asked = frozenset(tables)
         found = [expected_of(kind, self.now) for kind in self._kinds_of(asked)]
-        found += [self._by_the_file(name) for name in sorted(asked & self._declared.keys())]
+        found += self._by_the_file(sorted(asked & self._declared.keys()))
         found += [
             expected_of(Kind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(asked & self._ended)
@@ -111,7 +112,24 @@ class Expectations:
     def _times(self, table: TableName) -> list[float]:
         return effective_times(self.histories.get(table, _NOTHING).arrivals, self.now)
 
-    def _by_the_file(self, table: TableName) -> Expected:
+    def _by_the_file(self, tables: Sequence[TableName]) -> list[Expected]:
+        """What the file says of these: tables with the same pauses come together, in one kind."""
+        together: dict[tuple[object, ...], list[Expected]] = {}
+        for name in tables:
+            pace = tuple((each.every, each.since, each.until) for each in self._declared[name])
+            together.setdefault(pace, []).append(self._declared_kind(name))
+        return [
+            Expected(
+                frozenset().union(*(one.tables for one in kinds)),
+                kinds[0].per_day,
+                {name: rows for one in kinds for name, rows in one.rows.items()},
+                {name: share for one in kinds for name, share in one.deletes.items()},
+                kinds[0].chance,
+            )
+            for kinds in together.values()
+        ]
+
+    def _declared_kind(self, table: TableName) -> Expected:
         """One kind for all that the file says of a table: rates add up, rows are their mean."""
         pace = [(DAY / each.every, each) for each in self._declared[table] if each.every]
         per_day = sum(rate for rate, _ in pace)

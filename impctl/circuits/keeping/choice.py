@@ -193,6 +193,8 @@ def _difference(
 def _named(kind: KindOfChange) -> str:
     tables = ", ".join(sorted(kind.tables))
     verb = "changes" if len(kind.tables) == 1 else "change"
-    if kind.rate >= 1:
+    if kind.rate == 1:
+        return f"{tables} {verb} once a day"
+    if kind.rate > 1:
         return f"{tables} {verb} {kind.rate:,.3g} times a day"
     return f"{tables} {verb} once in {1 / kind.rate:,.3g} days"

@@ -154,6 +154,24 @@ def test_commits_before_an_expectation_do_not_take_over() -> None:
     assert found.rows == {"t": 10.0}
 
 
+def test_tables_of_the_same_pauses_come_together() -> None:
+    said = {
+        "orders": (coming(HOUR, 200, 0.0),),
+        "lines": (coming(HOUR, 800, 0.5),),
+        "parts": (coming(DAY, 30, 0.0),),
+    }
+    loads, parts = expectations({}, said).expected(["orders", "lines", "parts"])
+    assert loads.tables == {"orders", "lines"}
+    assert (loads.per_day, loads.rows) == (24.0, {"lines": 800.0, "orders": 200.0})
+    assert loads.deletes == {"lines": 0.5, "orders": 0.0}
+    assert (parts.tables, parts.per_day) == ({"parts"}, 1.0)
+    # Of queries over one of them the other is not spoken of.
+    (alone,) = expectations({}, said).expected(["orders"])
+    assert (alone.tables, alone.per_day) == ({"orders"}, 24.0)
+    later = {**said, "lines": (coming(HOUR, 800, 0.5, NOW - 1),)}
+    assert len(expectations({}, later).expected(["orders", "lines"])) == 2
+
+
 def test_several_expectations_add_up() -> None:
     said = {"t": (coming(HOUR, 100, 0.0), coming(DAY / 8, 400, 1.0), coming(DAY, None, 0.0))}
     (found,) = expectations({"t": history([])}, said).expected(["t"])
