@@ -16,6 +16,7 @@ import pytest
 
 from impctl.aliases import TableName
 from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.reading.handed_over import hand_over
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
@@ -28,6 +29,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.circuits.test_plans_against_reference import restored
 from tests.support.algebra import rows
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
@@ -113,9 +115,10 @@ def started(found: Compiled, tables: Tables) -> MaintainedQuery:
     partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
     partners = ReferencePartners(found, partitions, tables.held, TYPES)
     session = MaintainedQuery(found)
-    session.read_by(partners)
     batches = [(name, arrow(name, tables.held[name])) for name in found.tables]
+    # Nobody can be asked while it is filled.
     session.load(batches, partners.pairs, in_turn=True)
+    session.read_by(partners)
     return session
 
 
@@ -155,6 +158,34 @@ def compared(
 def test_whichever_sides_are_kept(name: str, sides: str, cases: range, reader: Strategy) -> None:
     for seed in cases:
         compared(name, SIDES[sides], seed, reader=reader)
+
+
+@few_then_rest(3, 12)
+@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("sides", SIDES)
+def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:
+    """State goes to a circuit that reads these sides, on from there, and to one that keeps all."""
+    for seed in cases:
+        rng = random.Random(seed)
+        held = {
+            "t": rows(rng, 12, is_left=True).to_pylist(),
+            "u": rows(rng, 8, is_left=False).to_pylist(),
+        }
+        tables = Tables(rng, held)
+        kept, moving = started(compiled(name, ()), tables), started(compiled(name, ()), tables)
+        stored: dict[tuple[str, int], pa.Table] = {}
+        for turn in range(6):
+            partitions = {s.access: PARTITIONS[s.table] for s in moving.compiled.sources}
+            before = ReferencePartners(moving.compiled, partitions, held, TYPES)
+            form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
+            after = restored(moving, stored, MaintainedQuery(form))
+            hand_over(moving, after, before.whole)
+            after.read_by(ReferencePartners(form, partitions, held, TYPES))
+            moving = after
+            change = tables.changed()
+            kept.step(change)
+            moving.step(change)
+            assert counts(moving) == counts(kept), (seed, turn)
 
 
 @pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])

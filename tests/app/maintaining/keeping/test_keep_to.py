@@ -51,6 +51,11 @@ def state_bytes(folder: Path, names: tuple[str, ...] = NAMES) -> int:
         return sum(run.bytes for name in names for run in held.run_refs(name))
 
 
+def stored_pieces(folder: Path, name: str) -> set[str]:
+    with Store.open(folder / ".impctl", create=False) as held:
+        return {run.arrangement for run in held.run_refs(name)}
+
+
 def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     whole = state_bytes(tmp_path)
@@ -60,6 +65,9 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Pat
     assert all(read_sides(tmp_path, name) for name in NAMES)
     assert not any(read_sides(tmp_path, f"{name}_kept") for name in NAMES)
     assert any("more than its budget" in one for one in least.document["warnings"])
+    for name in NAMES:
+        # Their rows are gone from the store, not only from its description.
+        assert not set(read_sides(tmp_path, name)) & stored_pieces(tmp_path, name)
     assert_alike(tmp_path)
     for turn in range(1, 4):
         change(tmp_path, rng, turn)
