@@ -83,6 +83,22 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Pat
     assert_alike(tmp_path)
 
 
+def test_sides_of_a_query_that_is_behind_are_read_at_its_versions(cli: Cli, tmp_path: Path) -> None:
+    """Another query's capture looks at the budget while this one is versions behind."""
+    cli.good("capture", "--disk", "0")
+    assert all(read_sides(tmp_path, name) for name in NAMES)
+    rng = random.Random(11)
+    for turn in range(3):
+        change(tmp_path, rng, turn)
+    behind = stored(tmp_path, "two").versions
+    cli.good("capture", "--query", "l", "--disk", "1GB")
+    assert stored(tmp_path, "two").versions == behind
+    assert len(read_sides(tmp_path, "two")) < 2
+    for result in cli.good("maintain").results:
+        assert result["action"] in ("exact", "none"), result
+    assert_alike(tmp_path)
+
+
 def test_what_the_budget_did_is_told_in_history(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     change(tmp_path, random.Random(1), 0)
