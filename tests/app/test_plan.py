@@ -273,6 +273,7 @@ def test_runs_are_recorded(auto: Cli, table: str, tmp_path: Path) -> None:
         maintained, captured = store.costs("q")
     assert (maintained.kind, maintained.rows, maintained.spark) == ("maintain", 10, False)
     assert (captured.kind, captured.rows, captured.spark) == ("recapture", 10, False)
+    assert (maintained.moved, captured.moved) == (("t",), ())
     assert maintained.bytes > 0
     assert captured.bytes > 0
     assert 0 < maintained.elapsed_ms < 60_000
