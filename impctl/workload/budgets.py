@@ -1,44 +1,19 @@
-"""`budget` of a workload file: how much disk all state may take, and sizes as people write them.
+"""`budget` of a workload file: how much disk all state may take.
 
-Law: a budget bounds what is kept, never an answer. 0 is allowed and means the least. A text is one
-amount of whole bytes or refused; a number without a unit is bytes.
+Law: a budget bounds what is kept, never an answer. 0 is allowed and means the least.
 Out of scope: what is kept under it (`circuits.keeping`).
 """
 
 from __future__ import annotations
 
-import re
-
 from yaml import Node
 
 from impctl.workload.models import BudgetSpec
 from impctl.workload.reading import FileReading, inside
+from impctl.workload.scalars import SIZE_HINT, size_from
 from impctl.workload.schema_parts import JsonSchema, object_of, text_of
 
 _PATH = "`budget`"
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-}
-_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
-
-
-def size_from(text: str) -> int:
-    """The bytes of a size; 0 is one. ValueError for what is none."""
-    found = _WRITTEN.fullmatch(text.strip())
-    unit = None if found is None else _UNITS.get(found.group(2).lower())
-    if found is None or unit is None:
-        raise ValueError(text)
-    return int(float(found.group(1)) * unit)
 
 
 def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:

@@ -1,4 +1,4 @@
-"""What a YAML scalar stands for: the core types of YAML 1.2, and dates.
+"""What a YAML scalar stands for: the core types of YAML 1.2, dates, and sizes.
 
 Law: only what is beyond doubt is typed. `true`/`false`, decimal numbers without leading zeros,
 `null`/`~`, ISO dates and timestamps are; `no`, `on`, `1:30` and `007`, which YAML 1.1 turned into
@@ -29,6 +29,21 @@ _TIMESTAMP = re.compile(
     r"\d{4}-\d\d-\d\d"
     r"([Tt ]\d\d:\d\d:\d\d(\.\d{1,6})?[ ]?(Z|[-+]\d\d:\d\d)?)?"
 )
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
+
 _MAX_DIGITS = 400
 """Digits of a number; 308 suffice for any double and 38 for any decimal."""
 
@@ -54,6 +69,15 @@ def plain_value(text: str) -> CellValue:
     if _TIMESTAMP.fullmatch(text):
         return _timestamp(text)
     return text
+
+
+def size_from(text: str) -> int:
+    """The bytes of a size; 0 is one. ValueError for what is none."""
+    found = _WRITTEN.fullmatch(text.strip())
+    unit = None if found is None else _UNITS.get(found.group(2).lower())
+    if found is None or unit is None:
+        raise ValueError(text)
+    return int(float(found.group(1)) * unit)
 
 
 def kind_of(value: object) -> str:

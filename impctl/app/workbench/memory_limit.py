@@ -13,7 +13,7 @@ from mmap import PAGESIZE
 from pathlib import Path
 
 from impctl.errors import EvaluationError
-from impctl.workload.budgets import size_from
+from impctl.workload.scalars import size_from
 
 MEMORY_EXCEEDED = "memory_exceeded"
 """The code of the error of what would take more than it may."""

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from impctl.errors import UsageError
 from impctl.values import dataclass
-from impctl.workload.budgets import SIZE_HINT, size_from
 from impctl.workload.durations import seconds_in as seconds_in
 from impctl.workload.models import AnsweredBy as AnsweredBy
 from impctl.workload.models import Policy as Policy
@@ -22,6 +21,7 @@ from impctl.workload.models import QuerySpec, SparkSpec, Workload
 from impctl.workload.models import SketchUse as SketchUse
 from impctl.workload.paths import DEFAULT_FILE as DEFAULT_FILE
 from impctl.workload.paths import why_no_store
+from impctl.workload.scalars import SIZE_HINT, size_from
 
 DEFAULT_LOCK_TIMEOUT = 10.0
 """Seconds that a writing command waits for another writer."""
