@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from impctl.app.capturing import partners
+from impctl.app.capturing.partners import by_spark
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.workbench.settings import Settings
@@ -51,10 +51,10 @@ def test_it_counts_for_costs_and_is_found_to_be_the_larger_one(desk: Workbench) 
 def test_a_join_with_it_is_read_in_slices(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, tables: list[str], slices: int
 ) -> None:
-    monkeypatch.setattr(partners, "_SLICE_ROWS", 100_000)
+    monkeypatch.setattr(by_spark, "_SLICE_ROWS", 100_000)
     monkeypatch.setattr(Partners, "_read", lambda *_: "a slice")
     scans: list[Plan] = [Scan(table, table, ()) for table in tables]
     plan = reduce(lambda left, right: Join(JoinKind.INNER, left, right, None), scans)
-    joined = Readable("join0", plan, (), (), ())
+    joined = Readable("join0", plan, plan, (), (), ())
     reader: Any = Partners(desk, None, {}, {})  # type: ignore[arg-type]  # not looked at
     assert list(reader.pairs(joined)) == ["a slice"] * slices
