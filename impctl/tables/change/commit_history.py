@@ -8,8 +8,6 @@ Out of scope: keeping them (`store.arrivals`), what follows from them (`forecast
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError
 from impctl.forecast.arrival import KEPT, Arrival, History
+from impctl.tables.change.commit_time import commit_time
 from impctl.tables.change.size import SignedRows, signed_rows
 from impctl.tables.commits import Action, Commits, read_entry
 from impctl.tables.source import DeltaSource
@@ -29,8 +28,6 @@ _MOST = 1 << 62
 """Counts are cut here, so that sums of a few stay within 64 bits."""
 _DAMAGED = (ImpctlError, AttributeError, KeyError, TypeError, ValueError)
 """What entries lead to that are no JSON, or whose parts are of another kind than Delta's."""
-_LATEST = 1e11
-"""Seconds since 1970 beyond which a time is none: some thousand years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def _read(
     commits = Commits(tuple(reversed(read)), source.name, reached)
     try:
         times = tuple(
-            _time(source, version, actions)
+            commit_time(source, version, actions)
             for version, actions in enumerate(commits.by_commit(), start=reached + 1)
         )
         return _Entries(commits, times, signed_rows(commits), reached > start)
@@ -151,27 +148,8 @@ def _size(body: Mapping[str, Any]) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _said(actions: Sequence[Action], key: str) -> Any:
-    """What the commit says of itself; None where it does not."""
-    bodies = (body for name, body in actions if name == "commitInfo")
-    return next((body[key] for body in bodies if isinstance(body, dict) and key in body), None)
-
-
 def _operation(actions: Sequence[Action]) -> str:
-    said = _said(actions, "operation")
+    """What the commit says of itself; empty where it does not."""
+    bodies = (body for name, body in actions if name == "commitInfo")
+    said = next((b["operation"] for b in bodies if isinstance(b, dict) and "operation" in b), None)
     return said[:40].encode("utf-8", "replace").decode() if isinstance(said, str) else ""
-
-
-def _time(source: DeltaSource, version: TableVersion, actions: Sequence[Action]) -> float | None:
-    """When it was committed, by its own word, else by the file."""
-    for key in ("inCommitTimestamp", "timestamp"):
-        said = _said(actions, key)
-        if isinstance(said, int | float) and math.isfinite(said) and 0 <= said / 1000 < _LATEST:
-            return float(said) / 1000
-    folder = local_path(source.path)
-    if folder is None:
-        return None
-    try:
-        return os.stat(os.path.join(folder, "_delta_log", f"{version:020}.json")).st_mtime
-    except OSError:
-        return None

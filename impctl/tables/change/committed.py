@@ -1,20 +1,20 @@
 """The commits of a table one by one: when each came, and how much it changed, by the log alone.
 
 Law: no data file is opened. Commits that only move rows are told as such; a size that the log does
-not tell is None. Times are as written, so they may lie in the future or go back: who reckons with
-them sets that right. Out of scope: commits together (`tables.change.size`).
+not tell is None. Times are as written (`tables.change.commit_time`).
+Out of scope: commits together (`tables.change.size`), their numbers over time
+(`tables.change.commit_history`).
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from impctl.aliases import TableVersion
+from impctl.tables.change.commit_time import commit_time
 from impctl.tables.change.size import change_size, records_added
-from impctl.tables.commits import Action, Commits, read_commits
+from impctl.tables.commits import Commits, read_commits
 from impctl.tables.source import DeltaSource
-from impctl.tables.storage import local_path
 from impctl.values import dataclass
 
 
@@ -60,30 +60,6 @@ def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
         alone = Commits((text,), commits.table, version - 1)
         size = change_size(alone, held)
         held |= records_added(actions)
-        when = _when(actions)
-        if when is None:
-            when = _written_at(source, version)
+        when = commit_time(source, version, actions)
         found.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
     return found
-
-
-def _when(actions: Sequence[Action]) -> float | None:
-    """When the commit came, as it says itself."""
-    for name, body in actions:
-        if name == "commitInfo" and isinstance(body, Mapping):
-            for key in ("inCommitTimestamp", "timestamp"):
-                said = body.get(key)
-                if isinstance(said, int | float) and not isinstance(said, bool):
-                    return float(said) / 1000
-    return None
-
-
-def _written_at(source: DeltaSource, version: TableVersion) -> float | None:
-    """When the log's entry was written, by the disk; None elsewhere."""
-    folder = local_path(source.path)
-    if folder is None:
-        return None
-    try:
-        return os.stat(os.path.join(folder, "_delta_log", f"{version:020}.json")).st_mtime
-    except OSError:
-        return None

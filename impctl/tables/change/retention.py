@@ -7,16 +7,16 @@ Out of scope: what is gone already (`tables.source`, `tables.change.changes`).
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
 
 from impctl.aliases import TableVersion
+from impctl.errors import TableError
+from impctl.tables.change.commit_time import commit_time
+from impctl.tables.commits import Commits, read_entry
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.source import DeltaSource
-from impctl.tables.storage import local_path, read_text
 from impctl.values import dataclass
 
 LOG_RETENTION = "delta.logRetentionDuration"
@@ -74,14 +74,8 @@ def duration_of(text: str) -> timedelta | None:
 
 def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     """When a version was committed, in seconds since 1970; None where its log entry is gone."""
-    name = f"_delta_log/{version:020}.json"
     try:
-        text = read_text(source.path, source.storage_options, name)
-        for line in text.split("\n"):
-            said = json.loads(line).get("commitInfo") if '"commitInfo"' in line else None
-            if said is not None and isinstance(said.get("timestamp"), int | float):
-                return float(said["timestamp"]) / 1000
-        folder = local_path(source.path)
-        return None if folder is None else os.stat(os.path.join(folder, name)).st_mtime
-    except READ_FAILURES:
+        entry = Commits((read_entry(source, version),), source.name, version - 1)
+        return commit_time(source, version, entry.by_commit()[0])
+    except (*READ_FAILURES, TableError):
         return None

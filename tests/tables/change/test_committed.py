@@ -11,7 +11,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import TableError
+from impctl.tables.change.commit_history import commit_history
 from impctl.tables.change.committed import Committed, committed_since
+from impctl.tables.change.retention import committed_at
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
 
@@ -77,6 +79,22 @@ def test_a_commit_that_says_no_time_has_that_of_its_entry(table: Path) -> None:
     assert told(table, 3)[0].at == 7.0
     changed(table, 4, {"timestamp": 7_000, "inCommitTimestamp": 8_000})
     assert told(table, 3)[0].at == 8.0
+
+
+@pytest.mark.parametrize("said", [10**400, -1, float("nan"), float("inf"), 1e300, "7000", [7000]])
+def test_what_can_be_no_time_counts_as_not_said(table: Path, said: object) -> None:
+    """By all three that read times: for triggers, for forecasts, and for `doctor`."""
+    # Opened before, since deltalake opens no table whose log says NaN.
+    source = open_source("t", str(table), None)
+    changed(table, 4, {"timestamp": said, "operation": "DELETE"})
+    os.utime(entry(table, 4), (1_000.0, 2_000.5))
+    assert [one.at for one in committed_since(source, 3, {}) or ()] == [2_000.5]
+    assert committed_at(source, 4) == 2_000.5
+    latest = commit_history(source, None).arrivals[-1]
+    assert (latest.version, latest.at, latest.operation) == (4, 2_000.5, "DELETE")
+    changed(table, 4, {"inCommitTimestamp": said, "timestamp": 7_000})
+    assert [one.at for one in committed_since(source, 3, {}) or ()] == [7.0]
+    assert committed_at(source, 4) == 7.0
 
 
 def test_what_is_known_is_not_read_again(table: Path) -> None:
