@@ -42,6 +42,8 @@ _UNITS = {
     "tib": 2**40,
 }
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_LARGEST = 1e18
+"""More bytes than any disk has, few enough to reckon with."""
 SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
 
 _MAX_DIGITS = 400
@@ -77,7 +79,10 @@ def size_from(text: str) -> int:
     unit = None if found is None else _UNITS.get(found.group(2).lower())
     if found is None or unit is None:
         raise ValueError(text)
-    return int(float(found.group(1)) * unit)
+    amount = float(found.group(1)) * unit
+    if amount > _LARGEST:
+        raise ValueError(text)
+    return int(amount)
 
 
 def kind_of(value: object) -> str:

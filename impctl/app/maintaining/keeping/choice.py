@@ -20,7 +20,7 @@ from impctl.circuits.keeping.choice import QueryChoice, StateChoice, choose
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.strategy import SideChoice, Strategy
-from impctl.errors import RecaptureNeededError
+from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
@@ -31,11 +31,15 @@ _ALLOWED = (Mode.KEPT, Mode.READ)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The queries that were weighed, what was chosen, and bytes that no choice changes."""
+    """The queries that were weighed, what was chosen, and bytes that no choice changes.
+
+    `troubles` says of queries that could not be opened why; their state counts as it is.
+    """
 
     queries: Mapping[QueryName, Opened]
     choice: StateChoice
     fixed: int
+    troubles: Mapping[QueryName, str]
 
     @property
     def bytes(self) -> int:
@@ -53,13 +57,18 @@ def kept_within(
 ) -> Kept:
     """The choice for all of these queries that are stored."""
     queries: dict[QueryName, Opened] = {}
+    troubles: dict[QueryName, str] = {}
     fixed = 0
     for spec in specs:
-        found = _opened(desk, store, spec)
-        if isinstance(found, Opened):
-            queries[spec.name] = found
+        try:
+            found = _opened(desk, store, spec)
+        except ImpctlError as trouble:
+            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            troubles[spec.name], found = trouble.message, None
+        if found is None:
+            fixed += sum(run.bytes for run in store.run_refs(spec.name))
         else:
-            fixed += found
+            queries[spec.name] = found
     tables = {table for one in queries.values() for table in one.stored.versions}
     expected = expectations(desk, store, sorted(tables)).expected(tables)
     kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
@@ -68,20 +77,17 @@ def kept_within(
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
     left = None if budget is None else max(0, budget - fixed)
-    return Kept(queries, choose(graphs, left), fixed)
+    return Kept(queries, choose(graphs, left), fixed, troubles)
 
 
-def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | int:
-    """The query, or what its state takes where it is not to be chosen about."""
-    stored = store.load(spec.name) if spec.is_sketched else None
-    if stored is None:
-        return 0
+def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
+    """The query; None where nothing of its state is to be chosen about."""
+    stored = store.load(spec.name)
     try:
-        found = opened(desk, store, spec, stored)
+        return None if stored is None else opened(desk, store, spec, stored)
     except RecaptureNeededError:
         # Its state goes with the next capture.
-        found = None
-    return sum(run.bytes for run in store.run_refs(spec.name)) if found is None else found
+        return None
 
 
 def _graph(

@@ -1,7 +1,8 @@
 """State brought within the budget at the end of a run that wrote some.
 
-Law: what was captured or maintained is committed before; a conversion that fails leaves the query
-as it was and is told. Looked at after captures, and after runs that leave more than the budget.
+Law: what was captured or maintained is committed before; a query that cannot be opened, or whose
+conversion fails, stays as it was and is told. Looked at after captures, and after runs that leave
+more than the budget.
 Cost: without a budget none; else a sum over the catalog's list of runs.
 Out of scope: the choice (`keeping.choice`).
 """
@@ -20,6 +21,8 @@ from impctl.errors import ImpctlError
 from impctl.store.store import Store
 from impctl.workload.models import QuerySpec
 
+BUDGET_EXCEEDED = "budget_exceeded"
+
 
 def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list[str]:
     """Convert what the budget asks for; warnings of what could not be."""
@@ -27,15 +30,16 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     specs = [spec for spec in desk.workload.queries.values() if spec.is_sketched]
     if budget is None or not (has_captured or _bytes(store, specs) > budget):
         return []
-    warnings = []
     kept = kept_within(desk, store, specs, budget)
+    warnings = [_left(name, why) for name, why in kept.troubles.items()]
     for name in kept.queries:
         warnings += _converted(desk, store, kept, name)
     size = _bytes(store, specs)
     if size > budget:
         warnings.append(
             f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: the "
-            f"rest cannot be read or made again; give it {size_text(size)}, or fewer queries"
+            f"rest cannot be read or made again; give it {_enough(size)}, or fewer queries"
+            f" [{BUDGET_EXCEEDED}]"
         )
     return warnings
 
@@ -51,8 +55,18 @@ def _converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str
     try:
         convert(desk, store, query, wanted, told(choice, moved))
     except ImpctlError as error:
-        return [f"the state of query `{name}` stays as it is: {error.message}"]
+        return [_left(name, error.message)]
     return []
+
+
+def _left(name: str, why: str) -> str:
+    return f"the state of query `{name}` stays as it is: {why}"
+
+
+def _enough(size: int) -> str:
+    """A budget that holds so many bytes: three digits, rounded up."""
+    digit = 10 ** max(0, len(str(size)) - 3)
+    return size_text(-(-size // digit) * digit)
 
 
 def _bytes(store: Store, specs: Sequence[QuerySpec]) -> int:

@@ -6,12 +6,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from impctl.app.maintaining.keeping import conversion
+from impctl.app.maintaining.keeping import conversion, keep_to
 from impctl.app.workbench.sessions import OwnSession
 from impctl.errors import HistoryGoneError
 from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
@@ -64,7 +67,8 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Pat
     least = cli.good("maintain", "--disk", "0")
     assert all(read_sides(tmp_path, name) for name in NAMES)
     assert not any(read_sides(tmp_path, f"{name}_kept") for name in NAMES)
-    assert any("more than its budget" in one for one in least.document["warnings"])
+    (said,) = [one for one in least.document["warnings"] if "more than its budget" in one]
+    assert said.endswith("[budget_exceeded]")
     for name in NAMES:
         # Their rows are gone from the store, not only from its description.
         assert not set(read_sides(tmp_path, name)) & stored_pieces(tmp_path, name)
@@ -145,6 +149,30 @@ def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     assert_alike(tmp_path)
 
 
+def test_a_query_that_cannot_be_opened_fails_no_run_of_others(cli: Cli, tmp_path: Path) -> None:
+    """Its table is gone: the state of the others is brought within the budget, its own counts."""
+    text = cli.workload.read_text()
+    lone = '  lone: {sql: "SELECT k, COUNT(*) AS n FROM far GROUP BY k HAVING COUNT(*) > 1"}\n'
+    text = text.replace("tables: {", "tables: {far: {path: far}, ")
+    cli.workload.write_text(text.replace("queries:\n", f"queries:\n{lone}"))
+    create_table(str(tmp_path / "far"), pa.table({"k": [1, 1, 2]}))
+    cli.good("capture")
+    whole = state_bytes(tmp_path, ("lone",))
+    (tmp_path / "far").rename(tmp_path / "away")
+    change(tmp_path, random.Random(1), 0)
+    ran = cli.good("maintain", "--disk", "0", "--query", "two", "--query", "two_kept")
+    assert any("`lone` stays as it is: Table `far`" in one for one in ran.document["warnings"])
+    assert [result["action"] for result in ran.results] == ["exact"] * len(ran.results)
+    assert read_sides(tmp_path, "two")
+    assert state_bytes(tmp_path, ("lone",)) == whole > 0
+
+
+@pytest.mark.parametrize("size", [0, 7, 999, 1_001, 708_400, 999_501, 1_000_000, 12_345_678_901])
+def test_what_is_said_to_be_enough_is(size: int) -> None:
+    said = keep_to._enough(size)
+    assert size <= size_from(said) <= size * 1.01
+
+
 def test_a_budget_in_the_file_holds_from_the_first_capture_on(cli: Cli, tmp_path: Path) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text + "budget: {disk: 0}\n")
@@ -160,7 +188,7 @@ def test_a_budget_in_the_file_holds_from_the_first_capture_on(cli: Cli, tmp_path
     assert len(read_sides(tmp_path, "two")) < 2
 
 
-@pytest.mark.parametrize("wrong", ["1XB", "-1", "many", "1.5.2GB"])
+@pytest.mark.parametrize("wrong", ["1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB"])
 def test_what_is_no_size_is_refused_with_its_place(cli: Cli, wrong: str) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text + f"budget: {{disk: '{wrong}'}}\n")
