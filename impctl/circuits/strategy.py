@@ -11,7 +11,8 @@ Out of scope: reading (`app.capturing.partners`), the operator (`engine.operator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
 from enum import StrEnum
 from typing import Protocol
 
@@ -86,19 +87,23 @@ class Chooser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AsRecorded:
-    """The choices of the capture: of `distant` sides Spark reads the rows, others are kept."""
+    """The choices that are stored: Spark reads the rows of `distant` sides, the engine those of
+    sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
+    """
 
     distant: Collection[str] = ()
     has_filter: bool = True
     from_files: Collection[str] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """What the capture chose."""
+        """What is stored."""
         strategy = Strategy.INDEX
         for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
             if facts.name in names and reader in facts.readers:
                 strategy = reader
-        return SideChoice(facts.name, facts.tables, strategy, "as captured")
+        reason = self.reasons.get(facts.name, "as captured")
+        return SideChoice(facts.name, facts.tables, strategy, reason)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
-from impctl.circuits.strategy import Chooser
+from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.shape import NoTree, TreeShape
@@ -65,6 +65,10 @@ class Way:
     def has_tree(self) -> bool:
         """Whether some joins are maintained without joining."""
         return any(isinstance(shape, TreeShape) for shape in self.shapes)
+
+    def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
+        """The sides of its joins whose partners are found so."""
+        return () if self.compiled is None else self.compiled.sides_by(strategy)
 
 
 def answering_way(

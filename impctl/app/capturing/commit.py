@@ -89,17 +89,21 @@ def _described(
         moments=dict(prepared.moments),
         marks=commit_marks(tables, versions),
         files={table: files_mark(tables.snapshot(table)) for table in versions},
-        distant=_sides_by(way, Strategy.SPARK),
-        from_files=_sides_by(way, Strategy.FILES),
+        distant=way.sides_by(Strategy.SPARK),
+        from_files=way.sides_by(Strategy.FILES),
+        side_reasons=_side_reasons(way),
         ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),
         estimate=_estimate(way),
     )
 
 
-def _sides_by(way: Way, strategy: Strategy) -> tuple[str, ...]:
-    """The sides of its joins whose partners are found so."""
-    return () if way.compiled is None else way.compiled.sides_by(strategy)
+def _side_reasons(way: Way) -> Mapping[str, str]:
+    """Why each side is read or kept; of a circuit that keeps all sides, or has Spark read them,
+    that follows from the tables, and is not stored."""
+    if way.compiled is None or not way.sides_by(Strategy.FILES):
+        return {}
+    return {choice.side: choice.reason for choice in way.compiled.sides}
 
 
 def _estimate(way: Way) -> Mapping[str, float]:

@@ -65,7 +65,9 @@ def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | Non
     if stored is None or stored.mode is not Mode.EXACT:
         return None
     meta = StateMeta.read(stored.query, stored.state_meta)
-    return None if meta.trees else AsRecorded(meta.distant, from_files=meta.from_files)
+    if meta.trees:
+        return None
+    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=meta.side_reasons)
 
 
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
@@ -82,7 +84,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
 
 def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     """What the capture chose of the stored state."""
-    sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files)
+    sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
     return JoinChooser(sides, TreesAsRecorded(is_tree))
 

@@ -32,7 +32,8 @@ class StateMeta:
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
     slack may come from. `distant` names the sides of joins whose rows the state does not hold
     and Spark reads, `from_files` those that the engine reads, `read_rows` how
-    many rows each of these had when it was last filled or kept.
+    many rows each of these had when it was last filled or kept. `side_reasons` say of sides why
+    they are read or kept, where some are read from files.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
@@ -52,6 +53,7 @@ class StateMeta:
     distant: Sequence[str] = ()
     from_files: Sequence[str] = ()
     read_rows: Mapping[str, int] = field(default_factory=dict)
+    side_reasons: Mapping[str, str] = field(default_factory=dict)
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
     trees: str = ""
@@ -76,6 +78,7 @@ class StateMeta:
             "distant": list(self.distant),
             **({"from_files": list(self.from_files)} if self.from_files else {}),
             **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
+            **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
             **({"trees": self.trees} if self.trees else {}),
@@ -215,6 +218,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "distant": _each(_text),
     "from_files": _each(_text),
     "read_rows": _by_name(_count),
+    "side_reasons": _by_name(_text),
     "depths": _each(_depth),
     "ending": _mark_and_value,
     "trees": _text,

@@ -1,7 +1,8 @@
 """The way that a query is maintained in, where a capture came to another one than it would now.
 
 Law: what is stored is maintained as the capture left it, whatever would be chosen today: a state
-that did not fit in memory may be one of trees, or without the answer.
+that did not fit in memory may be one of trees, or without the answer, and a budget may have had
+sides of joins read.
 Out of scope: whether what is stored is of the query as it stands (`plan_lines.kept_state`).
 """
 
@@ -15,6 +16,7 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.circuits.strategy import Strategy
 from impctl.circuits.way import Way
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
@@ -32,7 +34,10 @@ def way_as_stored(
 ) -> Way:
     """The way of the stored state; `way`, which a capture would choose now, where they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
-    if bool(meta.trees) == way.has_tree and meta.answer == (way.answer is not None):
+    by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
+    has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
+    has_same_answer = meta.answer == (way.answer is not None)
+    if bool(meta.trees) == way.has_tree and has_same_answer and has_same_sides:
         return way
     chooser = chooser_of(prepared, meta)
     found = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)

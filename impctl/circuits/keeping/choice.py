@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from impctl.aliases import TableName
+from impctl.bench.quantity import number
 from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day_together
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 from impctl.circuits.keeping.many_queries import divided
@@ -187,7 +188,7 @@ def _difference(
     if at is None or daily[at] <= 0:
         return nothing
     more = dear[at] - cheap[at]
-    return f"{_named(graph.kinds[at])}, {more:,.3g} ms more each {when}"
+    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}"
 
 
 def _named(kind: KindOfChange) -> str:
@@ -196,5 +197,5 @@ def _named(kind: KindOfChange) -> str:
     if kind.rate == 1:
         return f"{tables} {verb} once a day"
     if kind.rate > 1:
-        return f"{tables} {verb} {kind.rate:,.3g} times a day"
-    return f"{tables} {verb} once in {1 / kind.rate:,.3g} days"
+        return f"{tables} {verb} {number(kind.rate)} times a day"
+    return f"{tables} {verb} once in {number(1 / kind.rate)} days"

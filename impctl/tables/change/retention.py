@@ -22,6 +22,7 @@ from impctl.values import dataclass
 LOG_RETENTION = "delta.logRetentionDuration"
 FILE_RETENTION = "delta.deletedFileRetentionDuration"
 _DEFAULTS = {LOG_RETENTION: "interval 30 days", FILE_RETENTION: "interval 1 week"}
+_UNREAD: tuple[type[Exception], ...] = (*READ_FAILURES, TableError)
 _PART = re.compile(r"\s*(\d+)\s*([a-z]+)\s*")
 _UNITS = {
     "s": timedelta(seconds=1),
@@ -77,5 +78,5 @@ def committed_at(source: DeltaSource, version: TableVersion) -> float | None:
     try:
         entry = Commits((read_entry(source, version),), source.name, version - 1)
         return commit_time(source, version, entry.by_commit()[0])
-    except (*READ_FAILURES, TableError):
+    except _UNREAD:
         return None

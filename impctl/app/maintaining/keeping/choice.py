@@ -16,7 +16,7 @@ from impctl.app.maintaining.keeping.numbers import numbers_of
 from impctl.app.maintaining.keeping.opened import Opened, opened
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.choice import QueryChoice, StateChoice, choose
+from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.strategy import SideChoice, Strategy
@@ -119,8 +119,3 @@ def _is_of(stored: str, pieces: set[str]) -> bool:
     """Whether a stored arrangement belongs to one of the pieces, by their names."""
     parts = stored.split(".")
     return any(".".join(parts[:count]) in pieces for count in range(1, len(parts) + 1))
-
-
-def told(choice: QueryChoice, names: Sequence[str]) -> str:
-    """Why these sides are read, in one line."""
-    return "; ".join(f"{name}: {choice.pieces[name].reason}" for name in names)

@@ -8,7 +8,7 @@ Out of scope: which choice (`keeping.choice`).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from impctl.app.capturing.chosen_way import chosen_way
@@ -31,10 +31,15 @@ CONVERTED = "state_converted"
 
 
 def convert(
-    desk: Workbench, store: Store, query: Opened, from_files: Collection[str], reason: str
+    desk: Workbench,
+    store: Store,
+    query: Opened,
+    from_files: Collection[str],
+    reasons: Mapping[str, str],
 ) -> None:
     """Keep all sides of the query's joins but those `from_files`, and those that Spark reads.
 
+    `reasons` say why, by side; those of sides that are kept otherwise now go into the history.
     Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more.
     """
     watch, at = Stopwatch(), time.time()
@@ -42,7 +47,7 @@ def convert(
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = query.chooser.sides
-    sides = AsRecorded(by_spark, recorded.has_filter, tuple(from_files))
+    sides = AsRecorded(by_spark, recorded.has_filter, tuple(from_files), reasons)
     chooser = JoinChooser(sides, query.chooser.trees)
     way = chosen_way(
         query.prepared, query.verdict, query.partitions, chooser, has_answer=query.meta.answer
@@ -54,7 +59,7 @@ def convert(
     versions = query.stored.versions
     partners = FilePartners(desk, query.compiled, query.partitions, versions)
     hand_over(taken.session, after, partners.whole)
-    _commit(store, query, taken.session, after, (watch, at), reason)
+    _commit(store, query, taken.session, after, (watch, at), reasons)
 
 
 def _commit(
@@ -63,13 +68,16 @@ def _commit(
     before: MaintainedQuery,
     after: MaintainedQuery,
     begun: tuple[Stopwatch, float],
-    reason: str,
+    reasons: Mapping[str, str],
 ) -> None:
     checkpoint, stored = after.checkpoint(), query.stored
     kept = {keeper.name for keeper in after.keepers()}
     refs = store.run_refs(stored.query)
     gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in kept]
-    meta = _meta(query, before, after.compiled.sides_by(Strategy.FILES), checkpoint)
+    from_files = after.compiled.sides_by(Strategy.FILES)
+    meta = replace(_meta(query, before, from_files, checkpoint), side_reasons=dict(reasons))
+    moved = set(from_files) ^ set(query.compiled.sides_by(Strategy.FILES))
+    reason = "; ".join(f"{side}: {why}" for side, why in reasons.items() if side in moved)
     commit = MaintainCommit(
         query=stored.query,
         expected_generation=stored.generation,

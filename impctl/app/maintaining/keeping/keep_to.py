@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.app.maintaining.keeping.choice import Kept, kept_within, told
+from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import convert
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
@@ -50,10 +50,11 @@ def _converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str
     before = query.compiled.sides_by(Strategy.FILES)
     if set(wanted) == set(before):
         return []
-    moved = [side for side in choice.pieces if (side in wanted) != (side in before)]
+    sides = [side.side for side in query.compiled.sides]
+    reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
     desk.reporter.step(f"bringing the state of {name} within the budget")
     try:
-        convert(desk, store, query, wanted, told(choice, moved))
+        convert(desk, store, query, wanted, reasons)
     except ImpctlError as error:
         return [_left(name, error.message)]
     return []

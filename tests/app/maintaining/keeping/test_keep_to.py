@@ -131,6 +131,36 @@ def test_a_plan_tells_what_would_be_kept_and_why(cli: Cli, tmp_path: Path) -> No
     assert not read_sides(tmp_path, "two")
 
 
+def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
+    """How each side of the query's joins is found, and why."""
+    (entry,) = cli.good("explain", "--query", name, *words).results
+    return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
+
+
+def test_explain_says_what_is_read_and_why(cli: Cli, tmp_path: Path) -> None:
+    """As it is stored, whatever a capture without the budget would choose; and ever after."""
+    cli.good("capture")
+    assert set(explained(cli, "two").values()) == {("index", "small enough to keep")}
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0")
+    found = explained(cli, "two")
+    assert {strategy for strategy, _ in found.values()} == {"files"}
+    history = cli.good("status", "--query", "two").results[0]["runs"][0]["reason"]
+    for side, (_, reason) in found.items():
+        assert f"{side}: {reason}" in history
+    change(tmp_path, random.Random(2), 1)
+    cli.good("maintain")
+    assert explained(cli, "two") == found
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + "budget: {disk: 0}\n")
+    cli.good("capture")
+    assert explained(cli, "two").keys() == found.keys()
+    assert not {reason for _, reason in explained(cli, "two").values()} & {"as captured"}
+    cli.workload.write_text(text)
+    cli.good("capture")
+    assert set(explained(cli, "two").values()) == {("index", "small enough to keep")}
+
+
 def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
