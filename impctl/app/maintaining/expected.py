@@ -168,13 +168,15 @@ def expectations(
     store: StoreReader | None,
     tables: Iterable[TableName],
     texts: Texts | None = None,
+    now: float | None = None,
 ) -> Expectations:
     """What is to come for queries over these tables, by all that is known now.
 
-    `texts` are entries of their logs that were read already.
+    `texts` are entries of their logs that were read already; `now` is in seconds since 1970, None
+    for what the machine's clock says.
     """
     histories = known_histories(desk.tables, store, tables, texts)
-    return Expectations(desk.workload.tables, histories, time.time())
+    return Expectations(desk.workload.tables, histories, time.time() if now is None else now)
 
 
 _NOTHING = History("", -1, None)

@@ -1,7 +1,8 @@
 """Looking at what is pending for each query, and when that makes it due.
 
 Law: reads the store and the tables' logs, never a data file; where nothing is pending, no more than
-a run with nothing to do reads. Out of scope: what follows from it (`app.maintaining.due.when`).
+a run with nothing to do reads, but for queries with `ready_within`: of their tables the histories,
+too. Out of scope: what follows from it (`app.maintaining.due.when`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.due.costs import ExpectedRows, costs_of
+from impctl.app.maintaining.due.costs import costs_of
+from impctl.app.maintaining.due.expected_rows import RowsToCome
 from impctl.app.maintaining.due.pending import CommitLog, pending_of
 from impctl.app.maintaining.due.when import Waiting
 from impctl.app.results.due import FreshEntry
@@ -38,17 +40,33 @@ def looked_at(
     look: float,
     log: CommitLog,
     triggers: Mapping[QueryName, Trigger] | None = None,
-    expected: ExpectedRows | None = None,
 ) -> list[Waiting]:
-    """What waits for each of the queries, at the versions that are pinned when it is asked."""
+    """What waits for each of the queries, at the versions that are pinned when it is asked.
+
+    `look` are the seconds until the next look; `triggers` are by query, None for their own.
+    """
     store, now = desk.reading_store(), now_of(desk)
+    held = {spec.name: _stored(store, spec) for spec in specs}
+    own = {spec.name: trigger_of(spec) for spec in specs} if triggers is None else triggers
+    coming = RowsToCome(
+        desk,
+        store,
+        {
+            name: stored.versions
+            for name, stored in held.items()
+            if stored is not None and own[name].ready_within is not None
+        },
+        now,
+    )
     found: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
-        stored = _stored(store, spec)
-        trigger = trigger_of(spec) if triggers is None else triggers[spec.name]
+        stored = held[spec.name]
+        trigger = own[spec.name]
         pending = pending_of(desk, spec, stored, now, log)
         runs = store.costs(spec.name) if store is not None and stored is not None else ()
+        # Only who has to be ready at a moment asks for what is yet to come.
+        expected = None if trigger.ready_within is None else coming
         costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)
         last = None if stored is None else stored.maintained_at
         found.append(Waiting(spec.name, trigger, pending, costs, last))
