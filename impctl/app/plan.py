@@ -15,6 +15,8 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.maintaining.decide import Decisions
+from impctl.app.maintaining.due.looking import trigger_of
+from impctl.app.maintaining.due.told import look_once
 from impctl.app.maintaining.estimates import Estimates, Size, estimated
 from impctl.app.maintaining.expected import expectations
 from impctl.app.maintaining.keeping.foreseen import with_state
@@ -67,6 +69,7 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
         refused, failures = _sorted_out(desk, specs, failures)
         results += refused
     results = _with_next_changes(desk, store, results, texts)
+    results = _with_dues(desk, specs, results)
     results = with_state(desk, store, results)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
@@ -83,6 +86,20 @@ def _with_next_changes(
         replace(each, next_change=coming.next_change(each.since)) if each.since else each
         for each in results
     ]
+
+
+def _with_dues(
+    desk: Workbench, specs: Sequence[QuerySpec], results: Sequence[PlanResult]
+) -> list[PlanResult]:
+    """The results, each of a stored sketch with when it is due, where the query has a trigger."""
+    timed = {spec.name for spec in specs if not trigger_of(spec).is_on_commit}
+    told = {each.query for each in results if each.since and each.query in timed}
+    if not told:
+        return list(results)
+    # The others, too: what they take is to be done before the same deadlines.
+    seen = look_once(desk, [spec for spec in specs if spec.is_sketched], None)
+    found = {due.query: due for due in seen.results() if due.query in told}
+    return [replace(each, due=found.get(each.query)) for each in results]
 
 
 def _sorted_out(

@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.due import looking, pending
+from impctl.app.maintaining.due.expected_rows import RowsToCome
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.store.store import Store
@@ -169,6 +170,54 @@ def test_the_plan_says_when_and_why(many: Cli, table: str) -> None:
     assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
     # The commit that `--due` goes by is the plan's.
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
+
+
+def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    many.good("maintain", "--query", "bound")
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    alone = told(many, "plan", "--due")
+    found = told(many, "plan")
+    assert {name for name, one in found.items() if one["due"] is None} == {"q", "commit"}
+    for name, one in found.items():
+        assert one["due"] in (None, alone[name])
+    assert found["bound"]["due"]["cost_ms"] is not None
+
+
+def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(cli: Cli, table: str) -> None:
+    """By `changes` of the file, as long as the log knows no better; nothing else waits for that."""
+    text = cli.workload.read_text()
+    lines = [
+        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {at}", '
+        f"sketch: {{t: g}}, trigger: {{every: 1d{beside}}}}}\n"
+        for name, at, beside in (("ready", 31, ", ready_within: 10ms"), ("plain", 32, ""))
+    ]
+    text = text.replace("store: .impctl", "".join(lines) + "store: .impctl")
+    cli.workload.write_text(text)
+    cli.good("capture")
+    for rows in (1, 6):
+        # Two runs of different sizes tell what a row takes.
+        write_deltalake(table, ROWS.slice(0, rows), mode="append")
+        cli.good("maintain")
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    with open_workbench(Settings(cli.workload)) as desk:
+        tables = {"ready": ["t"]}
+        now = looking.now_of(desk)
+        rare = RowsToCome(desk, desk.reading_store(), tables, now).rows("ready", now, now + 3_600)
+    at_first = told(cli, "plan", "--due")
+    assert text.count("{path: t}") == 1
+    said = "{path: t, changes: {every: 1m, rows: 50000}}"
+    cli.workload.write_text(text.replace("{path: t}", said))
+    with open_workbench(Settings(cli.workload)) as desk:
+        coming = RowsToCome(desk, desk.reading_store(), tables, now)
+        assert coming.rows("ready", now, now + 3_600) == pytest.approx(3_000_000)
+        assert coming.rows("ready", now + 60, now) == 0.0
+        assert coming.rows("nobody", now, now + 60) is None
+    assert rare is not None
+    assert rare < 3_000_000
+    found = told(cli, "plan", "--due")
+    assert found["ready"]["start_at"] < at_first["ready"]["start_at"]
+    assert found["plain"]["start_at"] == at_first["plain"]["start_at"]
 
 
 def test_status_says_how_old_what_is_pending_is(

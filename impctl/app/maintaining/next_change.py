@@ -102,6 +102,6 @@ def _rows(changes: Sequence[Change], forecasts: Forecasts) -> Forecast | None:
 def _why(kinds: Sequence[Kind]) -> str:
     """Why nothing is forecast."""
     count = sum(len(kind.changes) for kind in kinds)
-    known = {0: "no change is known", 1: "1 change is known"}.get(count, f"{count} are known")
+    known = {0: "no change is", 1: "1 change is"}.get(count, f"{count} changes are")
     same = " of the same tables" if count >= NEEDED else ""
-    return f"{known}, a forecast needs {NEEDED}{same}"
+    return f"{known} known, a forecast needs {NEEDED}{same}"

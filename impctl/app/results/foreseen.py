@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from impctl.app.results.due import DueResult
 from impctl.values import dataclass
 
 
@@ -95,6 +96,8 @@ class PlanResult:
     hint: str | None = None
     next_change: NextChange | None = None
     """None of a query that has no sketch to maintain."""
+    due: DueResult | None = None
+    """When it is due; None of a query without a sketch, or that is maintained at each commit."""
     state: tuple[PlannedPiece, ...] = ()
     """Under a budget, the pieces of its state that are chosen about."""
 

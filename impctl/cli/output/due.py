@@ -26,6 +26,16 @@ def due_lines(result: DueResult) -> list[str]:
     return [f"{result.query}: {_when(result)}", why, *_pending(result)]
 
 
+def planned_due_text(result: DueResult) -> str:
+    """The same in one line of a plan, which tells what is pending anyhow."""
+    when = _when(result)
+    said = result.why if when == "not due" else f"{when.removeprefix('due ')}: {result.why}"
+    if not result.pending or result.cost_ms is None:
+        return f"due          {said}"
+    whole = duration_text(result.cost_ms * result.margin)
+    return f"due          {said} ({duration_text(result.cost_ms)}, {whole} with margin)"
+
+
 def _when(result: DueResult) -> str:
     if result.due:
         by = "" if result.due_by is None else f", to be done by {_moment(result.due_by)}"
@@ -34,7 +44,7 @@ def _when(result: DueResult) -> str:
         return "not due"
     at = f"due at {_moment(result.due_at)}"
     starts = f", starts {_moment(result.start_at)}" if result.start_at != result.due_at else ""
-    return f"{at}{starts}" if result.pending else f"nothing pending, next at {at[7:]}"
+    return f"{at}{starts}" if result.pending else f"nothing pending, next {at.removeprefix('due ')}"
 
 
 def _pending(result: DueResult) -> list[str]:

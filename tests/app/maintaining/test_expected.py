@@ -94,7 +94,7 @@ def test_many_changes_of_other_tables_each_are_not_one_kind() -> None:
         name: history([5000.0 * n, 5000.0 * (n - 0.5)]) for n, name in enumerate("abc", start=1)
     }
     found = expectations(held).next_change("abc")
-    assert found.unknown == "6 are known, a forecast needs 5 of the same tables"
+    assert found.unknown == "6 changes are known, a forecast needs 5 of the same tables"
 
 
 def test_a_kind_that_ceased_leaves_the_word_to_others() -> None:

@@ -34,6 +34,36 @@ def test_a_plan(fake, impctl) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {},
+            "at 2026-01-31 12:00:30Z, starts 2026-01-31 11:00:00Z: fresh_within 10m"
+            " (1.23 s, 1.85 s with margin)",
+        ),
+        ({"cost_ms": None, "start_at": None}, "fresh_within 10m"),
+        (
+            {"due": True},
+            "now, to be done by 2026-01-31 12:00:30Z: fresh_within 10m"
+            " (1.23 s, 1.85 s with margin)",
+        ),
+        (
+            {"pending": False, "why": "w"},
+            "nothing pending, next at 2026-01-31 12:00:30Z: w",
+        ),
+        (
+            {"pending": False, "due_at": None, "why": "nothing is pending"},
+            "nothing is pending",
+        ),
+    ],
+)
+def test_a_plan_says_when_it_is_due(fake, impctl, changed, line) -> None:
+    fake.answer = Outcome((replace(PLAN, due=replace(EXAMPLES["due"], **changed)),))
+    told = " ".join(impctl("plan", "w.yaml").stdout.split())
+    assert f" due {line} estimated to maintain:" in told
+
+
 def test_a_plan_that_knows_little(fake, impctl) -> None:
     pending = (PlannedChange("a", 3, 4, None, 1, 10), PlannedChange("b", 3, 9, None, None, None))
     fake.answer = Outcome(
