@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
-from impctl.app.examining.history import span_text
+from impctl.app.results.amounts import span_text
 from impctl.app.results.findings import Finding, Subject
 from impctl.errors import TableError
 from impctl.tables.change.committed import Committed, committed_since
@@ -32,7 +32,7 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
     if ahead:
         version, at = ahead[-1]
-        by = span_text(timedelta(seconds=at - time.time()))
+        by = span_text(at - time.time())
         said = f"The commit of version {version} says a time {by} ahead of this machine's clock"
         yield subject.warning("commit_times", said, _FIX)
     for (version, at), (following, then) in zip(timed, timed[1:], strict=False):

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 from impctl.aliases import QueryName, TableVersion
 from impctl.app.examining.altering import setting_calls
+from impctl.app.results.amounts import span_text
 from impctl.app.results.findings import Finding, Subject
 from impctl.tables.change.history import why_gone
 from impctl.tables.change.retention import Retention, committed_at, retention_of
@@ -75,8 +76,8 @@ def _schedule(
     subject: Subject, kept: Kept, raise_it: str, age: timedelta | None, every: timedelta | None
 ) -> Finding:
     """Retention against the age of what is pending and the time to the next run."""
-    keeps = f"History is kept for {span_text(kept.span)} (`{kept.setting}`)"
-    ago = "" if age is None else f"; the oldest change not maintained is {span_text(age)} old"
+    keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
+    ago = "" if age is None else f"; the oldest change not maintained is {_text(age)} old"
     if age is not None and age >= kept.span:
         return subject.warning(
             "schedule",
@@ -85,7 +86,7 @@ def _schedule(
         )
     if every is None:
         return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` holds a schedule against that")
-    runs = f"a run every {span_text(every)}"
+    runs = f"a run every {_text(every)}"
     if every >= kept.span:
         fix = f"run more often, or {raise_it}"
         return subject.problem("schedule", f"{keeps}, too short for {runs}{ago}", fix, 2)
@@ -116,15 +117,5 @@ def _oldest_change(source: DeltaSource, version: TableVersion) -> timedelta | No
     return None if at is None else timedelta(seconds=max(time.time() - at, 0))
 
 
-def span_text(span: timedelta) -> str:
-    """`7 days`, `90 minutes`: the largest unit that needs no more than one decimal."""
-    seconds = span.total_seconds()
-    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
-        if seconds >= 2 * size or seconds == size:
-            return _counted(seconds / size, unit)
-    return _counted(seconds, "second")
-
-
-def _counted(number: float, unit: str) -> str:
-    shown = f"{number:.1f}".removesuffix(".0")
-    return f"{shown} {unit}" + ("" if shown == "1" else "s")
+def _text(span: timedelta) -> str:
+    return span_text(span.total_seconds())

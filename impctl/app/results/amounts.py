@@ -32,7 +32,7 @@ def duration_text(milliseconds: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `3 days`."""
+    """A stretch of time as people say it: `40 s`, `41 min`, `1 h 10`, `2.5 days`, `30 days`."""
     if seconds < 59.5:
         return f"{round(seconds)} s"
     minutes = round(seconds / 60)
@@ -41,7 +41,8 @@ def span_text(seconds: float) -> str:
     hours, left = divmod(minutes, 60)
     if hours < 48:
         return f"{hours} h {left:02}" if left else f"{hours} h"
-    return f"{round(minutes / 1440):,} days"
+    days = f"{round(minutes / 1440, 1 if hours < 240 else 0):,}"
+    return f"{days.removesuffix('.0')} days"
 
 
 def size_text(count: int) -> str:

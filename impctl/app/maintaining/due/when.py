@@ -286,8 +286,8 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
         found.append(
             (
                 "ready_impossible",
-                f"query `{one.query}` cannot be held to ready_within {written(ready)}: the rows of"
-                f" one look take at least {duration_text(least_ready * 1000)}",
+                f"query `{one.query}` cannot be held to ready_within {written(ready)}: opening a"
+                f" run and the rows of one look may take {duration_text(least_ready * 1000)}",
             )
         )
     return found
