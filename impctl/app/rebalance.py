@@ -21,20 +21,18 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, QueryName
-from impctl.app.capturing.chosen_way import check_circuit, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import check_circuit, chosen_way
 from impctl.app.capturing.commit import commit_capture
 from impctl.app.capturing.definition import check_definition, is_captured_alike, stored_query
 from impctl.app.capturing.drift import has_own_boundaries
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.fill import filled_circuit
-from impctl.app.capturing.join_choice import chooser_of
-from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.new_ranges import NewRanges, new_ranges, split_rows
 from impctl.app.capturing.pins import is_current, moved_meanwhile
+from impctl.app.capturing.reopened import reopened
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintain import maintain
-from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import CaptureResult, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
@@ -43,7 +41,6 @@ from impctl.circuits.rederive import can_rederive, needs_rows, rederived
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -108,13 +105,10 @@ class _Rebalanced:
         check_definition(desk, spec, self.stored)
         if not is_current(self.stored, desk.tables) or moved_moments(desk, self.stored):
             raise moved_meanwhile(spec.name)
-        self.prepared: PreparedQuery = prepare(desk, spec)
-        self.verdict: Verdict
-        self.verdict, self.partitions = restored_verdict(desk.tables, self.prepared, self.stored)
-        meta = StateMeta.read(self.stored.query, self.stored.state_meta)
-        self.chooser = chooser_of(self.prepared, meta)
-        self.has_answer = meta.answer
-        self.way = self._way(self.partitions)
+        found = reopened(desk, spec, self.stored)
+        self.prepared, self.verdict = found.prepared, found.verdict
+        self.partitions = found.partitions
+        self.chooser, self.has_answer, self.way = found.chooser, found.meta.answer, found.way
         check_circuit(desk, self.prepared, self.way, self.stored)
 
     def result(self, store: Store) -> CaptureResult:

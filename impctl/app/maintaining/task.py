@@ -7,17 +7,16 @@ Out of scope: what is done with an open task (`app.maintaining.decide`).
 from __future__ import annotations
 
 from impctl.aliases import ColumnName, TableName
-from impctl.app.capturing.chosen_way import check_circuit, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
-from impctl.app.capturing.join_choice import chooser_of
-from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.moments import moved_moments, stored_moments
+from impctl.app.capturing.moments import moved_moments
 from impctl.app.capturing.pins import check_pins
+from impctl.app.capturing.reopened import reopened
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import Need, need_of
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.move import Move, move_of
-from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
@@ -103,11 +102,8 @@ def _taken_up(
 
     Where it `moves`, taken up into the circuit after the move, which is still to be made.
     """
-    prepared = prepare(desk, spec, stored_moments(stored))
-    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    sides = chooser_of(prepared, meta)
-    way = chosen_way(prepared, verdict, partitions, sides, has_answer=meta.answer)
+    found = reopened(desk, spec, stored)
+    prepared, way = found.prepared, found.way
     try:
         check_circuit(desk, prepared, way, stored)
     except RecaptureNeededError:

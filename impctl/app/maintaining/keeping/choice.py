@@ -41,11 +41,6 @@ class Kept:
     fixed: int
     troubles: Mapping[QueryName, str]
 
-    @property
-    def bytes(self) -> int:
-        """What all state comes to."""
-        return self.choice.bytes + self.fixed
-
     def from_files(self, query: QueryName) -> tuple[str, ...]:
         """The sides of a query that are to be read."""
         pieces = self.choice.queries[query].pieces.values()
@@ -96,7 +91,7 @@ def _graph(
     numbers = numbers_of(query, desk.tables, expected)
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
     sides = {choice.side: choice for choice in query.compiled.sides}
-    asked = query.prepared.spec.join
+    asked = query.as_stored.prepared.spec.join
     held = {
         piece.name: _pinned_mode(sides.get(piece.name), asked)
         for piece in graph.pieces

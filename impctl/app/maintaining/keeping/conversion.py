@@ -43,21 +43,22 @@ def convert(
     Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more.
     """
     watch, at = Stopwatch(), time.time()
-    taken = TakenUp(query.way, query.stored, store.load_runs(query.stored.query))
+    held = query.as_stored
+    taken = TakenUp(held.way, query.stored, store.load_runs(query.stored.query))
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
-    recorded = query.chooser.sides
+    recorded = held.chooser.sides
     sides = AsRecorded(by_spark, recorded.has_filter, tuple(from_files), reasons)
-    chooser = JoinChooser(sides, query.chooser.trees)
+    chooser = JoinChooser(sides, held.chooser.trees)
     way = chosen_way(
-        query.prepared, query.verdict, query.partitions, chooser, has_answer=query.meta.answer
+        held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
     )
     assert way.compiled is not None
     after = MaintainedQuery(way.compiled)
     runs = store.load_runs(query.stored.query)
-    after.restore(runs, query.meta.counters)
+    after.restore(runs, held.meta.counters)
     versions = query.stored.versions
-    partners = FilePartners(desk, query.compiled, query.partitions, versions)
+    partners = FilePartners(desk, query.compiled, held.partitions, versions)
     hand_over(taken.session, after, partners.whole)
     _commit(store, query, taken.session, after, (watch, at), reasons)
 
@@ -96,9 +97,9 @@ def _meta(
 ) -> StateMeta:
     """What is told of the state, with the rows of sides that were kept."""
     held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
-    rows = {**query.meta.read_rows, **held}
+    rows = {**query.as_stored.meta.read_rows, **held}
     return replace(
-        query.meta,
+        query.as_stored.meta,
         from_files=tuple(from_files),
         read_rows={name: rows[name] for name in from_files if name in rows},
         counters=dict(checkpoint.counters),

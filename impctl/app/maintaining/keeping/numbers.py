@@ -74,7 +74,7 @@ class _Flows:
 
     def _side_rows(self, name: str) -> int:
         size = self._query.sizes.get(name)
-        return self._query.meta.read_rows.get(name, 0) if size is None else size.rows
+        return self._query.as_stored.meta.read_rows.get(name, 0) if size is None else size.rows
 
     def _rows_at(self, at: int) -> float:
         if at in self._told:
@@ -115,4 +115,4 @@ class _Flows:
         size = self._query.sizes.get(name)
         if size is not None:
             return size.bytes
-        return self._query.meta.read_rows.get(name, 0) * self._widths.get(name, 0)
+        return self._query.as_stored.meta.read_rows.get(name, 0) * self._widths.get(name, 0)

@@ -8,19 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId
-from impctl.app.capturing.chosen_way import check_circuit, chosen_way, restored_verdict
+from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
-from impctl.app.capturing.join_choice import JoinChooser, chooser_of
-from impctl.app.capturing.meta import StateMeta
-from impctl.app.capturing.moments import stored_moments
-from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
-from impctl.circuits.way import Way
-from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
-from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.values import dataclass
@@ -40,24 +33,14 @@ class Opened:
     """A query at the versions it stands at; `sizes` are by the names of its stored pieces."""
 
     stored: StoredQuery
-    prepared: PreparedQuery
-    verdict: Verdict
-    partitions: Mapping[AccessId, RangePartition]
-    chooser: JoinChooser
-    meta: StateMeta
-    way: Way
+    as_stored: Reopened
     sizes: Mapping[str, Size]
 
     @property
     def compiled(self) -> Compiled:
         """Its circuit; only exact queries are opened."""
-        assert self.way.compiled is not None
-        return self.way.compiled
-
-    @property
-    def bytes(self) -> int:
-        """What all its pieces take."""
-        return sum(size.bytes for size in self.sizes.values())
+        assert self.as_stored.way.compiled is not None
+        return self.as_stored.way.compiled
 
 
 def opened(
@@ -70,16 +53,11 @@ def opened(
     if stored.mode is not Mode.EXACT:
         return None
     check_definition(desk, spec, stored)
-    prepared = prepare(desk, spec, stored_moments(stored))
-    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
-    meta = StateMeta.read(stored.query, stored.state_meta)
-    chooser = chooser_of(prepared, meta)
-    way = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
-    check_circuit(desk, prepared, way, stored)
-    if way.compiled is None:
+    found = reopened(desk, spec, stored)
+    check_circuit(desk, found.prepared, found.way, stored)
+    if found.way.compiled is None:
         return None
-    sizes = sizes_of(store, stored)
-    return Opened(stored, prepared, verdict, partitions, chooser, meta, way, sizes)
+    return Opened(stored, found, sizes_of(store, stored))
 
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
