@@ -17,6 +17,7 @@ from impctl.app.maintain import maintain_specs
 from impctl.app.maintaining.due.told import look_once
 from impctl.app.maintaining.due.when import Due, Waiting
 from impctl.app.maintaining.maintained import unchanged_results
+from impctl.app.results.amounts import moment_text
 from impctl.app.results.due import NOT_DUE
 from impctl.app.results.results import ANSWER_OPEN, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
@@ -93,12 +94,12 @@ def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[Main
     found = unchanged_results(desk, stored)
     if not one.pending.is_some and one.pending.moved_at is None:
         return found
-    at = "" if due.start_at is None else f", a run starts {_moment(due.start_at)}"
+    at = (
+        ""
+        if due.start_at is None
+        else f", a run starts {moment_text(datetime.fromtimestamp(due.start_at, UTC))}"
+    )
     return [
         replace(result, reason_code=NOT_DUE, reason=f"{due.why}{at}", answer_changed=ANSWER_OPEN)
         for result in found
     ]
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from impctl.app.results.amounts import span_text
+from impctl.app.results.amounts import moment_text, span_text
 from impctl.app.results.findings import Finding, Subject
 from impctl.errors import TableError
 from impctl.tables.change.committed import Committed, committed_since
@@ -54,4 +54,4 @@ def _latest(source: DeltaSource) -> Sequence[Committed]:
 
 
 def _moment(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return moment_text(datetime.fromtimestamp(at, UTC))

@@ -1,4 +1,4 @@
-"""Sizes, durations and ratios as people read them, in messages and on the command line alike.
+"""Sizes, durations, moments and ratios as people read them, in messages and on the command line.
 
 Law: three digits carry meaning, and no number is ever written with an exponent; what would read as
 a thousand of one unit is one of the next, and the largest unit has its thousands apart.
@@ -6,6 +6,8 @@ Out of scope: metrics and labels of measurements, which have their unit by name 
 """
 
 from __future__ import annotations
+
+from datetime import datetime
 
 from impctl.bench.quantity import number
 
@@ -43,6 +45,11 @@ def span_text(seconds: float) -> str:
         return f"{hours} h {left:02}" if left else f"{hours} h"
     days = f"{round(minutes / 1440, 1 if hours < 240 else 0):,}"
     return f"{days.removesuffix('.0')} days"
+
+
+def moment_text(at: datetime) -> str:
+    """A moment to the second, as what is in UTC is shown: `2026-11-27 10:41:58Z`."""
+    return at.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def size_text(count: int) -> str:

@@ -82,10 +82,9 @@ class Settings:
 class FollowRequest:
     """How `maintain --follow` goes on; durations in seconds.
 
-    Tables are looked at every `interval`. Queries without a trigger have, with `pending_rows` or
-    `max_wait`, one of so many rows and of `fresh_within`. `max_runs` counts runs that had something
-    to do.
-    Other commands are answered on the `socket`, if any.
+    Tables are looked at every `interval`. With `pending_rows` or `max_wait` queries without a
+    trigger have one: so many rows, or `fresh_within`. `max_runs` counts runs that had something to
+    do. Other commands are answered on the `socket`, if any.
     """
 
     interval: float = DEFAULT_INTERVAL

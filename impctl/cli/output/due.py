@@ -6,9 +6,7 @@ Out of scope: what would be done (`cli.output.foreseen`), JSON (`cli.output.json
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from impctl.app.results.amounts import duration_text
+from impctl.app.results.amounts import duration_text, moment_text
 from impctl.app.results.due import DueResult, FreshEntry
 from impctl.cli.output.wording import count_text
 
@@ -38,12 +36,12 @@ def planned_due_text(result: DueResult) -> str:
 
 def _when(result: DueResult) -> str:
     if result.due:
-        by = "" if result.due_by is None else f", to be done by {_moment(result.due_by)}"
+        by = "" if result.due_by is None else f", to be done by {moment_text(result.due_by)}"
         return f"due now{by}"
     if result.due_at is None or result.start_at is None:
         return "not due"
-    at = f"due at {_moment(result.due_at)}"
-    starts = f", starts {_moment(result.start_at)}" if result.start_at != result.due_at else ""
+    at = f"due at {moment_text(result.due_at)}"
+    starts = f", starts {moment_text(result.start_at)}" if result.start_at != result.due_at else ""
     return f"{at}{starts}" if result.pending else f"nothing pending, next {at.removeprefix('due ')}"
 
 
@@ -52,7 +50,7 @@ def _pending(result: DueResult) -> list[str]:
     if not result.pending:
         return []
     rows = "rows not counted" if result.rows is None else count_text(result.rows, "row")
-    since = "" if result.oldest_at is None else f" since {_moment(result.oldest_at)}"
+    since = "" if result.oldest_at is None else f" since {moment_text(result.oldest_at)}"
     if result.cost_ms is None:
         return [f"pending{since}: {rows}, no recorded run says what they take"]
     whole = duration_text(result.cost_ms * result.margin)
@@ -68,7 +66,3 @@ def fresh_text(fresh: FreshEntry) -> str:
     return (
         f"{state}the oldest pending change is {age} old, of {duration_text(fresh.bound_s * 1000)}"
     )
-
-
-def _moment(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%SZ")

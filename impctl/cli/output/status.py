@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.amounts import duration_text, moment_text, size_text
 from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
 from impctl.app.results.tree_work import TreeRecord
@@ -65,7 +65,7 @@ def _uses(result: StatusResult, last: datetime) -> str:
     if result.kept_answers:
         told = f"{count_text(result.kept_answers, 'answer')} from kept rows"
         said = [*said, told] if result.uses else [told]
-    return f"{'; '.join(said)}; the last {_moment(last)}"
+    return f"{'; '.join(said)}; the last {moment_text(last)}"
 
 
 def _touched(record: TreeRecord, each: float) -> str:
@@ -89,14 +89,10 @@ def _slack(result: StatusResult) -> str:
     if found is None:
         return "unknown, never verified"
     said = f"{found.slack}" if found.sound else "NOT SOUND"
-    return f"{said}, verified at {versions_text(found.versions)}, {_moment(found.at)}"
+    return f"{said}, verified at {versions_text(found.versions)}, {moment_text(found.at)}"
 
 
 def _run(run: RunEntry) -> str:
     changes = f", {count_text(run.changes, 'change')}" if run.changes else ""
     why = f": {run.reason}" if run.reason else ""
-    return f"{_moment(run.at)}  {run.action}{changes}, {duration_text(run.elapsed_ms)}{why}"
-
-
-def _moment(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M:%SZ")
+    return f"{moment_text(run.at)}  {run.action}{changes}, {duration_text(run.elapsed_ms)}{why}"
