@@ -15,6 +15,7 @@ from collections.abc import Mapping
 
 from yaml.nodes import MappingNode, Node
 
+from impctl.workload.coming import MAX_ROWS
 from impctl.workload.cron import MACROS, Cron, CronFault, read_cron
 from impctl.workload.durations import DURATION_PATTERN, seconds_in, written
 from impctl.workload.names import NAME_PATTERN, is_name, refuse_name
@@ -26,7 +27,6 @@ KEYS = (
     *("fresh_within", "rows", "every", "cron", "timezone"),
     *("point", "ready_within", "cheap"),
 )
-MAX_ROWS = 1_000_000_000_000
 _DAY = 86_400.0
 _CLOCKS = ("every", "cron")
 _WHEN = ("fresh_within", "rows", "every", "cron", "point")
