@@ -41,5 +41,8 @@ def way_as_stored(
         return way
     chooser = chooser_of(prepared, meta)
     found = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    if found.has_tree == way.has_tree:
+        # Why there is none, or one, is as true of what is stored.
+        found = replace(found, trees=way.trees)
     is_left_out = prepared.spec.answer and not meta.answer
     return replace(found, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else found.no_answer)

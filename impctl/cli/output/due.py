@@ -27,7 +27,12 @@ def due_lines(result: DueResult) -> list[str]:
 def planned_due_text(result: DueResult) -> str:
     """The same in one line of a plan, which tells what is pending anyhow."""
     when = _when(result)
-    said = result.why if when == "not due" else f"{when.removeprefix('due ')}: {result.why}"
+    if when == "not due":
+        said = result.why
+    elif result.pending:
+        said = f"{when.removeprefix('due ')}: {result.why}"
+    else:
+        said = f"{when}, for {result.trigger}"
     if not result.pending or result.cost_ms is None:
         return f"due          {said}"
     whole = duration_text(result.cost_ms * result.margin)

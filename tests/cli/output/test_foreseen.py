@@ -50,7 +50,7 @@ def test_a_plan(fake, impctl) -> None:
         ),
         (
             {"pending": False, "why": "w"},
-            "nothing pending, next at 2026-01-31 12:00:30Z: w",
+            "nothing pending, next at 2026-01-31 12:00:30Z, for fresh_within 10m, rows 10000",
         ),
         (
             {"pending": False, "due_at": None, "why": "nothing is pending"},

@@ -145,6 +145,9 @@ def test_explain_says_what_is_read_and_why(cli: Cli, tmp_path: Path) -> None:
     cli.good("maintain", "--disk", "0")
     found = explained(cli, "two")
     assert {strategy for strategy, _ in found.values()} == {"files"}
+    (entry,) = cli.good("explain", "--query", "two").results
+    (tree,) = entry["trees"]
+    assert tree["reason"].startswith("possible, not chosen: a changed row is joined to")
     history = cli.good("status", "--query", "two").results[0]["runs"][0]["reason"]
     for side, (_, reason) in found.items():
         assert f"{side}: {reason}" in history
