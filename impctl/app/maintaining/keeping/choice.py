@@ -20,7 +20,7 @@ from impctl.circuits.keeping.choice import QueryChoice, StateChoice, choose
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.strategy import SideChoice, Strategy
-from impctl.errors import RecaptureNeededError
+from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
@@ -78,8 +78,9 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | in
         return 0
     try:
         found = opened(desk, store, spec, stored)
-    except RecaptureNeededError:
-        # Its state goes with the next capture.
+    except ImpctlError:
+        # Its state goes with the next capture, or what is wrong with it is told when it is asked
+        # for: it may not stop others.
         found = None
     return sum(run.bytes for run in store.run_refs(spec.name)) if found is None else found
 

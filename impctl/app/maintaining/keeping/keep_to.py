@@ -28,7 +28,10 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     if budget is None or not (has_captured or _bytes(store, specs) > budget):
         return []
     warnings = []
-    kept = kept_within(desk, store, specs, budget)
+    try:
+        kept = kept_within(desk, store, specs, budget)
+    except ImpctlError as error:
+        return [f"the state stays as it is, whatever its budget: {error.message}"]
     for name in kept.queries:
         warnings += _converted(desk, store, kept, name)
     size = _bytes(store, specs)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining.keeping import conversion
+from impctl.app.maintaining.keeping import conversion, keep_to
 from impctl.app.workbench.sessions import OwnSession
-from impctl.errors import HistoryGoneError
+from impctl.errors import HistoryGoneError, StorageError
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
@@ -101,6 +103,40 @@ def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     assert any("stays as it is: a file is gone" in one for one in ran.document["warnings"])
     assert not any(read_sides(tmp_path, name) for name in NAMES)
     assert state_bytes(tmp_path) >= before // 2
+    assert_alike(tmp_path)
+
+
+@pytest.mark.parametrize("is_table", [True, False])
+@pytest.mark.parametrize("command", ["maintain", "capture"])
+def test_a_query_that_cannot_be_read_any_more_does_not_stop_others(
+    cli: Cli, tmp_path: Path, command: str, is_table: bool
+) -> None:
+    shutil.copytree(tmp_path / "u", tmp_path / "v")
+    text = cli.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
+    broken = '  broken: {sql: "SELECT t.x FROM t JOIN v ON t.l = v.l"}\nstore:'
+    cli.workload.write_text(text.replace("store:", broken))
+    cli.good("capture")
+    if is_table:
+        shutil.rmtree(tmp_path / "v")
+    else:
+        rows = DeltaTable(str(tmp_path / "v")).to_pyarrow_table().drop_columns(["l"])
+        write_deltalake(str(tmp_path / "v"), rows, mode="overwrite", schema_mode="overwrite")
+    change(tmp_path, random.Random(1), 0)
+    cli.good(command, "--disk", "0", "--query", "two")
+    assert read_sides(tmp_path, "two")
+
+
+def test_what_cannot_be_chosen_is_told(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise StorageError("a log cannot be read", hint="look at it")
+
+    cli.good("capture")
+    monkeypatch.setattr(keep_to, "kept_within", unreachable)
+    change(tmp_path, random.Random(1), 0)
+    ran = cli.good("maintain", "--disk", "0")
+    assert any("whatever its budget: a log cannot" in one for one in ran.document["warnings"])
     assert_alike(tmp_path)
 
 
