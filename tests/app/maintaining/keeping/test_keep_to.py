@@ -13,10 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.maintaining.keeping import conversion, keep_to
 from impctl.app.workbench.sessions import OwnSession
 from impctl.errors import HistoryGoneError, StorageError
+from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
+from tests.support.run_records import run_record
 
 NAMES = ("l", "s", "two", "self", "computed")
 
@@ -164,3 +166,24 @@ def test_what_is_no_size_is_refused_with_its_place(cli: Cli, wrong: str) -> None
     assert "`budget.disk` must be a size" in str(ran.error)
     cli.workload.write_text(text)
     assert cli("maintain", "--disk", wrong).code == 2
+
+
+def test_sides_that_spark_reads_stay_so(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
+    sides = read_sides(tmp_path, "l")
+    assert sides
+    # Of either kind of side a filter is all that is kept.
+    with Store.open(tmp_path / ".impctl") as store, store.lock(10, "a test"):
+        held = store.load("l")
+        assert held is not None
+        meta = {**held.state_meta, "from_files": [], "distant": sides}
+        record = run_record("exact", versions=held.versions)
+        store.commit_maintain(
+            MaintainCommit("l", held.generation, held.pins, record, (), state_meta=meta)
+        )
+    change(tmp_path, random.Random(1), 1)
+    cli.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(tmp_path, "l").state_meta
+    assert (after["distant"], after.get("from_files", [])) == (sides, [])
