@@ -79,6 +79,8 @@ def _commit(
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
         record=_record(query, begun, reason),
+        # Nothing was maintained: when that was tells how long changes may have waited.
+        at=stored.maintained_at,
     )
     store.commit_maintain(commit)
 

@@ -90,6 +90,17 @@ def test_what_the_budget_did_is_told_in_history(cli: Cli, tmp_path: Path) -> Non
     assert "join0" in latest["reason"]
 
 
+def test_what_is_converted_is_no_fresher_by_it(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    before = stored(tmp_path, "two").maintained_at
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(tmp_path, "two")
+    assert read_sides(tmp_path, "two")
+    assert after.versions != stored(tmp_path, "s").versions
+    assert after.maintained_at == before
+
+
 def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
