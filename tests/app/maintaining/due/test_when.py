@@ -15,6 +15,7 @@ from impctl.app.maintaining.due.costs import (
     costs_of,
 )
 from impctl.app.maintaining.due.pending import Change, Pending, in_order
+from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, shortest_bounds, taken
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
@@ -296,3 +297,14 @@ def test_costs_follow_the_recorded_runs() -> None:
     ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
     assert ahead.each_look == pytest.approx(0.2)
     assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
+
+
+def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
+    timetable = Timetable(5.0)
+    timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
+    found = timetable.due(NOON)
+    assert [due.query for due in found] == ["q"]
+    timetable.ran(found, NOON, 1.0)
+    assert not timetable.due(NOON + 1)
+    assert timetable.due(NOON + 600)
+    assert timetable.due(NOON - 3_600)
