@@ -179,6 +179,25 @@ def test_what_is_no_size_is_refused_with_its_place(cli: Cli, wrong: str) -> None
     assert cli("maintain", "--disk", wrong).code == 2
 
 
+def describe(folder: Path, name: str, **said: Any) -> None:
+    """Say something else of a stored state."""
+    with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
+        held = store.load(name)
+        assert held is not None
+        record = run_record("exact", versions=held.versions)
+        meta = {**held.state_meta, **said}
+        store.commit_maintain(
+            MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
+        )
+
+
+def test_a_capture_puts_a_damaged_description_right(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    describe(tmp_path, "l", from_files=7)
+    cli.good("capture", "--query", "l", "--disk", "0")
+    assert read_sides(tmp_path, "l")
+
+
 def test_sides_that_spark_reads_stay_so(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     change(tmp_path, random.Random(1), 0)
@@ -186,14 +205,7 @@ def test_sides_that_spark_reads_stay_so(cli: Cli, tmp_path: Path) -> None:
     sides = read_sides(tmp_path, "l")
     assert sides
     # Of either kind of side a filter is all that is kept.
-    with Store.open(tmp_path / ".impctl") as store, store.lock(10, "a test"):
-        held = store.load("l")
-        assert held is not None
-        meta = {**held.state_meta, "from_files": [], "distant": sides}
-        record = run_record("exact", versions=held.versions)
-        store.commit_maintain(
-            MaintainCommit("l", held.generation, held.pins, record, (), state_meta=meta)
-        )
+    describe(tmp_path, "l", from_files=[], distant=sides)
     change(tmp_path, random.Random(1), 1)
     cli.good("maintain", "--disk", "0", "--query", "s")
     after = stored(tmp_path, "l").state_meta
