@@ -8,6 +8,7 @@ Out of scope: what is kept under it (`circuits.keeping`).
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from yaml import Node
 
@@ -38,7 +39,7 @@ def size_from(text: str) -> int:
     unit = None if found is None else _UNITS.get(found.group(2).lower())
     if found is None or unit is None:
         raise ValueError(text)
-    return int(float(found.group(1)) * unit)
+    return int(Fraction(found.group(1)) * unit)
 
 
 def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
