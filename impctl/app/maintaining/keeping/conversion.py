@@ -15,6 +15,7 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
+from impctl.app.capturing.pins import check_not_replaced_meanwhile
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.workbench.workbench import Workbench
@@ -35,7 +36,8 @@ def convert(
 ) -> None:
     """Keep all sides of the query's joins but those `from_files`, and those that Spark reads.
 
-    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more.
+    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more,
+    RetryableError where another took the place of one.
     """
     watch, at = Stopwatch(), time.time()
     taken = TakenUp(query.way, query.stored, store.load_runs(query.stored.query))
@@ -54,6 +56,7 @@ def convert(
     versions = query.stored.versions
     partners = FilePartners(desk, query.compiled, query.partitions, versions)
     hand_over(taken.session, after, partners.whole)
+    check_not_replaced_meanwhile(query.stored, desk.tables)
     _commit(store, query, taken.session, after, (watch, at), reason)
 
 

@@ -14,6 +14,7 @@ from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.join_choice import JoinChooser, chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import stored_moments
+from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
@@ -65,11 +66,14 @@ def opened(
 ) -> Opened | None:
     """The query; None where it keeps no state that the engine steps.
 
-    RecaptureNeededError where its state is another query's by now.
+    RecaptureNeededError where its state is another query's by now, or that of other tables: what
+    is read would be theirs.
     """
     if stored.mode is not Mode.EXACT:
         return None
     check_definition(desk, spec, stored)
+    catch_up(desk.tables, stored)
+    check_pins(stored, desk.tables)
     prepared = prepare(desk, spec, stored_moments(stored))
     verdict, partitions = restored_verdict(desk.tables, prepared, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)

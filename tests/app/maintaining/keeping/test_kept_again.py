@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -71,6 +72,10 @@ def held(folder: Path, name: str) -> dict[str, int]:
         }
 
 
+def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
+
+
 def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli, tmp_path: Path) -> None:
     assert held(tmp_path, "q") == held(tmp_path, "twin") == {"join0.left": 9, "join0.right": 9}
 
@@ -82,8 +87,38 @@ def test_a_clock_moves_what_is_kept_again(
         monkeypatch.setenv("IMPCTL_NOW", day)
         for result in cli.good("maintain").results:
             assert result["action"] == "exact", result
-        mine, theirs = (
-            {sketch.access: set(sketch.fragments.ids) for sketch in stored(tmp_path, name).sketches}
-            for name in ("q", "twin")
-        )
-        assert mine == theirs, day
+        assert fragments(tmp_path, "q") == fragments(tmp_path, "twin"), day
+
+
+@pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
+def test_a_table_in_place_of_another_is_not_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+) -> None:
+    """A backup of another day stands there for a while, and rows of it are in no state after."""
+    text = cli.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
+    apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
+    create_table(str(tmp_path / "v"), right_rows())
+    cli.workload.write_text(text.replace("store:", apart))
+    cli.good("capture", "--query", "apart")
+    read = ("join0.left", "join0.right")
+    monkeypatch.setattr(Kept, "from_files", lambda _, name: read if name == "q" else ())
+    grow(tmp_path)
+    cli.good("maintain", "--disk", "0")
+    other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
+    (tmp_path / "u").rename(tmp_path / "aside")
+    create_table(str(tmp_path / "u"), other)
+    for _ in range(3):
+        write_deltalake(str(tmp_path / "u"), other, mode="append")
+    write_deltalake(str(tmp_path / "v"), other, mode="append")
+    monkeypatch.setattr(Kept, "from_files", lambda _, name: sides if name == "q" else ())
+    cli.good("maintain", "--disk", "0", "--query", "apart")
+    shutil.rmtree(tmp_path / "u")
+    (tmp_path / "aside").rename(tmp_path / "u")
+    assert stored(tmp_path, "q").state_meta["from_files"] == list(read)
+    grow(tmp_path)
+    cli.good("maintain")
+    assert fragments(tmp_path, "q") == fragments(tmp_path, "twin")
+    monkeypatch.setattr(Kept, "from_files", lambda *_: ())
+    grow(tmp_path)
+    cli.good("maintain", "--disk", "0")
+    assert held(tmp_path, "q") == held(tmp_path, "twin")
