@@ -178,6 +178,10 @@ class Operator(ABC):
         """For each input whose rows are found by keys, what finds them; the same ones each time."""
         return ()
 
+    def keep_again(self, at: int, rows: Batch) -> None:
+        """Keep all rows that input `at`, one of those, has by now; before a step."""
+        raise NotImplementedError
+
     @property
     def reads(self) -> Sequence[DistantRows]:
         """Inputs that are read where they lie; each wants a reader before its first step."""

@@ -12,6 +12,7 @@ import math
 import re
 from datetime import date, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 from impctl.workload.models import CellValue
 
@@ -79,7 +80,7 @@ def size_from(text: str) -> int:
     unit = None if found is None else _UNITS.get(found.group(2).lower())
     if found is None or unit is None:
         raise ValueError(text)
-    amount = float(found.group(1)) * unit
+    amount = Fraction(found.group(1)) * unit
     if amount > _LARGEST:
         raise ValueError(text)
     return int(amount)

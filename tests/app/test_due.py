@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -314,3 +315,32 @@ def test_another_table_at_the_path_is_due(many: Cli, table: str) -> None:
     write_deltalake(table, ROWS)
     found = {result["query"]: result["due"] for result in many("plan", "--due").results}
     assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
+def test_a_bound_ends_for_a_commit_from_the_future(
+    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+) -> None:
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    entry = Path(table) / "_delta_log" / f"{1:020}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    for line in lines:
+        if "commitInfo" in line:
+            line["commitInfo"]["timestamp"] += int(ahead.total_seconds() * 1000)
+    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for minutes in (1, 30):
+        at(monkeypatch, timedelta(minutes=minutes))
+        assert not told(many, "plan", "--due")["bound"]["due"]
+    at(monkeypatch, timedelta(minutes=61))
+    assert told(many, "plan", "--due")["bound"]["due"]
+
+
+def test_a_clock_put_back_leaves_nothing_waiting(
+    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    at(monkeypatch, timedelta(days=-1))
+    found = told(many, "plan", "--due")
+    assert {name for name, one in found.items() if one["due"]} >= {"bound", "daily", "commit"}
+    assert not found["used"]["due"]
+    assert not found["nightly"]["due"]

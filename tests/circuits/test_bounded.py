@@ -131,7 +131,7 @@ def taken_up(
 ) -> tuple[MaintainedQuery, int]:
     """A session that goes on from the whole state of another one."""
     fresh = MaintainedQuery(compiled(name, size))
-    tables = {keeper.name: stored(keeper) for keeper in session._keepers()}
+    tables = {keeper.name: stored(keeper) for keeper in session.keepers()}
     fresh.restore(tables, session.checkpoint().counters)
     return fresh, refilled + session.refilled()[0]
 

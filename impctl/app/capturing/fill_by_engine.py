@@ -99,7 +99,9 @@ def _bounded(
         at = 0
         while at < len(rows):
             size = sizes.get(table, _FIRST_SLICE) if session.compiled.writes_joins else len(rows)
-            part, before = rows.slice(at, size), session.circuit.joined_rows
+            # Of rows without a column a slice is as long as it is asked to be, rows or not.
+            part = rows.slice(at, min(size, len(rows) - at))
+            before = session.circuit.joined_rows
             yield table, part
             limit.check()
             joined = session.circuit.joined_rows - before

@@ -16,6 +16,7 @@ from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
+from impctl.errors import StateCorruptError
 from impctl.sketch.mode import Mode
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
@@ -64,7 +65,11 @@ def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | Non
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is None or stored.mode is not Mode.EXACT:
         return None
-    meta = StateMeta.read(stored.query, stored.state_meta)
+    try:
+        meta = StateMeta.read(stored.query, stored.state_meta)
+    except StateCorruptError:
+        # A capture is what puts that right.
+        return None
     if meta.trees:
         return None
     return AsRecorded(meta.distant, from_files=meta.from_files, reasons=meta.side_reasons)

@@ -1,7 +1,8 @@
 """Times of a table's latest commits that cannot be: in the future, or before the commit before.
 
 Law: told by the log alone, and only where something is wrong; equal times are none. Triggers reckon
-such commits as simultaneous with the one before, or as of now, so a bound may be held by less.
+such commits as simultaneous with the one before, or as coming right after the last run, so queries
+may be maintained sooner than their bounds ask for.
 Out of scope: what triggers make of times (`app.maintaining.due.pending`).
 """
 

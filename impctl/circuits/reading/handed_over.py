@@ -25,14 +25,13 @@ ReadWhole = Callable[[str], Batch]
 def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) -> None:
     """Give `after`, which took up what both keep, the sides that it alone keeps or reads."""
     held = sides_of(before)
-    for name, side in sides_of(after).items():
-        known = held[name]
-        if isinstance(side, DistantRows) and isinstance(known, RowIndex):
-            side.know(known.codes())
-        elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
-            rows = read(name)
-            if len(rows):
-                side.add(rows, side.codes_of(rows))
+    for join in after.circuit:
+        for at, side in enumerate(join.indexes):
+            known = held[side.name]
+            if isinstance(side, DistantRows) and isinstance(known, RowIndex):
+                side.know(known.codes())
+            elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
+                join.keep_again(at, read(side.name))
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:

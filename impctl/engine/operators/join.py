@@ -84,6 +84,12 @@ class Join(Operator):
             if has_ended and isinstance(index, DistantRows):
                 index.let_go()
 
+    def keep_again(self, at: int, rows: Batch) -> None:
+        """Keep those of all rows of a side that steps would have kept: not NULL in a plain key."""
+        if len(rows):
+            keyed = self._keyed(rows, at)
+            self._indexes[at].add(keyed.rows, keyed.codes)
+
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
         found = [

@@ -273,7 +273,7 @@ def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
         s=[(1, {"a": 1, "c": at}) for at in range(60)],
     )
     assert sum(tree.rows().values()) == 3600
-    assert "answer.rows" not in {keeper.name for keeper in tree.session._keepers()}
+    assert "answer.rows" not in {keeper.name for keeper in tree.session.keepers()}
     assert tree.session.state_bytes() < 3600 * 8
 
 

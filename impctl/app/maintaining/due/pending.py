@@ -1,9 +1,11 @@
 """What is pending for a query: the commits that its sketch does not have, with their times.
 
 Law: told by what is stored and by the tables' logs, without reading SQL or data. Times never go
-back and never lie in the future: a commit that says so came with the one before it, or now. What
-the logs do not tell (another table at the path, a definition that changed) is `unsure`, and who is
-unsure maintains. Out of scope: what a trigger makes of it (`app.maintaining.due.when`).
+back and never lie in the future: a commit that says so came with the one before it, or counts as
+one without a time. It may not count as of now, since there is a new now at each look, and a bound
+from there on would never end. What the logs do not tell (another table at the path, a definition
+that changed) is `unsure`, and who is unsure maintains.
+Out of scope: what a trigger makes of it (`app.maintaining.due.when`).
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from impctl.tables.change.committed import Committed, committed_since
 from impctl.tables.source import DeltaSource
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
+
+_TOLERATED = 5.0
+"""Seconds by which clocks of two machines may well differ: so much ahead is now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,12 @@ def _pending(
         commits = _commits(desk.tables.source(pin.table), pin, log)
         if commits is None:
             return Pending(unsure=f"the log of table `{pin.table}` does not tell", mark=mark)
-        times = in_order([one.at for one in commits], stored.maintained_at, now)
+        said = [one.at for one in commits]
+        if stored.maintained_at > now and any(not _is_told(at, now) for at in said[:1]):
+            # The clock was put back, so the sketch says no more than the commit.
+            why = f"nothing tells when the changes of table `{pin.table}` came"
+            return Pending(unsure=why, mark=mark)
+        times = in_order(said, stored.maintained_at, now)
         moved_at += times[:1]
         changes += [
             Change(at, one.rows, one.bytes)
@@ -153,14 +163,20 @@ def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Commit
 def in_order(times: Iterable[float | None], since: float, now: float) -> list[float]:
     """Times of commits, one after the other: none before the one before it, none after `now`.
 
-    Of a commit without a time the one before it tells; of the first one, when the sketch was last
-    brought up to date (`since`), which is the longest ago that it can be.
+    Of a commit without a time, or with one in the future, the one before it tells; of the first
+    one, when the sketch was last brought up to date (`since`), which is the longest ago that it
+    can be.
     """
     found: list[float] = []
     for at in times:
-        known = [one for one in (*found[-1:], at) if one is not None]
+        known = [*found[-1:], *([at] if at is not None and _is_told(at, now) else [])]
         found.append(min(max(known, default=since), now))
     return found
+
+
+def _is_told(at: float | None, now: float) -> bool:
+    """Whether a commit says a time that can be."""
+    return at is not None and at <= now + _TOLERATED
 
 
 def _turned(before: str, to: str, zone: str) -> float:

@@ -113,7 +113,8 @@ class Timetable:
         if one.query in put_off:
             return False
         left = self._left.get(one.query)
-        if left is None or left.mark != one.pending.mark or now - left.at >= _QUIET:
+        # A clock that was put back may not make the quiet longer.
+        if left is None or left.mark != one.pending.mark or not 0 <= now - left.at < _QUIET:
             return True
         return not one.pending.is_some
 

@@ -42,9 +42,11 @@ class Kept:
     troubles: Mapping[QueryName, str]
 
     def from_files(self, query: QueryName) -> tuple[str, ...]:
-        """The sides of a query that are to be read."""
+        """The sides of a query that are to be read from files; Spark's stay Spark's."""
         pieces = self.choice.queries[query].pieces.values()
-        return tuple(piece.name for piece in pieces if piece.mode is Mode.READ)
+        by_spark = self.queries[query].compiled.sides_by(Strategy.SPARK)
+        read = (piece.name for piece in pieces if piece.mode is Mode.READ)
+        return tuple(name for name in read if name not in by_spark)
 
 
 def kept_within(

@@ -15,6 +15,7 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
+from impctl.app.capturing.pins import check_not_replaced_meanwhile
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.workbench.workbench import Workbench
@@ -40,7 +41,8 @@ def convert(
     """Keep all sides of the query's joins but those `from_files`, and those that Spark reads.
 
     `reasons` say why, by side; those of sides that are kept otherwise now go into the history.
-    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more.
+    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more,
+    RetryableError where another took the place of one.
     """
     watch, at = Stopwatch(), time.time()
     held = query.as_stored
@@ -60,6 +62,7 @@ def convert(
     versions = query.stored.versions
     partners = FilePartners(desk, query.compiled, held.partitions, versions)
     hand_over(taken.session, after, partners.whole)
+    check_not_replaced_meanwhile(query.stored, desk.tables)
     _commit(store, query, taken.session, after, (watch, at), reasons)
 
 
@@ -88,6 +91,8 @@ def _commit(
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
         record=_record(query, begun, reason),
+        # Nothing was maintained: when that was tells how long changes may have waited.
+        at=stored.maintained_at,
     )
     store.commit_maintain(commit)
 

@@ -30,7 +30,10 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     specs = [spec for spec in desk.workload.queries.values() if spec.is_sketched]
     if budget is None or not (has_captured or _bytes(store, specs) > budget):
         return []
-    kept = kept_within(desk, store, specs, budget)
+    try:
+        kept = kept_within(desk, store, specs, budget)
+    except ImpctlError as error:
+        return [f"the state stays as it is, whatever its budget: {error.message}"]
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     for name in kept.queries:
         warnings += _converted(desk, store, kept, name)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
+from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
@@ -48,11 +49,14 @@ def opened(
 ) -> Opened | None:
     """The query; None where it keeps no state that the engine steps.
 
-    RecaptureNeededError where its state is another query's by now.
+    RecaptureNeededError where its state is another query's by now, or that of other tables: what
+    is read would be theirs.
     """
     if stored.mode is not Mode.EXACT:
         return None
     check_definition(desk, spec, stored)
+    catch_up(desk.tables, stored)
+    check_pins(stored, desk.tables)
     found = reopened(desk, spec, stored)
     check_circuit(desk, found.prepared, found.way, stored)
     if found.way.compiled is None:

@@ -15,6 +15,7 @@ from impctl.app.maintaining.due.costs import (
     costs_of,
 )
 from impctl.app.maintaining.due.pending import Change, Pending, in_order
+from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, shortest_bounds, taken
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
@@ -240,7 +241,9 @@ def test_bounds_that_cannot_be_held_are_told_with_the_least_that_can() -> None:
         ([5.0, 9.0], [5.0, 9.0]),
         ([9.0, 5.0, 7.0, 11.0], [9.0, 9.0, 9.0, 11.0]),
         ([5.0, 5.0], [5.0, 5.0]),
-        ([5.0, 500.0, 7.0], [5.0, 100.0, 100.0]),
+        ([5.0, 500.0, 7.0], [5.0, 5.0, 7.0]),
+        ([500.0, 7.0, 500.0], [3.0, 7.0, 7.0]),
+        ([104.0, 106.0], [100.0, 100.0]),
         ([None, 7.0, None], [3.0, 7.0, 7.0]),
         ([2.0, None], [2.0, 2.0]),
         ([], []),
@@ -294,3 +297,14 @@ def test_costs_follow_the_recorded_runs() -> None:
     ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
     assert ahead.each_look == pytest.approx(0.2)
     assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
+
+
+def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:
+    timetable = Timetable(5.0)
+    timetable.saw([waiting(ON_COMMIT, pending((-9_000.0, 7)))])
+    found = timetable.due(NOON)
+    assert [due.query for due in found] == ["q"]
+    timetable.ran(found, NOON, 1.0)
+    assert not timetable.due(NOON + 1)
+    assert timetable.due(NOON + 600)
+    assert timetable.due(NOON - 3_600)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.keeping import conversion, keep_to
 from impctl.app.workbench.sessions import OwnSession
-from impctl.errors import HistoryGoneError
+from impctl.errors import HistoryGoneError, StorageError
+from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
+from tests.support.run_records import run_record
 
 NAMES = ("l", "s", "two", "self", "computed")
 
@@ -164,6 +168,17 @@ def test_explain_says_what_is_read_and_why(cli: Cli, tmp_path: Path) -> None:
     assert set(explained(cli, "two").values()) == {("index", "small enough to keep")}
 
 
+def test_what_is_converted_is_no_fresher_by_it(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    before = stored(tmp_path, "two").maintained_at
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(tmp_path, "two")
+    assert read_sides(tmp_path, "two")
+    assert after.versions != stored(tmp_path, "s").versions
+    assert after.maintained_at == before
+
+
 def test_a_conversion_that_fails_leaves_the_query_as_it_was(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +221,40 @@ def test_what_is_said_to_be_enough_is(size: int) -> None:
     assert size <= size_from(said) <= size * 1.01
 
 
+@pytest.mark.parametrize("is_table", [True, False])
+@pytest.mark.parametrize("command", ["maintain", "capture"])
+def test_a_query_that_cannot_be_read_any_more_does_not_stop_others(
+    cli: Cli, tmp_path: Path, command: str, is_table: bool
+) -> None:
+    shutil.copytree(tmp_path / "u", tmp_path / "v")
+    text = cli.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
+    broken = '  broken: {sql: "SELECT t.x FROM t JOIN v ON t.l = v.l"}\nstore:'
+    cli.workload.write_text(text.replace("store:", broken))
+    cli.good("capture")
+    if is_table:
+        shutil.rmtree(tmp_path / "v")
+    else:
+        rows = DeltaTable(str(tmp_path / "v")).to_pyarrow_table().drop_columns(["l"])
+        write_deltalake(str(tmp_path / "v"), rows, mode="overwrite", schema_mode="overwrite")
+    change(tmp_path, random.Random(1), 0)
+    cli.good(command, "--disk", "0", "--query", "two")
+    assert read_sides(tmp_path, "two")
+
+
+def test_what_cannot_be_chosen_is_told(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any) -> None:
+        raise StorageError("a log cannot be read", hint="look at it")
+
+    cli.good("capture")
+    monkeypatch.setattr(keep_to, "kept_within", unreachable)
+    change(tmp_path, random.Random(1), 0)
+    ran = cli.good("maintain", "--disk", "0")
+    assert any("whatever its budget: a log cannot" in one for one in ran.document["warnings"])
+    assert_alike(tmp_path)
+
+
 def test_a_budget_in_the_file_holds_from_the_first_capture_on(cli: Cli, tmp_path: Path) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text + "budget: {disk: 0}\n")
@@ -230,3 +279,36 @@ def test_what_is_no_size_is_refused_with_its_place(cli: Cli, wrong: str) -> None
     assert "`budget.disk` must be a size" in str(ran.error)
     cli.workload.write_text(text)
     assert cli("maintain", "--disk", wrong).code == 2
+
+
+def describe(folder: Path, name: str, **said: Any) -> None:
+    """Say something else of a stored state."""
+    with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
+        held = store.load(name)
+        assert held is not None
+        record = run_record("exact", versions=held.versions)
+        meta = {**held.state_meta, **said}
+        store.commit_maintain(
+            MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
+        )
+
+
+def test_a_capture_puts_a_damaged_description_right(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    describe(tmp_path, "l", from_files=7)
+    cli.good("capture", "--query", "l", "--disk", "0")
+    assert read_sides(tmp_path, "l")
+
+
+def test_sides_that_spark_reads_stay_so(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
+    sides = read_sides(tmp_path, "l")
+    assert sides
+    # Of either kind of side a filter is all that is kept.
+    describe(tmp_path, "l", from_files=[], distant=sides)
+    change(tmp_path, random.Random(1), 1)
+    cli.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(tmp_path, "l").state_meta
+    assert (after["distant"], after.get("from_files", [])) == (sides, [])

@@ -1,0 +1,124 @@
+"""Sides of joins that were read and are kept again hold what they would have held all along."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.maintaining.keeping.choice import Kept
+from impctl.data.pages import table_of
+from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli
+
+SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
+
+
+def left_rows() -> pa.Table:
+    days = [dt.date(2026, 1, day) for day in (1, 5, 10, 15, 20)]
+    keys = pa.array([None, 1, 2, None, 3], pa.int64())
+    return pa.table({"g": pa.array([1, 2, 3, 4, 5], pa.int64()), "k": keys, "d": days})
+
+
+def right_rows() -> pa.Table:
+    keys = pa.array([None, 1, 2, None, 9], pa.int64())
+    return pa.table({"k": keys, "n": pa.array([1, 10, 30, 20, 5], pa.int32())})
+
+
+def grow(folder: Path) -> None:
+    write_deltalake(str(folder / "t"), left_rows(), mode="append")
+    write_deltalake(str(folder / "u"), right_rows(), mode="append")
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """A query, read at first and then kept again, beside one whose rows were always kept."""
+    monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
+    create_table(str(tmp_path / "t"), left_rows())
+    create_table(str(tmp_path / "u"), right_rows())
+    file = tmp_path / "w.yaml"
+    lines = "".join(
+        f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
+        for name, join in (("q", "auto"), ("twin", "index"))
+    )
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+        f"partitions: {{t: {{g: {{boundaries: [2, 3, 4, 5]}}}}}}\nqueries:\n{lines}store: .impctl\n"
+    )
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    for sides in (("join0.left", "join0.right"), ()):
+        monkeypatch.setattr(Kept, "from_files", lambda _, name, s=sides: s if name == "q" else ())
+        grow(tmp_path)
+        cli.good("maintain", "--disk", "0")
+        assert tuple(stored(tmp_path, "q").state_meta.get("from_files", ())) == sides
+    return cli
+
+
+def held(folder: Path, name: str) -> dict[str, int]:
+    """How many rows the joins' sides have in the store, by their weights."""
+    with Store.open(folder / ".impctl", create=False) as store:
+        runs = store.load_runs(name)
+        return {
+            side: sum(pc.sum(table_of(run)[0].column("weight")).as_py() for _, run in runs[side])
+            for side in ("join0.left", "join0.right")
+        }
+
+
+def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
+
+
+def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli, tmp_path: Path) -> None:
+    assert held(tmp_path, "q") == held(tmp_path, "twin") == {"join0.left": 9, "join0.right": 9}
+
+
+def test_a_clock_moves_what_is_kept_again(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
+        monkeypatch.setenv("IMPCTL_NOW", day)
+        for result in cli.good("maintain").results:
+            assert result["action"] == "exact", result
+        assert fragments(tmp_path, "q") == fragments(tmp_path, "twin"), day
+
+
+@pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
+def test_a_table_in_place_of_another_is_not_read(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+) -> None:
+    """A backup of another day stands there for a while, and rows of it are in no state after."""
+    text = cli.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
+    apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
+    create_table(str(tmp_path / "v"), right_rows())
+    cli.workload.write_text(text.replace("store:", apart))
+    cli.good("capture", "--query", "apart")
+    read = ("join0.left", "join0.right")
+    monkeypatch.setattr(Kept, "from_files", lambda _, name: read if name == "q" else ())
+    grow(tmp_path)
+    cli.good("maintain", "--disk", "0")
+    other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
+    (tmp_path / "u").rename(tmp_path / "aside")
+    create_table(str(tmp_path / "u"), other)
+    for _ in range(3):
+        write_deltalake(str(tmp_path / "u"), other, mode="append")
+    write_deltalake(str(tmp_path / "v"), other, mode="append")
+    monkeypatch.setattr(Kept, "from_files", lambda _, name: sides if name == "q" else ())
+    cli.good("maintain", "--disk", "0", "--query", "apart")
+    shutil.rmtree(tmp_path / "u")
+    (tmp_path / "aside").rename(tmp_path / "u")
+    assert stored(tmp_path, "q").state_meta["from_files"] == list(read)
+    grow(tmp_path)
+    cli.good("maintain")
+    assert fragments(tmp_path, "q") == fragments(tmp_path, "twin")
+    monkeypatch.setattr(Kept, "from_files", lambda *_: ())
+    grow(tmp_path)
+    cli.good("maintain", "--disk", "0")
+    assert held(tmp_path, "q") == held(tmp_path, "twin")
