@@ -51,6 +51,8 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     and what is worth it is kept again afterwards.
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
+    if prepared.moments:
+        disk = None  # what moves with the clock moves through what is kept
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _SIDES[prepared.spec.join]

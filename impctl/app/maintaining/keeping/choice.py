@@ -1,8 +1,9 @@
 """What is worth keeping of all queries under the budget, by what is expected to change.
 
-Law: a pure choice of what stored state and histories tell; nothing is written. Sides that the
-workload pins (`join: index`, `files`, `spark`), trees, groupings, kept answers and first rows are
-kept as they are; of the others each side is kept or read.
+Law: a pure choice of what stored state and histories tell; nothing is written. Sides of queries
+whose constants move with the clock, those that the workload pins (`join: index`, `files`, `spark`),
+trees, groupings, kept answers and first rows are kept as they are; of the others each side is kept
+or read.
 Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
 """
 
@@ -93,7 +94,10 @@ def _graph(
     numbers = numbers_of(query, desk.tables, expected)
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
     sides = {choice.side: choice for choice in query.compiled.sides}
-    asked = query.as_stored.prepared.spec.join
+    prepared = query.as_stored.prepared
+    # Constants that move with the clock may stand above a join, and move through what is kept.
+    is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
+    asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
     held = {
         piece.name: _pinned_mode(sides.get(piece.name), asked)
         for piece in graph.pieces

@@ -90,6 +90,27 @@ def test_a_clock_moves_what_is_kept_again(
         assert fragments(tmp_path, "q") == fragments(tmp_path, "twin"), day
 
 
+def test_sides_that_the_clock_moves_are_not_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
+    create_table(str(tmp_path / "t"), left_rows())
+    create_table(str(tmp_path / "u"), right_rows())
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\nbudget: {disk: 0}\n"
+        f'queries:\n  q: {{sql: "{SQL}", sketch: {{t: g}}, policy: incremental}}\nstore: .impctl\n'
+    )
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    for day in ("2026-01-20", "2026-02-05"):
+        monkeypatch.setenv("IMPCTL_NOW", day)
+        grow(tmp_path)
+        results = cli.good("maintain").results
+        assert {result["action"] for result in results} == {"exact"}
+        assert "from_files" not in stored(tmp_path, "q").state_meta
+
+
 @pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
 def test_a_table_in_place_of_another_is_not_read(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
