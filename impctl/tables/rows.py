@@ -111,6 +111,12 @@ class FileReader:
 
     def read_groups(self, file: DataFile) -> Iterator[pa.Table]:
         """The rows of `file` that its deletion vector leaves, one row group after the other."""
+        for _, start, table in self.groups(file):
+            yield _live(table, file, start)
+
+    def groups(self, file: DataFile) -> Iterator[tuple[int, int, pa.Table]]:
+        """Each row group of `file` with its number, the position of its first row, and its rows,
+        deleted ones included."""
         start = group = 0
         groups = 1
 
@@ -122,7 +128,7 @@ class FileReader:
         while group < groups:
             table = self._read(file, one)
             if groups:
-                yield _live(table, file, start)
+                yield group, start, table
             start += len(table)
             group += 1
 

@@ -56,16 +56,7 @@ def _groups(
     wanted: Mapping[ColumnName, Sequence[WantedValues]],
 ) -> Iterator[tuple[int, Bools]]:
     """The row groups of a file with a row to be found, and which rows of them that are."""
-    start = group = 0
-    count = 1
-
-    def one(groups: int) -> Sequence[int]:
-        nonlocal count
-        count = groups  # told by the opening that reads the first group
-        return range(group, min(group + 1, groups))
-
-    while group < count:
-        table = keys.read_some(file, one)
+    for group, start, table in keys.groups(file):
         kept = np.ones(len(table), dtype=np.bool_)
         for name, lists in wanted.items():
             column = from_arrow(table.column(name), snapshot.readable(name).type)
@@ -74,7 +65,5 @@ def _groups(
         if file.deleted is not None:
             low, high = np.searchsorted(file.deleted, [start, start + len(table)])
             kept[file.deleted[low:high] - start] = False
-        if count and bool(kept.any()):
+        if bool(kept.any()):
             yield group, kept
-        start += len(table)
-        group += 1

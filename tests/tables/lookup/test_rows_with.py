@@ -107,14 +107,14 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     write_deltalake(str(tmp_path), rows, writer_properties=WriterProperties(max_row_group_size=10))
     snapshot = open_source("t", str(tmp_path)).snapshot()
     read: list[tuple[str, ...]] = []
-    whole = FileReader.read_some
+    whole = FileReader._read
 
     def noted(self: FileReader, *args: Any) -> pa.Table:
         table = whole(self, *args)
         read.append(tuple(table.column_names))
         return table
 
-    monkeypatch.setattr(FileReader, "read_some", noted)
+    monkeypatch.setattr(FileReader, "_read", noted)
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
     found = list(rows_with(snapshot, ["x"], values, snapshot.files))
