@@ -23,7 +23,6 @@ from impctl.circuits.reading.readable import Readable
 from impctl.circuits.reading.transient import Transient
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch
-from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.tables.lookup.rows_with import rows_with
 from impctl.tables.rows import read_rows
@@ -52,7 +51,7 @@ class FilePartners:
         reading = Transient(wanted, self.partitions)
         snapshots = {access: self._snapshot(one.table) for access, one in reading.sources.items()}
         sizes = {access: snapshot.likely_rows for access, snapshot in snapshots.items()}
-        files = self._files(wanted, snapshots)
+        files = wanted_files(wanted.rows, snapshots)
 
         def read(source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
             return _rows(snapshots[source.access], source, asked, files)
@@ -62,17 +61,10 @@ class FilePartners:
 
     def whole(self, side: str) -> Batch:
         """All rows of a side."""
-        wanted = self.compiled.read_side(side)
-        return self._read(wanted, ())
+        return self._read(self.compiled.read_side(side), ())
 
     def _snapshot(self, table: TableName) -> Snapshot:
         return self.desk.tables.snapshot(table, self.versions.get(table))
-
-    @staticmethod
-    def _files(wanted: Readable, snapshots: Mapping[AccessId, Snapshot]) -> Uris:
-        """The files that each access of the rows needs."""
-        of_scans = {scan.access: snapshots[scan.access] for scan in scans_of(wanted.rows)}
-        return wanted_files(wanted.rows, of_scans)
 
 
 def _rows(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import expectations
 from impctl.app.maintaining.keeping.numbers import numbers_of
-from impctl.app.maintaining.keeping.opened import Opened, opened
+from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import StateChoice, choose
@@ -64,7 +64,7 @@ def kept_within(
             # Another run tells of it by its exit code: this one is over, and did what it was for.
             troubles[spec.name], found = trouble.message, None
         if found is None:
-            fixed += sum(run.bytes for run in store.run_refs(spec.name))
+            fixed += state_bytes(store, [spec.name])
         else:
             queries[spec.name] = found
     tables = {table for one in queries.values() for table in one.stored.versions}

@@ -46,7 +46,8 @@ def convert(
     """
     watch, at = Stopwatch(), time.time()
     held = query.as_stored
-    taken = TakenUp(held.way, query.stored, store.load_runs(query.stored.query))
+    runs = store.load_runs(query.stored.query)
+    taken = TakenUp(held.way, query.stored, runs)
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = held.chooser.sides
@@ -57,10 +58,8 @@ def convert(
     )
     assert way.compiled is not None
     after = MaintainedQuery(way.compiled)
-    runs = store.load_runs(query.stored.query)
     after.restore(runs, held.meta.counters)
-    versions = query.stored.versions
-    partners = FilePartners(desk, query.compiled, held.partitions, versions)
+    partners = FilePartners(desk, query.compiled, held.partitions, query.stored.versions)
     hand_over(taken.session, after, partners.whole)
     check_not_replaced_meanwhile(query.stored, desk.tables)
     _commit(store, query, taken.session, after, (watch, at), reasons)

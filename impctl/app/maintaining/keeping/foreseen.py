@@ -27,8 +27,7 @@ def with_state(
     budget = disk_of(desk.settings, desk.workload)
     if store is None or budget is None:
         return list(results)
-    specs = [spec for spec in desk.workload.queries.values() if spec.is_sketched]
-    kept = kept_within(desk, store, specs, budget)
+    kept = kept_within(desk, store, desk.sketched(None), budget)
     return [replace(each, state=tuple(_pieces(kept, each.query))) for each in results]
 
 

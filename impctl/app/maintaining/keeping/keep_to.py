@@ -9,17 +9,15 @@ Out of scope: the choice (`keeping.choice`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import convert
+from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
 from impctl.errors import ImpctlError
 from impctl.store.store import Store
-from impctl.workload.models import QuerySpec
 
 BUDGET_EXCEEDED = "budget_exceeded"
 
@@ -27,8 +25,9 @@ BUDGET_EXCEEDED = "budget_exceeded"
 def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list[str]:
     """Convert what the budget asks for; warnings of what could not be."""
     budget = disk_of(desk.settings, desk.workload)
-    specs = [spec for spec in desk.workload.queries.values() if spec.is_sketched]
-    if budget is None or not (has_captured or _bytes(store, specs) > budget):
+    specs = desk.sketched(None)
+    names = [spec.name for spec in specs]
+    if budget is None or not (has_captured or state_bytes(store, names) > budget):
         return []
     try:
         kept = kept_within(desk, store, specs, budget)
@@ -37,7 +36,7 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     for name in kept.queries:
         warnings += _converted(desk, store, kept, name)
-    size = _bytes(store, specs)
+    size = state_bytes(store, names)
     if size > budget:
         warnings.append(
             f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: the "
@@ -71,7 +70,3 @@ def _enough(size: int) -> str:
     """A budget that holds so many bytes: three digits, rounded up."""
     digit = 10 ** max(0, len(str(size)) - 3)
     return size_text(-(-size // digit) * digit)
-
-
-def _bytes(store: Store, specs: Sequence[QuerySpec]) -> int:
-    return sum(run.bytes for spec in specs for run in store.run_refs(spec.name))

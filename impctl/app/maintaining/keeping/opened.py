@@ -6,8 +6,9 @@ Out of scope: the choice (`circuits.keeping`), carrying it out (`conversion`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.pins import catch_up, check_pins
@@ -62,6 +63,11 @@ def opened(
     if found.way.compiled is None:
         return None
     return Opened(stored, found, sizes_of(store, stored))
+
+
+def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
+    """What is stored of the state of these queries, in all."""
+    return sum(run.bytes for query in queries for run in store.run_refs(query))
 
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
