@@ -17,7 +17,7 @@ from impctl.circuits.keeping.many_queries import divided
 from impctl.circuits.keeping.state_choice import THIN, choices_of
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
-from tests.circuits.keeping.rivals import RIVALS
+from impctl.app.measuring.state.rivals import RIVALS
 from tests.circuits.keeping.test_state_choice import small_circuits
 
 KINDS = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))
