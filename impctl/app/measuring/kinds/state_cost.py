@@ -23,6 +23,7 @@ from impctl.app.measuring.state.kept_by import (
     BOUNDED,
     CHOSEN,
     KEPT,
+    READ,
     RECAPTURE,
     WAYS,
     Expected,
@@ -38,6 +39,9 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.values import dataclass
+
+_UNBOUNDED = {KEPT: 1, READ: 0, RECAPTURE: 0}
+"""What ways that no budget means anything to come to, as a share of all state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +137,11 @@ def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterato
                 _run(ground, base, setting, moving, changes, way, budget)
                 for _ in range(ground.repeat)
             ]
-            labels: dict[str, Label] = {"way": way, **_labels(options, setting)}
-            if len(options.budgets) > 1 or way in BOUNDED:
-                labels["budget"] = share if way in BOUNDED else 1
+            labels: dict[str, Label] = {
+                "way": way,
+                "budget": _UNBOUNDED.get(way, share),
+                **_labels(options, setting),
+            }
             yield from _told(ground, setting, labels, runs)
 
 
@@ -163,30 +169,36 @@ def _run(
     budget: int | None,
 ) -> _Run:
     spec = ground.query
-    with scratch_copy(base, prepare(base, spec).tables) as scratch:
-        desk = _expecting(scratch, setting, moving)
-        with desk.writing("bench"):
-            capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
-            stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
-            follower = Follower(desk, prepare(desk, spec))
-            if way == RECAPTURE:
-                capture_ms = recapture_ms(follower)
-            steps, rows = [], []
-            for change in changes:
-                rows.append(commit(desk, change))
-                steps.append(step_ms(follower, way))
-            state = 0 if way == RECAPTURE else follower.state_bytes
-            checked = follower.checked()
+    with (
+        scratch_copy(base, prepare(base, spec).tables) as scratch,
+        expecting(scratch, _expected(scratch, setting, moving)) as desk,
+        desk.writing("bench"),
+    ):
+        capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
+        stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
+        follower = Follower(desk, prepare(desk, spec))
+        if way == RECAPTURE:
+            capture_ms = recapture_ms(follower)
+        steps, rows = [], []
+        for change in changes:
+            rows.append(commit(desk, change))
+            steps.append(step_ms(follower, way))
+        state = 0 if way == RECAPTURE else follower.state_bytes
+        checked = follower.checked()
     return _Run(capture_ms, tuple(steps), stored, state, tuple(rows), checked)
 
 
-def _expecting(scratch: Workbench, setting: _Setting, moving: Sequence[TableName]) -> Workbench:
-    expected = {}
-    for table in moving[: setting.expected]:
+def _expected(
+    scratch: Workbench, setting: _Setting, moving: Sequence[TableName]
+) -> dict[TableName, Expected]:
+    """What the file says of the first tables: a share of the rows there are in the end."""
+    found = {}
+    for at, table in enumerate(moving[: setting.expected]):
         held = scratch.tables.snapshot(table).likely_rows
-        rows = max(1, round(held / (1 - sum(setting.shares)) * setting.expected_share))
-        expected[table] = Expected(rows, setting.deletes)
-    return expecting(scratch, expected)
+        whole = held / (1 - sum(setting.shares)) if at < setting.come else held
+        rows = max(1, round(whole * setting.expected_share))
+        found[table] = Expected(rows, setting.deletes)
+    return found
 
 
 def _told(
@@ -201,5 +213,5 @@ def _told(
             "stored_bytes": Metric.of([run.stored for run in runs]),
             "state_bytes": Metric.of([run.state for run in runs]),
         }
-        note = f"{first.rows[at]} rows of {setting.come} tables"
+        note = f"{first.rows[at]:,} rows of {setting.come} tables"
         yield ground.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)

@@ -34,6 +34,7 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Metric
 from impctl.values import dataclass
+from impctl.workload.models import QuerySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +97,32 @@ def _run(
 ) -> list[_Phase]:
     spec = ground.query
     found = []
-    with scratch_copy(base, prepare(base, spec).tables) as scratch, scratch.writing("bench"):
-        captured_under(scratch, spec, None)
-        budget = round(stored_bytes(scratch, spec) * options.budget) if way in BOUNDED else None
+    with scratch_copy(base, prepare(base, spec).tables) as scratch:
+        with scratch.writing("bench"):
+            captured_under(scratch, spec, None)
+            whole = stored_bytes(scratch, spec)
+        budget = round(whole * options.budget) if way in BOUNDED else None
         for table in moving:
             rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
-            desk = expecting(scratch, {table: Expected(max(1, rows))})
-            convert_ms = brought_to(desk, spec, way, budget)
-            follower = Follower(desk, prepare(desk, spec))
-            steps = []
-            for change in changes:
-                commit(desk, {table: change[table]})
-                steps.append(step_ms(follower, way))
-            stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
-            found.append(_Phase(convert_ms, tuple(steps), stored, follower.checked()))
+            mine = [{table: change[table]} for change in changes]
+            with expecting(scratch, {table: Expected(max(1, rows))}) as desk:
+                found.append(_phase(desk, spec, mine, way, budget))
             scratch.tables.advance(table)
     return found
+
+
+def _phase(
+    desk: Workbench, spec: QuerySpec, changes: Sequence[Change], way: str, budget: int | None
+) -> _Phase:
+    with desk.writing("bench"):
+        convert_ms = brought_to(desk, spec, way, budget)
+        follower = Follower(desk, prepare(desk, spec))
+        steps = []
+        for change in changes:
+            commit(desk, change)
+            steps.append(step_ms(follower, way))
+        stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
+        return _Phase(convert_ms, tuple(steps), stored, follower.checked())
 
 
 def _told(ground: Ground, labels: dict[str, str], runs: Sequence[_Phase]) -> Cell:

@@ -94,20 +94,21 @@ def _run(
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
         rows = {table: Expected(max(1, round(held[table] * share))) for table in moving}
-        desk = expecting(scratch, rows)
-        with desk.writing("bench"):
-            captured_under(desk, spec, None)
-            whole = stored_bytes(desk, spec)
-            most = budget if budget >= _BYTES else budget * whole
-            brought_to(desk, spec, way, round(most))
-            stored = stored_bytes(desk, spec)
-        runs = [
-            _maintained(desk, ground, each, is_cold=at % 2 == 1) for at, each in enumerate(changes)
-        ]
-        for table in moving:
-            desk.tables.advance(table)
-        with desk.writing("bench"):
-            checked = Follower(desk, prepare(desk, spec)).checked()
+        with expecting(scratch, rows) as desk:
+            with desk.writing("bench"):
+                captured_under(desk, spec, None)
+                whole = stored_bytes(desk, spec)
+                most = budget if budget >= _BYTES else budget * whole
+                brought_to(desk, spec, way, round(most))
+                stored = stored_bytes(desk, spec)
+            runs = [
+                _maintained(desk, ground, each, is_cold=at % 2 == 1)
+                for at, each in enumerate(changes)
+            ]
+            for table in moving:
+                desk.tables.advance(table)
+            with desk.writing("bench"):
+                checked = Follower(desk, prepare(desk, spec)).checked()
     return _Run(tuple(runs[2::2]), tuple(runs[1::2]), stored, checked)
 
 

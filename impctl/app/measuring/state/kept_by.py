@@ -9,7 +9,8 @@ Out of scope: what is measured of it (`app.measuring.kinds`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from impctl.aliases import TableName
@@ -45,14 +46,19 @@ class Expected:
     deletes: float = 0.0
 
 
-def expecting(desk: Workbench, expected: Mapping[TableName, Expected]) -> Workbench:
+@contextmanager
+def expecting(desk: Workbench, expected: Mapping[TableName, Expected]) -> Iterator[Workbench]:
     """A workbench on the same tables and store whose file expects these changes, once an hour, and
     no others."""
     tables = {name: replace(table, coming=()) for name, table in desk.workload.tables.items()}
     for table, each in expected.items():
         one = ComingSpec(_EVERY, each.rows, each.deletes, None, None)
         tables[table] = replace(tables[table], coming=(one,))
-    return Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    found = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    try:
+        yield found
+    finally:
+        found.close()
 
 
 def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> float:
