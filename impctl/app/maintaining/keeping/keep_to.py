@@ -47,7 +47,7 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
 
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
-    """Convert a query to what was chosen of it, if it is not so already; why it stayed as it was."""
+    """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.from_files(name)
     before = query.compiled.sides_by(Strategy.FILES)
