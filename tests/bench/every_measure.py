@@ -10,8 +10,13 @@ from tests.bench.paper_records import small_record
 
 VALUES: dict[str, tuple[Label, ...]] = {
     "batch": ("10", "lazy"),
+    "budget": (0.25, 1),
     "buffer": ("20", "all"),
     "changes": (10, 1000),
+    "come": (1, 5),
+    "deletes": (0.0, 0.5),
+    "expected": (1, 5),
+    "expected_share": (0.01, 0.3),
     "kind": ("insert", "delete"),
     "lambda": (1, 20),
     "part": (1, 2),
@@ -19,8 +24,11 @@ VALUES: dict[str, tuple[Label, ...]] = {
     "query": ("average", "join"),
     "ranges": (10, 1000),
     "ratio": ("1U5Q", "5U1Q"),
+    "share": (0.01, 0.3),
     "strategy": ("none", "recapture", "incremental"),
+    "table": ("orders", "lineitem"),
     "updates": (50, 100),
+    "way": ("chosen", "kept"),
 }
 
 
@@ -34,14 +42,15 @@ def every_measure_record() -> Record:
 
 
 def _measured(measure: str, drawable: Drawable) -> tuple[Figure, list[Cell]]:
-    # A share goes with the changes; the query is the label of a case.
-    labels = [label for label in drawable.labels if label != "share"]
+    # A share goes with the changes, where there are some; the query is the label of a case.
+    goes_along = "changes" in drawable.labels
+    labels = [label for label in drawable.labels if label != "share" or not goes_along]
     x, *others = [*labels, "query"]
     chart = Chart(x, drawable.metrics, tuple(others), ("y",) if measure == "engine" else ())
     cells = []
     for at, values in enumerate(product(*(VALUES[label] for label in (x, *others)))):
         held: dict[str, Label] = dict(zip((x, *others), values, strict=True))
-        if "share" in drawable.labels:
+        if goes_along and "share" in drawable.labels:
             held["share"] = float(held["changes"]) / 10_000
         metrics = {
             name: Metric.of([(at + 1.0) * (place + 2.0) * factor for factor in (0.9, 1.0, 1.3)])

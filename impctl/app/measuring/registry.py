@@ -21,6 +21,9 @@ from impctl.app.measuring.kinds.memory import measure_memory
 from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.rivals import measure_rivals
+from impctl.app.measuring.kinds.state_cost import measure_state
+from impctl.app.measuring.kinds.state_phases import measure_phases
+from impctl.app.measuring.kinds.state_processes import measure_processes
 from impctl.app.measuring.kinds.strategies import measure_strategies
 from impctl.app.measuring.kinds.tree_cost import measure_trees
 from impctl.bench.record import Cell
@@ -114,6 +117,22 @@ MEASURES: Mapping[str, Measure] = {
             ("total_ms", "update_ms", "query_ms", "maintain_ms", "capture_ms", "operation_ms"),
         ),
     ),
+    "phases": Measure(
+        measure_phases,
+        (),
+        Drawable(
+            ("way", "table"),
+            ("maintain_ms", "convert_ms", "total_ms", "stored_bytes"),
+        ),
+    ),
+    "processes": Measure(
+        measure_processes,
+        ("ways", "budgets"),
+        Drawable(
+            ("way", "budget"),
+            ("process_ms", "cold_ms", "process_bytes", "stored_bytes"),
+        ),
+    ),
     "query": Measure(
         measure_query,
         (),
@@ -135,6 +154,14 @@ MEASURES: Mapping[str, Measure] = {
                 *("duckdb_plain_ms", "duckdb_sketch_ms", "upkeep_ms", "view_upkeep_ms"),
                 *("files_share", "bytes_share", "bytes_ratio"),
             ),
+        ),
+    ),
+    "state": Measure(
+        measure_state,
+        ("budgets", "come", "deletes", "expected", "expected_shares", "ways"),
+        Drawable(
+            ("way", "budget", "share", "deletes", "come", "expected", "expected_share"),
+            ("capture_ms", "maintain_ms", "total_ms", "stored_bytes", "state_bytes"),
         ),
     ),
     "strategies": Measure(

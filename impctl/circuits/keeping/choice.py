@@ -86,13 +86,25 @@ def choose(
     if repriced is not None:
         other = _within(graphs, [choices_of(g, thin=thin) for g in repriced], budget_bytes)
         modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes))
+    exact = [choices.is_exact for choices in found]
+    return told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
+
+
+def told(
+    queries: Mapping[str, Graph],
+    modes: Mapping[str, Modes],
+    budget_bytes: int | None,
+    exact: Sequence[bool],
+) -> StateChoice:
+    """What these modes of all pieces come to, and why each has its mode; `exact` is by query."""
     chosen = {
-        name: _told(graph, one, is_exact=choices.is_exact)
-        for (name, graph), one, choices in zip(queries.items(), modes, found, strict=True)
+        name: _told(graph, modes[name], is_exact=is_exact)
+        for (name, graph), is_exact in zip(queries.items(), exact, strict=True)
     }
     total = sum(one.bytes for one in chosen.values())
     exceeds = budget_bytes is not None and total > budget_bytes
-    return StateChoice(chosen, total, per_day_together(graphs, modes), exceeds)
+    graphs, every = list(queries.values()), [modes[name] for name in queries]
+    return StateChoice(chosen, total, per_day_together(graphs, every), exceeds)
 
 
 def _within(graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None) -> list[Modes]:

@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from impctl.app.measuring.state.rivals import RIVALS
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.evaluated import per_day, per_day_together
 from impctl.circuits.keeping.frontier import Frontier, of_choices
@@ -17,7 +18,6 @@ from impctl.circuits.keeping.many_queries import divided
 from impctl.circuits.keeping.state_choice import THIN, choices_of
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
-from tests.circuits.keeping.rivals import RIVALS
 from tests.circuits.keeping.test_state_choice import small_circuits
 
 KINDS = (KindOfChange(frozenset({"r"}), 2.0), KindOfChange(frozenset({"s"}), 0.1))

@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 
+from impctl.app.measuring.state.rivals import RIVALS
 from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import per_day
 from impctl.circuits.keeping.graph import Graph, Mode
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.keeping.state_choice import choices_of
 from tests.circuits.keeping import tpch
-from tests.circuits.keeping.rivals import RIVALS
 
 FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.6, 1.0)

@@ -9,7 +9,7 @@ Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import expectations
@@ -50,8 +50,16 @@ class Kept:
         return tuple(name for name in read if name not in by_spark)
 
 
+Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
+"""A way to choose modes for all pieces of these queries within so many bytes."""
+
+
 def kept_within(
-    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], budget: int | None
+    desk: Workbench,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    budget: int | None,
+    choose: Choose = choose,
 ) -> Kept:
     """The choice for all of these queries that are stored."""
     queries: dict[QueryName, Opened] = {}

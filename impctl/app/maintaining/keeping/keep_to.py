@@ -35,7 +35,7 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
         return [f"the state stays as it is, whatever its budget: {error.message}"]
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     for name in kept.queries:
-        warnings += _converted(desk, store, kept, name)
+        warnings += converted(desk, store, kept, name)
     size = state_bytes(store, names)
     if size > budget:
         warnings.append(
@@ -46,7 +46,8 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     return warnings
 
 
-def _converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
+def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
+    """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
     query, choice = kept.queries[name], kept.choice.queries[name]
     wanted = kept.from_files(name)
     before = query.compiled.sides_by(Strategy.FILES)

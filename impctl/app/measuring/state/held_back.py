@@ -1,0 +1,89 @@
+"""Tables of a scratch copy without a part of their rows, which comes later in several changes.
+
+Law: the rows held back are drawn from all over a table, each row in one part at most; equal tables
+and seeds give equal parts. A deletion takes rows back that the last commit before it brought, so
+that it is told as exactly these rows, and no file of the base is rewritten.
+Out of scope: how rows arrive in the world (the papers draw each by itself, too).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import TableName
+from impctl.app.measuring.settled import settle
+from impctl.app.workbench.workbench import Workbench
+from impctl.tables.rows import read_rows
+from impctl.tables.write.rewind import append_rows, replace_rows, rewind
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One change of one table: rows that come, and how many of the last that came go before."""
+
+    comes: pa.Table
+    goes: int = 0
+
+
+Change = Mapping[TableName, Part]
+"""What one run carries on."""
+
+
+def hold_back(
+    desk: Workbench, shares: Mapping[TableName, Sequence[float]], deletes: float, seed: int
+) -> tuple[Change, ...]:
+    """Take shares of the rows out of the tables; the changes in which they come back.
+
+    `shares` are those of each change, by table, as many for each. Of each change, `deletes` is the
+    share of rows that are deletions: of rows that stay in the tables until then, in a commit of
+    their own.
+    """
+    found: list[dict[TableName, Part]] = []
+    for table, wanted in shares.items():
+        parts = _held(desk, table, wanted, deletes, seed)
+        found = found or [{} for _ in parts]
+        for change, part in zip(found, parts, strict=True):
+            change[table] = part
+    return tuple(found)
+
+
+def commit(desk: Workbench, change: Change) -> int:
+    """Commit a change of every table; the rows it has."""
+    rows = 0
+    for table, part in change.items():
+        source = desk.tables.source(table)
+        if part.goes:
+            rewind(source.path, source.version - 1)
+        if len(part.comes):
+            append_rows(source.path, part.comes)
+        # Not advanced: whoever follows the table finds it.
+        settle(desk.tables, table, source.version + 1)
+        rows += part.goes + len(part.comes)
+    return rows
+
+
+def _held(
+    desk: Workbench, table: TableName, shares: Sequence[float], deletes: float, seed: int
+) -> list[Part]:
+    snapshot = desk.tables.snapshot(table)
+    rows = read_rows(snapshot, snapshot.schema.names)
+    random = np.random.default_rng([seed, len(rows)])
+    order = random.permutation(len(rows))
+    sizes = [max(1, round(len(rows) * share)) for share in shares]
+    ends = np.cumsum(sizes).tolist()
+    gone = round(sizes[0] * deletes) if len(sizes) == 1 else 0
+    base = rows.take(pa.array(np.sort(order[ends[-1] :])))
+    path = desk.tables.source(table).path
+    replace_rows(path, base, files=len(snapshot.files))
+    drawn = [
+        rows.take(pa.array(np.sort(order[end - size : end])))
+        for size, end in zip(sizes, ends, strict=True)
+    ]
+    if gone:
+        append_rows(path, drawn[0].slice(0, gone))
+    desk.tables.advance(table)
+    return [Part(one.slice(gone), gone) for one in drawn]
