@@ -19,6 +19,9 @@ from impctl.values import dataclass
 
 Tables = frozenset[TableName]
 
+_OTHERS = frozenset([""])
+"""Tables that no run carried on, so that all runs tell."""
+
 _FAR = 1 << 40
 """Rows by which the slope of a line is asked."""
 
@@ -60,12 +63,11 @@ class QueryLines:
 
     def most_ms(self, rows: float, size: float) -> float:
         """No less than that for any tables."""
-        # Tables that no run carried on by themselves are asked of all runs, as no table is.
         return max(self.ms(one, rows, size) or 0.0 for one in self._told)
 
     @cached_property
     def _told(self) -> frozenset[Tables]:
-        return frozenset(frozenset(run.moved) for run in self.runs) | {frozenset[TableName]()}
+        return frozenset(frozenset(run.moved) for run in self.runs) | {_OTHERS}
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:
@@ -73,9 +75,7 @@ def lines_of(runs: Sequence[RunCost]) -> QueryLines:
     if any(run.kind is RunKind.MAINTAIN for run in runs):
         by = CostsBy.RUNS
     else:
-        by = (
-            CostsBy.PRIORS if _line(runs, CostsBy.CAPTURE, frozenset()) is None else CostsBy.CAPTURE
-        )
+        by = CostsBy.PRIORS if _line(runs, CostsBy.CAPTURE, _OTHERS) is None else CostsBy.CAPTURE
     return QueryLines(runs, by)
 
 

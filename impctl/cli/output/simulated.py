@@ -1,6 +1,7 @@
 """What settings come to over commits of the past, as a table and lines of text.
 
-Law: the present setting is the first row; what a figure rests on stands below the table.
+Law: the present setting is the first row; what a figure rests on stands below the table. Where a
+terminal is too narrow for the table, each setting has lines of its own.
 Out of scope: JSON (`cli.output.json`).
 """
 
@@ -29,7 +30,12 @@ _TOLD_BY = {
 def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
     """What was replayed, the table, and what it rests on."""
     lines = wrapped(plain(_head(result)), width, "", "  ")
-    lines += ["", *table_lines(_columns(result.settings), width), ""]
+    table = table_lines(_columns(result.settings))
+    if width is None or all(len(line) <= width for line in table):
+        lines += ["", *table, ""]
+    else:
+        for one in result.settings:
+            lines += _block(one, width)
     for text in _notes(result):
         lines += wrapped(plain(text), width, "  ", "    ")
     return lines
@@ -65,6 +71,22 @@ def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
         column("reads", (number_text(round(one.reads, 1)) for one in settings)),
         column("converts", (str(one.conversions) for one in settings)),
     ]
+
+
+def _block(one: SimulatedSetting, width: int) -> list[str]:
+    """A setting in words."""
+    work = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
+    age = f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}"
+    reads = number_text(round(one.reads, 1))
+    texts = (
+        f"{work}, {duration_text(one.work_ms)} of work, {one.late:,} late",
+        age,
+        f"state {size_text(one.state_bytes)}, reads {reads}, converts {one.conversions}",
+    )
+    lines = wrapped(plain(f"{one.setting}:"), width, "", "  ")
+    for text in texts:
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines
 
 
 def _age(seconds: float | None) -> str:
