@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import now_of, trigger_of
-from impctl.app.results.results import Outcome
+from impctl.app.results.results import Outcome, Result
 from impctl.app.results.simulated import RecordedRuns, SimulateResult
 from impctl.app.simulating.arrivals_file import replay_of_file
 from impctl.app.simulating.arrived import Replay
@@ -66,7 +66,12 @@ def simulate(
         settings=tuple(figures),
         recorded=_recorded(store, model, settings[0], request),
     )
-    return Outcome((result,), (*warnings, *replay.warnings, *model.warnings))
+    found: list[Result] = [result]
+    if request.report is not None:
+        from impctl.app.simulating.page import write_page
+
+        found.append(write_page(request.report, result))
+    return Outcome(tuple(found), (*warnings, *replay.warnings, *model.warnings))
 
 
 def _captured(

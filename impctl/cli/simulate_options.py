@@ -61,6 +61,17 @@ Triggers = Annotated[
     ),
 ]
 
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        show_default=False,
+        help="Write a page with the figures here (HTML).",
+        autocompletion=left_to_shell,
+    ),
+]
+
 Looks = Annotated[
     float | None,
     typer.Option(
@@ -79,6 +90,7 @@ def simulate_request(
     disk: Sequence[str] | None,
     trigger: Sequence[str] | None,
     interval: float | None,
+    report: Path | None,
 ) -> SimulateRequest:
     """What the flags ask for."""
     if since is not None and arrivals is not None:
@@ -87,4 +99,4 @@ def simulate_request(
             hint="a file has the commits that are replayed, all of them",
         )
     look = DEFAULT_INTERVAL if interval is None else interval
-    return SimulateRequest(since, arrivals, tuple(disk or ()), tuple(trigger or ()), look)
+    return SimulateRequest(since, arrivals, tuple(disk or ()), tuple(trigger or ()), look, report)

@@ -153,6 +153,22 @@ def test_nothing_is_written_and_the_same_comes_again(followed: Cli, tmp_path: Pa
     assert first.results[0]["commits"] == {"t": 8, "u": 3}
 
 
+def test_a_page_is_written_where_it_is_asked_for(followed: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "page.html"
+    page.parent.mkdir()
+    before = contents(tmp_path)
+    ran = followed.good("simulate", "--disk", "0", "--report", str(page))
+    assert ran.results[1] == {"kind": "report", "path": str(page)}
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert contents(tmp_path) == {
+        **before,
+        "pages/page.html": contents(tmp_path)["pages/page.html"],
+    }
+    ran = followed("simulate", "--report", str(tmp_path))
+    assert (ran.code, ran.error["code"]) == (6, "storage_failed")
+
+
 def test_the_file_says_what_is_present(followed: Cli) -> None:
     text = followed.workload.read_text()
     head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'

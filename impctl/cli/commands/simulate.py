@@ -19,6 +19,7 @@ from impctl.cli.simulate_options import (
     ArrivalsFile,
     Disks,
     Looks,
+    ReportFile,
     Since,
     Triggers,
     simulate_request,
@@ -37,6 +38,7 @@ def simulate(
     disk: Disks = None,
     trigger: Triggers = None,
     interval: Looks = None,
+    report: ReportFile = None,
     store: StoreFolder = None,
     json: AsJson = False,
     quiet: Quiet = False,
@@ -49,7 +51,7 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    request = simulate_request(since, arrivals, disk, trigger, interval)
+    request = simulate_request(since, arrivals, disk, trigger, interval, report)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.simulate import simulate
