@@ -16,7 +16,7 @@ from impctl.app.results.made import WrittenResult
 from impctl.app.results.simulated import SimulatedSetting, SimulateResult
 from impctl.app.workbench.whole_file import write_whole
 from impctl.bench.headlines import Headline
-from impctl.bench.record import Cell, Chart, Figure, Metric, Record
+from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.bench.report import Page, render_page
 from impctl.bench.report_figure import figure_section
 from impctl.bench.report_summary import fact_list, summary_section
@@ -197,7 +197,7 @@ def _by_bytes(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
             ("work", "work_ms", found[0].work_ms),
             ("reads", "reads", found[0].reads),
         ):
-            labels = {"trigger": trigger, "state_bytes": size}
+            labels: dict[str, Label] = {"trigger": trigger, "state_bytes": size}
             yield Cell(figure, labels, _metrics({name: value}), note=note)
 
 
