@@ -182,6 +182,16 @@ def test_the_file_says_what_is_present(followed: Cli) -> None:
     assert result["costs_by"] == {"l": "runs"}
 
 
+def test_the_variable_holds_for_what_is_present(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_DISK", "0")
+    result, _ = simulated(followed, "--trigger", "commit")
+    present, other = result["settings"]
+    assert present["conversions"] == 3
+    assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
+
+
 def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
     file = tmp_path / "arrivals.csv"
     start = datetime.fromtimestamp(wall.now, UTC).replace(microsecond=0, tzinfo=None)

@@ -78,8 +78,10 @@ class ReplayedQuery:
 
     @property
     def is_timed(self) -> bool:
-        """Whether a timetable may start it by itself."""
-        return self.trigger.alone is None
+        """Whether a timetable may start it by itself: not where its use or a point alone may."""
+        asked = self.trigger
+        clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
+        return any(one is not None for one in clocks)
 
     def oldest(self, now: float) -> float | None:
         """When the first commit came that its sketch does not have; None without one."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
+from impctl.app.workbench.envvars import DISK
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
@@ -58,5 +60,6 @@ def simulate(
 
         return simulate(desk, tuple(query or ()), request)
 
-    settings = settings_of(workload, store=store)
+    # What the variable says holds now, as it does for other commands; the flag is for settings.
+    settings = settings_of(workload, store=store, disk=os.environ.get(DISK) or None)
     return on_workbench("simulate", display_of(json, quiet, verbose), settings, use_case)
