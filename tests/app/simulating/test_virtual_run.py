@@ -83,17 +83,32 @@ def drawn(rng: random.Random, until: float) -> list[Commit]:
 Query = tuple[str, Trigger, frozenset[str], StepCosts]
 
 
-def fast(queries: list[Query], commits: list[Commit], look: float, until: float) -> Ran:
+def fast(
+    queries: list[Query],
+    commits: list[Commit],
+    look: float,
+    until: float,
+    rows_per_s: float = 0.02,
+) -> Ran:
     of = commits_by_table(commits)
     made = [
-        ReplayedQuery(name, trigger, Stream.made({t: of[t] for t in tables}), cost, 0.02)
+        ReplayedQuery(name, trigger, Stream.made({t: of[t] for t in tables}), cost, rows_per_s)
         for name, trigger, tables, cost in queries
     ]
     return VirtualRun(made, look).run(0.0, until)
 
 
-def slow(queries: list[Query], commits: list[Commit], look: float, until: float) -> SlowRun:
-    made = {name: SlowQuery(trigger, tables, cost, 0.02) for name, trigger, tables, cost in queries}
+def slow(
+    queries: list[Query],
+    commits: list[Commit],
+    look: float,
+    until: float,
+    rows_per_s: float = 0.02,
+) -> SlowRun:
+    made = {
+        name: SlowQuery(trigger, tables, cost, rows_per_s)
+        for name, trigger, tables, cost in queries
+    }
     found = SlowRun(made, commits, look)
     found.run(0.0, until)
     return found
@@ -105,7 +120,7 @@ def test_it_is_what_looking_at_every_look_gives(seed: int) -> None:
     until = 3_000.0
     commits = drawn(rng, until)
     fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
-    same = rng.choice([None, *TRIGGERS])
+    same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
     queries: list[Query] = [
         (
             f"q{at}",
@@ -116,11 +131,42 @@ def test_it_is_what_looking_at_every_look_gives(seed: int) -> None:
         for at in range(rng.randrange(1, 6))
     ]
     look = rng.choice([2.0, 5.0, 16.0, 61.0])
-    found, wanted = fast(queries, commits, look, until), slow(queries, commits, look, until)
+    assert_alike(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0]))
+
+
+def assert_alike(
+    queries: list[Query], commits: list[Commit], look: float, until: float, rows_per_s: float
+) -> None:
+    found = fast(queries, commits, look, until, rows_per_s)
+    wanted = slow(queries, commits, look, until, rows_per_s)
     assert found.runs == wanted.runs
     assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
     assert found.work_s == pytest.approx(wanted.work)
     assert found.late == wanted.late
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_runs_on_commit_go_beside_those_that_wait(seed: int) -> None:
+    """Long steps on commit, so that starts of others come while they run, in the same runs too."""
+    rng = random.Random(seed)
+    commits = drawn(rng, 3_000.0)
+    queries: list[Query] = [
+        ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
+        ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
+        ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
+    ]
+    assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_expected_until_a_moment_counts_from_the_first_row(seed: int) -> None:
+    rng = random.Random(seed)
+    commits: list[Commit] = sorted(
+        (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
+    )
+    ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
+    queries: list[Query] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
+    assert_alike(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5)
 
 
 @pytest.mark.parametrize("bound", [120.0, 900.0])
