@@ -271,3 +271,23 @@ def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: 
     assert (ran.code, ran.error["code"]) == (2, "usage")
     assert said in ran.error["message"]
     assert ran.error["hint"]
+
+
+def test_what_is_read_now_is_what_other_budgets_are_held_against(
+    cli: Cli, tmp_path: Path, wall: Wall
+) -> None:
+    cli.good("capture", "--disk", "0")
+    rng = random.Random(9)
+    for _ in range(4):
+        wall.now += 60.0
+        wall.commit(tmp_path, "t", some(rng, 3, "x"))
+        cli.good("maintain")
+        taking(tmp_path, rng)
+    result, _ = simulated(cli, "--disk", "0,all")
+    present, least, kept = result["settings"]
+    same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
+    assert [present[name] for name in same] == [least[name] for name in same]
+    assert present["reads"] > kept["reads"] == 0
+    assert (present["conversions"], kept["conversions"]) == (0, 3)
+    assert kept["work_ms"] < present["work_ms"]
+    assert kept["state_bytes"] > present["state_bytes"]
