@@ -73,6 +73,7 @@ class Pieces:
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
     _modes: dict[int | None, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
     def within(self, budget: int | None) -> Choice:
@@ -118,12 +119,19 @@ class Pieces:
         self._prices_of.append((modes, made))
         return made
 
+    def _before(self, name: QueryName) -> Sequence[tuple[float, ...]]:
+        """Milliseconds as it is kept now, by the sizes of changes and their kinds."""
+        if name not in self._costs_now:
+            modes = self.now[name]
+            self._costs_now[name] = [evaluate(g[name], modes).per_kind for g in self.graphs]
+        return self._costs_now[name]
+
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.kept.queries[name].stored.versions)
         found: dict[Tables, Price] = {}
         after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
-        before = [evaluate(graphs[name], self.now[name]).per_kind for graphs in self.graphs]
+        before = self._before(name)
         for at, kind in enumerate(self.expected):
             mine = kind.tables & tables
             if not mine or mine in found:

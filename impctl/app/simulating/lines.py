@@ -63,11 +63,14 @@ class QueryLines:
 
     def most_ms(self, rows: float, size: float) -> float:
         """No less than that for any tables."""
-        return max(self.ms(one, rows, size) or 0.0 for one in self._told)
+        return max([line.at(rows, size) for line in self._told], default=0.0)
 
     @cached_property
-    def _told(self) -> frozenset[Tables]:
-        return frozenset(frozenset(run.moved) for run in self.runs) | {_OTHERS}
+    def _told(self) -> Sequence[_Line]:
+        """The lines there are."""
+        asked = {frozenset(run.moved) for run in self.runs} | {_OTHERS}
+        lines = [_line(self.runs, self.by, one) for one in asked]
+        return [line for line in lines if line is not None]
 
 
 def lines_of(runs: Sequence[RunCost]) -> QueryLines:

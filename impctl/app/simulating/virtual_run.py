@@ -153,22 +153,23 @@ class VirtualRun:
         A start is a deadline less the work until it, and work is no more than all that is pending
         by the deadline takes.
         """
+        pace = self._timetable.pace
+        sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
+        if sure.is_start:
+            return sure
         moment = other = inf
         bounds: set[float] = set()
         for query in self._timed:
             moment = min(moment, self._moment(query, now))
             other = min(other, *self._other_starts(query, now), inf)
             bounds.update(self._deadlines(query, now))
-        pace = self._timetable.pace
         in_order = sorted(bounds)
         longest = self._most_work(in_order[-1], now, pace) if in_order else 0.0
         for deadline in in_order:
             if deadline - longest - self._look >= min(moment, other):
                 break
             other = min(other, deadline - self._most_work(deadline, now, pace) - self._look)
-        if self._has_bounds_alone and now < other <= now + self._look:
-            return self._first_start(now, pace)
-        return Idle(min(moment, other), moment < other)
+        return Idle(max(sure.until, min(moment, other)), moment < other)
 
     def _most_work(self, until: float, now: float, pace: Pace) -> float:
         """No less than what is reckoned with for all that is pending at any time until then."""
@@ -176,16 +177,15 @@ class VirtualRun:
         return pace.margin * (pace.opening + most)
 
     def _first_start(self, now: float, pace: Pace) -> Idle:
-        """The same where all triggers are bounds and nothing comes before the next look: then the
-        first start is known, and is the timetable's to the last digit."""
-        work = []
+        """The first start of what is pending, to the last digit that of the timetable; where
+        something comes before it, when that comes. Of queries whose triggers are bounds alone."""
+        work, coming = [], inf
         for query in self._timed:
-            coming = query.next_after(now)
-            if coming is not None and coming <= now + self._look:
-                return Idle(now, is_start=False)
-            found = query.pending(now)
+            assert query.trigger.fresh_within is not None
+            found, following = query.pending(now), query.next_after(now)
+            if following is not None:
+                coming = min(coming, following)
             if found is not None:
-                assert query.trigger.fresh_within is not None
                 deadline = found.oldest + query.trigger.fresh_within
                 work.append((deadline, query.step(found).seconds))
         start, sums = inf, 0.0
@@ -193,8 +193,7 @@ class VirtualRun:
             for _, seconds in same:
                 sums += seconds
             start = min(start, deadline - pace.margin * (pace.opening + sums) - self._look)
-        # After the next look more may have come, so no later time is known.
-        return Idle(min(start, now + self._look), is_start=True)
+        return Idle(min(start, coming), is_start=start < coming)
 
     def _moment(self, query: ReplayedQuery, now: float) -> float:
         """The next moment of its clock; it wakes the process, be anything pending or not."""
