@@ -30,7 +30,8 @@ class RecordKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A median with the least and greatest of its `runs` measurements; one run has no spread."""
+    """A median with the least and greatest of its `runs` measurements; one run has no spread, and
+    a number that was reckoned has none."""
 
     median: float
     low: float

@@ -24,30 +24,68 @@ from impctl.bench.report_chart import Drawing
 from impctl.bench.report_figure import anchor, figure_section, measured_here
 from impctl.bench.report_summary import facts, summary_section
 from impctl.bench.summary import summarize
+from impctl.values import dataclass
 
 LIBRARY = "chart.js-4.6.1.umd.min.js"
 """The chart library beside the page's own script, in `assets`; its licence lies beside it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What stands on a page, all but `title` and `kicker` as HTML; `drawings` are by figure.
+
+    `command` made it, `made` says from what; `how` heads the section that says how.
+    """
+
+    command: str
+    kicker: str
+    title: str
+    facts: str
+    summary: str
+    contents: str
+    figures: Sequence[str]
+    drawings: Sequence[Drawing | None]
+    how: str
+    method: str
+    made: str
+
+
 def render_report(record: Record) -> str:
+    """The whole page of a record."""
+    found = [figure_section(record, figure, at) for at, figure in enumerate(record.figures)]
+    page = Page(
+        command="bench",
+        kicker=record.suite,
+        title=record.title or record.suite,
+        facts=facts(record),
+        summary=summary_section(summarize(record)),
+        contents=_contents(record),
+        figures=[html for html, _ in found],
+        drawings=[drawing for _, drawing in found],
+        how="How this was measured",
+        method=f"{_method(record)}\n{_asset('method.html')}",
+        made="from one record",
+    )
+    return render_page(page)
+
+
+def render_page(page: Page) -> str:
     """The whole page."""
-    sections, drawings = [], []
-    for index, figure in enumerate(record.figures):
-        html, drawing = figure_section(record, figure, index)
-        sections.append(html)
-        drawings.append(drawing)
-    data = embedded_json([_drawn(drawing) for drawing in drawings])
+    data = embedded_json([_drawn(drawing) for drawing in page.drawings])
     style, theme = _asset("report.css"), _asset("theme.js")
     library, scales, script = _asset(LIBRARY), _asset("scales.js"), _asset("report.js")
     return Template(_asset("report.html")).substitute(
         policy=_policy((style,), (theme, library, scales, script)),
-        title=escape(record.title or record.suite),
-        suite=escape(record.suite),
-        facts=facts(record),
-        summary=summary_section(summarize(record)),
-        contents=_contents(record),
-        figures="\n".join(sections),
-        method=_method(record),
+        command=page.command,
+        title=escape(page.title),
+        suite=escape(page.kicker),
+        facts=page.facts,
+        summary=page.summary,
+        contents=page.contents,
+        figures="\n".join(page.figures),
+        how=escape(page.how),
+        method=page.method,
+        made=escape(page.made),
         style=style,
         theme=theme,
         data=data,

@@ -48,8 +48,13 @@ def anchor(index: int) -> str:
     return f"figure-{index + 1}"
 
 
-def figure_section(record: Record, figure: Figure, index: int) -> tuple[str, Drawing | None]:
-    """The section, and what its script draws; None where nothing was measured."""
+def figure_section(
+    record: Record, figure: Figure, index: int, here: str = "Measured here"
+) -> tuple[str, Drawing | None]:
+    """The section, and what its script draws; None where nothing was measured.
+
+    `here` heads what the record says of the figure.
+    """
     cells = record.cells_of(figure.name)
     drawing = draw(figure.chart, cells) if cells else None
     if drawing is not None and not drawing.panels:
@@ -60,7 +65,7 @@ def figure_section(record: Record, figure: Figure, index: int) -> tuple[str, Dra
         f'<p class="about">{prose(figure.about)}</p>' if figure.about else "",
         '<div class="beside">',
         _charts(figure, drawing, index),
-        _aside(record, figure),
+        _aside(record, figure, here),
         "</div>",
         _notes(record, figure, drawing),
         _cells_table(figure, cells),
@@ -160,9 +165,9 @@ def _in_words(figure: Figure, drawing: Drawing, at: int) -> str:
     )
 
 
-def _aside(record: Record, figure: Figure) -> str:
+def _aside(record: Record, figure: Figure, title: str) -> str:
     here = "".join(f"<p>{prose(text)}</p>" for text in measured_here(record, figure))
-    parts = [f'<div class="here"><h3>Measured here</h3>{here}</div>' if here else ""]
+    parts = [f'<div class="here"><h3>{escape(title)}</h3>{here}</div>' if here else ""]
     if figure.claim:
         source = f"<cite>{prose(figure.source)}</cite>" if figure.source else ""
         parts.append(

@@ -53,6 +53,11 @@ def facts(record: Record) -> str:
         "Noise": _noise(record.noise),
         **_machine(record.machine),
     }
+    return fact_list(pairs)
+
+
+def fact_list(pairs: Mapping[str, str]) -> str:
+    """Names and values side by side; what has no value is left out."""
     shown = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in pairs.items()

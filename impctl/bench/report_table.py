@@ -108,7 +108,8 @@ def _metric_column(name: str) -> _Column:
 
 
 def _runs(cell: Cell) -> str:
-    runs = sorted({metric.runs for metric in cell.metrics.values()})
+    # What was reckoned and not measured has no runs.
+    runs = sorted({metric.runs for metric in cell.metrics.values()} - {0})
     if not runs:
         return ""
     return str(runs[0]) if len(runs) == 1 else f"{runs[0]}–{runs[-1]}"

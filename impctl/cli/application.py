@@ -22,6 +22,7 @@ COMMANDS = (
     "capture",
     "apply",
     "plan",
+    "simulate",
     "maintain",
     "rewrite",
     "query",

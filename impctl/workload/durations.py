@@ -9,6 +9,7 @@ Out of scope: what Delta writes (`tables.change.retention`), showing measured ti
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 DURATION_PATTERN = r"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d)"
@@ -27,6 +28,7 @@ def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
     return value if 0 < value < _LONGEST else None
 
 
+@lru_cache(maxsize=64)  # few are written, again and again
 def written(seconds: float) -> str:
     """The duration as a file would write it, in the largest unit that makes it a whole number."""
     for unit, size in reversed(UNITS.items()):

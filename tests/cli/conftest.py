@@ -61,6 +61,7 @@ USE_CASES = {
     "capture": ("capture",),
     "apply": ("apply",),
     "plan": ("plan",),
+    "simulate": ("simulate",),
     "maintain": ("maintain",),
     "maintain_due": ("maintain_due", "maintain_point", "plan_due"),
     "rewrite": ("rewrite",),

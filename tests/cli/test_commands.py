@@ -13,6 +13,7 @@ from impctl.app.workbench.settings import (
     GenerateRequest,
     Policy,
     Settings,
+    SimulateRequest,
     SketchUse,
     SuiteRequest,
 )
@@ -39,6 +40,20 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), applied())),
         (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), applied(all_updates=True))),
         (["apply", "w.yaml", "u", "--again"], ("apply", (BENCH, ("u",)), applied(again=True))),
+        (["simulate", "w.yaml"], ("simulate", (BENCH, (), SimulateRequest()), {})),
+        (
+            ["simulate", "w.yaml", "--disk", "1MB", "--disk", "all", "--trigger", "rows: 5"]
+            + ["--query", "a", "--since", "7d", "--interval", "1m"],
+            (
+                "simulate",
+                (
+                    BENCH,
+                    ("a",),
+                    SimulateRequest(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0),
+                ),
+                {},
+            ),
+        ),
         (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {"strict": False})),
         (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
         (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),

@@ -38,6 +38,7 @@ from impctl.app.results.results import (
     ReuseEntry,
     SketchEntry,
 )
+from impctl.app.results.simulated import RecordedRuns, SimulatedSetting
 from impctl.app.results.tree_work import TreeRecord, TreeWork
 from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import COMMANDS, build_app
@@ -181,6 +182,8 @@ ENTRIES = (
     PlanEntry,
     NextChange,
     PlannedPiece,
+    SimulatedSetting,
+    RecordedRuns,
     PlannedChange,
     ReadEntry,
     JoinSideEntry,

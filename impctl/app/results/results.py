@@ -30,6 +30,7 @@ from impctl.app.results.foreseen import PlanResult, ReadEntry
 from impctl.app.results.gained import GainResult
 from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
+from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
 from impctl.app.results.tree_work import TreeRecord, TreeWork
 from impctl.bench.compare import RecordComparison as RecordComparison
@@ -356,6 +357,7 @@ Result = (
     | WrittenResult
     | SuiteResult
     | GcResult
+    | SimulateResult
 )
 
 

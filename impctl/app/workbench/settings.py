@@ -165,6 +165,22 @@ def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SimulateRequest:
+    """What `simulate` replays, and in which settings; texts are as the flags have them.
+
+    Commits of the last `since` seconds, or of the file `arrivals`; None: all that are known. Every
+    one of `disks` by every one of `triggers`; `look` are the seconds between two looks.
+    """
+
+    since: float | None = None
+    arrivals: Path | None = None
+    disks: tuple[str, ...] = ()
+    triggers: tuple[str, ...] = ()
+    look: float = DEFAULT_INTERVAL
+    report: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorRequest:
     """What `doctor` is to look at; without `settings` only at what impctl runs on.
 

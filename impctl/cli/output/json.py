@@ -38,7 +38,7 @@ class JsonOutput:
 
     check = capture = apply = maintain = rewrite = query = changes = _keep
     cluster = gain = finding = started = _keep
-    status = explain = verify = generate = plan = due = _keep
+    status = explain = verify = generate = plan = due = simulate = _keep
     record = comparison = written = suite = gc = _keep
 
     def document(self, text: str) -> None:

@@ -30,6 +30,7 @@ from impctl.app.results.results import (
     StatusResult,
     VerifyResult,
 )
+from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
 
 
@@ -44,6 +45,7 @@ class Output(Protocol):
     def maintain(self, result: MaintainResult) -> None: ...
     def plan(self, result: PlanResult) -> None: ...
     def due(self, result: DueResult) -> None: ...
+    def simulate(self, result: SimulateResult) -> None: ...
     def rewrite(self, result: RewriteResult) -> None: ...
     def query(self, result: QueryResult) -> None: ...
     def changes(self, result: ChangesResult) -> None: ...
@@ -71,7 +73,7 @@ class Output(Protocol):
 def show(output: Output, result: Result) -> None:
     """Show one result by the method for its type."""
     match result:
-        case CheckResult() | ExplainResult() | PlanResult() | DueResult():
+        case CheckResult() | ExplainResult() | PlanResult() | DueResult() | SimulateResult():
             _show_explanation(output, result)
         case CaptureResult():
             output.capture(result)
@@ -124,7 +126,7 @@ def _show_of_upkeep(output: Output, result: Finding | StartedResult | GcResult) 
 
 
 def _show_explanation(
-    output: Output, result: CheckResult | ExplainResult | PlanResult | DueResult
+    output: Output, result: CheckResult | ExplainResult | PlanResult | DueResult | SimulateResult
 ) -> None:
     match result:
         case CheckResult():
@@ -135,6 +137,8 @@ def _show_explanation(
             output.plan(result)
         case DueResult():
             output.due(result)
+        case SimulateResult():
+            output.simulate(result)
         case _:
             assert_never(result)
 

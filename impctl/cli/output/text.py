@@ -35,6 +35,7 @@ from impctl.app.results.results import (
     StatusResult,
     VerifyResult,
 )
+from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.app.writing.formats import RowsFormat
@@ -54,6 +55,7 @@ from impctl.cli.output.foreseen import (
 )
 from impctl.cli.output.gain import gain_lines
 from impctl.cli.output.gc import gc_lines
+from impctl.cli.output.simulated import simulated_lines
 from impctl.cli.output.status import status_lines
 from impctl.cli.output.suite import comparison_lines, record_lines
 from impctl.cli.output.terminal import has_colour, marked, unmarked
@@ -204,6 +206,10 @@ class TextOutput:
         self._named.add(result.query)
         self._words[result.query] = due_word(result)
         self._block(due_lines(result))
+
+    def simulate(self, result: SimulateResult) -> None:
+        """A row per setting, and the recorded runs beside the first."""
+        self._lines(simulated_lines(result, self._width()))
 
     def _drifted(self, result: MaintainResult) -> None:
         """Uneven ranges and what to do; nothing while they are as even as they were."""

@@ -11,6 +11,7 @@ Out of scope: the fields of a crontab (`workload.cron`), whether anything is due
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
 
 from impctl.workload.cron import Cron
 from impctl.workload.trigger_models import Trigger
@@ -24,6 +25,14 @@ _MIDNIGHT = time()
 
 def next_moment(trigger: Trigger, since: float) -> float | None:
     """The first moment of the trigger's `every` or `cron` not before `since`; None without them."""
+    if trigger.every is None and trigger.cron is None:
+        return None
+    return _next_moment(trigger, since)
+
+
+@lru_cache(maxsize=64)
+def _next_moment(trigger: Trigger, since: float) -> float | None:
+    """Kept, since many queries have one trigger and ask at one time."""
     at = datetime.fromtimestamp(since, UTC)
     if trigger.every is not None:
         return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()

@@ -224,7 +224,7 @@ def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: 
         one.trigger.is_on_commit and one.pending.moved_at is not None
     )
     found = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
-    if is_pending and _is_point_alone(one.trigger) and one.trigger.ready_within is not None:
+    if is_pending and one.trigger.ready_within is not None and _is_point_alone(one.trigger):
         needed = pace.margin * (pace.opening + one.costs.pending)
         oldest = one.pending.oldest
         if needed > one.trigger.ready_within and oldest is not None:
@@ -237,15 +237,17 @@ def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: 
 
 def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
     """When a run has to start for one wish."""
-    cost = one.costs.pending
-    due = Due(one.query, wish.why, wish.at, wish.deadline, wish.at, is_pending, cost)
+    why, start = wish.why, wish.at
+    work = 0.0
     if not is_pending:
-        return replace(due, why=f"nothing is pending; next by {wish.why}")
-    if wish.deadline is None:
+        why = f"nothing is pending; next by {wish.why}"
+    elif wish.deadline is not None:
+        work = pace.margin * (pace.opening + loads.until(wish.deadline))
+        if wish.left is None:
+            start = wish.deadline - work - pace.look
+    due = Due(one.query, why, wish.at, wish.deadline, start, is_pending, one.costs.pending)
+    if not is_pending or wish.left is None:
         return due
-    work = pace.margin * (pace.opening + loads.until(wish.deadline))
-    if wish.left is None:
-        return replace(due, start_at=wish.deadline - work - pace.look)
     work += pace.margin * one.costs.expected
     early, is_too_much = wish.at - work, work > wish.left
     # Once is as late as possible; a run that was made since then did what could be done ahead.

@@ -77,13 +77,20 @@ def kept_within(
             queries[spec.name] = found
     tables = {table for one in queries.values() for table in one.stored.versions}
     expected = expectations(desk, store, sorted(tables)).expected(tables)
-    kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
-    graphs = {name: _graph(desk, query, kinds, expected) for name, query in queries.items()}
+    graphs = graphs_of(desk, queries, expected)
     for name, query in queries.items():
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
     left = None if budget is None else max(0, budget - fixed)
     return Kept(queries, choose(graphs, left), fixed, troubles)
+
+
+def graphs_of(
+    desk: Workbench, queries: Mapping[QueryName, Opened], expected: Sequence[Expected]
+) -> dict[QueryName, Graph]:
+    """The queries as the choice sees them, where these kinds of change are expected."""
+    kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
+    return {name: _graph(desk, query, kinds, expected) for name, query in queries.items()}
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:

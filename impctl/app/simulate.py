@@ -1,0 +1,152 @@
+"""Use case: what other budgets and triggers would have come to, by commits of the past.
+
+Law: no row of a table is read, no Spark started and nothing written but a report that is asked for;
+what is due and what is kept is decided by the functions that decide it in earnest, over a clock
+that is set forward. Queries that were never captured are left out, and told.
+Out of scope: what a setting comes to (`app.simulating`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from impctl.aliases import QueryName, TableName
+from impctl.app.maintaining.due.looking import now_of, trigger_of
+from impctl.app.results.results import Outcome, Result
+from impctl.app.results.simulated import RecordedRuns, SimulateResult
+from impctl.app.simulating.arrivals_file import replay_of_file
+from impctl.app.simulating.arrived import Replay
+from impctl.app.simulating.histories import replay_of_store
+from impctl.app.simulating.model import Model
+from impctl.app.simulating.recorded import compared, recorded_of
+from impctl.app.simulating.setting import Setting, disks_from, settings_of, trigger_from
+from impctl.app.workbench.settings import SimulateRequest, disk_of
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import UsageError
+from impctl.store.reader import StoreReader
+from impctl.workload.models import QuerySpec
+
+NOTHING_TO_REPLAY = "nothing_to_replay"
+_FEW = 20
+"""Commits below which a replay says little."""
+_TAIL = 60.0
+"""Seconds after the last commit of a file that are replayed, beside the longest bound."""
+
+
+def simulate(
+    desk: Workbench, queries: Sequence[QueryName] | None, request: SimulateRequest
+) -> Outcome:
+    """One result for all settings; UsageError where there is nothing to replay."""
+    triggers = [trigger_from(text) for text in request.triggers]
+    present = disk_of(desk.settings, desk.workload)
+    settings = settings_of(present, disks_from(request.disks), triggers)
+    store = desk.reading_store()
+    specs, warnings = _captured(desk, store, queries)
+    assert store is not None, "what was captured is in a store"
+    tables = _tables(store, specs)
+    replay = _replay(desk, store, specs, tables, settings, request)
+    if not replay.count:
+        raise _nothing(replay, request)
+    if replay.count < _FEW:
+        warnings.append(f"only {replay.count} commits are replayed: figures say little")
+    model = Model(desk, store, specs, tables, replay, request.look)
+    figures = []
+    for number, setting in enumerate(settings, start=1):
+        desk.reporter.step(f"replaying {setting.name}", number, len(settings))
+        figures.append(model.run(setting))
+    result = SimulateResult(
+        source=replay.source,
+        since=datetime.fromtimestamp(replay.since, UTC),
+        until=datetime.fromtimestamp(replay.until, UTC),
+        look_s=request.look,
+        commits={name: len(one) for name, one in replay.commits.items()},
+        rows=replay.rows,
+        costs_by=model.costs_by,
+        settings=tuple(figures),
+        recorded=_recorded(store, model, settings[0], request),
+    )
+    found: list[Result] = [result]
+    if request.report is not None:
+        from impctl.app.simulating.page import write_page
+
+        found.append(write_page(request.report, result))
+    return Outcome(tuple(found), (*warnings, *replay.warnings, *model.warnings))
+
+
+def _captured(
+    desk: Workbench, store: StoreReader | None, queries: Sequence[QueryName] | None
+) -> tuple[list[QuerySpec], list[str]]:
+    """The queries that have a sketch, and what is said of the others."""
+    asked = desk.sketched(queries)
+    known = frozenset[QueryName]() if store is None else frozenset(store.queries())
+    found = [spec for spec in asked if spec.name in known]
+    if not found:
+        raise UsageError(
+            "None of the queries was captured, so nothing tells what maintaining them takes",
+            hint="run `impctl capture`, and `impctl maintain` a few times",
+            code=NOTHING_TO_REPLAY,
+        )
+    left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
+    told = f"left out, as never captured: {', '.join(left)}; run `impctl capture`"
+    return found, [told] if left else []
+
+
+def _tables(
+    store: StoreReader, specs: Sequence[QuerySpec]
+) -> dict[QueryName, tuple[TableName, ...]]:
+    found = {}
+    for spec in specs:
+        stored = store.load(spec.name)
+        assert stored is not None, "it was captured"
+        found[spec.name] = tuple(stored.versions)
+    return found
+
+
+def _replay(
+    desk: Workbench,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    tables: Mapping[QueryName, Sequence[TableName]],
+    settings: Sequence[Setting],
+    request: SimulateRequest,
+) -> Replay:
+    names = sorted({name for found in tables.values() for name in found})
+    if request.arrivals is not None:
+        triggers = [trigger_of(spec) for spec in specs]
+        triggers += [one.trigger for one in settings if one.trigger is not None]
+        spans = [span for one in triggers for span in (one.fresh_within, one.every) if span]
+        tail = max([_TAIL, request.look, *spans]) + request.look
+        return replay_of_file(request.arrivals, names, desk.workload.tables, tail)
+    now = now_of(desk)
+    since = None if request.since is None else now - request.since
+    return replay_of_store(desk, store, names, since, now)
+
+
+def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
+    if request.arrivals is not None:
+        hint = "write a line for each commit: time,table,inserted,deleted"
+        return UsageError(
+            f"No line of {request.arrivals} is about a table of these queries",
+            hint=hint,
+            code=NOTHING_TO_REPLAY,
+        )
+    return UsageError(
+        "No commit is known of the time that is to be replayed",
+        hint="histories are kept by `capture` and `maintain`, from the tables' logs; give a longer"
+        " `--since`, or commits of a file by `--arrivals`",
+        code=NOTHING_TO_REPLAY,
+    )
+
+
+def _recorded(
+    store: StoreReader, model: Model, present: Setting, request: SimulateRequest
+) -> RecordedRuns | None:
+    """What was recorded of the same time; None where commits are those of a file."""
+    if request.arrivals is not None:
+        return None
+    replay = model.replay
+    found = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
+    if found is None:
+        return None
+    return compared(found, model.run(present, since=found.since), request.look)

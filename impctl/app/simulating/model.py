@@ -1,0 +1,104 @@
+"""All that settings share: the commits, what steps take, and the choice of state.
+
+Law: a setting changes nothing of another one's; the same commits, runs and settings give the same
+figures. Out of scope: commits (`simulating.arrived`), runs in virtual time
+(`simulating.virtual_run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from impctl.aliases import QueryName, TableName
+from impctl.app.maintaining.due.looking import trigger_of
+from impctl.app.results.simulated import SimulatedSetting
+from impctl.app.simulating.arrived import Replay
+from impctl.app.simulating.figures import figures_of
+from impctl.app.simulating.kept_pieces import Choice, pieces_of
+from impctl.app.simulating.lines import lines_of
+from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
+from impctl.app.simulating.setting import Setting
+from impctl.app.simulating.step_costs import StepCosts
+from impctl.app.simulating.virtual_run import Ran, VirtualRun
+from impctl.app.workbench.workbench import Workbench
+from impctl.store.reader import StoreReader
+from impctl.workload.models import QuerySpec
+from impctl.workload.trigger_models import Trigger
+
+
+class Model:
+    """The queries over what is replayed, in any setting."""
+
+    def __init__(
+        self,
+        desk: Workbench,
+        store: StoreReader,
+        specs: Sequence[QuerySpec],
+        tables: Mapping[QueryName, Sequence[TableName]],
+        replay: Replay,
+        look: float,
+    ) -> None:
+        self.replay = replay
+        self._specs, self._look = specs, look
+        self._pieces = pieces_of(desk, store, specs, replay)
+        self._lines = {spec.name: lines_of(store.costs(spec.name)) for spec in specs}
+        self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
+        """By what decides a run; settings may come to the same."""
+        made: dict[frozenset[TableName], Stream] = {}
+        self._streams = {name: self._stream(made, frozenset(tables[name])) for name in tables}
+
+    @property
+    def costs_by(self) -> dict[QueryName, str]:
+        """What tells what the steps of each query take."""
+        return {name: str(lines.by) for name, lines in self._lines.items()}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be known of the figures."""
+        return tuple(self._warnings())
+
+    def run(self, setting: Setting, since: float | None = None) -> SimulatedSetting:
+        """What a setting comes to, over all that is replayed or what comes after `since`."""
+        begin = self.replay.since if since is None else since
+        choice = self._choice(setting)
+        triggers = tuple(setting.trigger or trigger_of(spec) for spec in self._specs)
+        key = (triggers, id(choice.prices), begin)
+        if key not in self._ran:
+            queries = [
+                self._query(spec, trigger, choice, begin)
+                for spec, trigger in zip(self._specs, triggers, strict=True)
+            ]
+            self._ran[key] = VirtualRun(queries, self._look).run(begin, self.replay.until)
+        return figures_of(setting, choice, self._ran[key])
+
+    def _choice(self, setting: Setting) -> Choice:
+        if setting.is_present:
+            return self._pieces.as_run(setting.disk)
+        return self._pieces.within(setting.disk)
+
+    def _query(
+        self, spec: QuerySpec, trigger: Trigger, choice: Choice, since: float
+    ) -> ReplayedQuery:
+        stream = self._streams[spec.name]
+        costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
+        span = self.replay.until - self.replay.since
+        found = ReplayedQuery(
+            spec.name, trigger, stream, costs, stream.all.rows[-1] / span if span > 0 else 0.0
+        )
+        if since > self.replay.since:
+            found.pin(since)
+        return found
+
+    def _stream(
+        self, made: dict[frozenset[TableName], Stream], tables: frozenset[TableName]
+    ) -> Stream:
+        if tables not in made:
+            made[tables] = Stream.made({name: self.replay.commits[name] for name in sorted(tables)})
+        return made[tables]
+
+    def _warnings(self) -> Iterator[str]:
+        guessed = sum(one.guessed for one in self.replay.commits.values())
+        if guessed:
+            yield f"rows of {guessed:,} commits are not told by the log, and taken by their bytes"
+        for name, why in self._pieces.kept.troubles.items():
+            yield f"the state of `{name}` is taken as it is: {why}"

@@ -1,0 +1,65 @@
+"""`impctl simulate`: what other budgets and triggers would have come to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from impctl.app.workbench.envvars import DISK
+from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.job import Job, display_of, on_workbench
+from impctl.cli.options import (
+    AsJson,
+    QueryNames,
+    Quiet,
+    StoreFolder,
+    Verbose,
+    WorkloadFile,
+    settings_of,
+)
+from impctl.cli.simulate_options import (
+    ArrivalsFile,
+    Disks,
+    Looks,
+    ReportFile,
+    Since,
+    Triggers,
+    simulate_request,
+)
+
+if TYPE_CHECKING:
+    from impctl.app.results.results import Outcome
+    from impctl.app.workbench.workbench import Workbench
+
+
+def simulate(
+    workload: WorkloadFile = DEFAULT_FILE,
+    query: QueryNames = None,
+    since: Since = None,
+    arrivals: ArrivalsFile = None,
+    disk: Disks = None,
+    trigger: Triggers = None,
+    interval: Looks = None,
+    report: ReportFile = None,
+    store: StoreFolder = None,
+    json: AsJson = False,
+    quiet: Quiet = False,
+    verbose: Verbose = 0,
+) -> Job:
+    """Replay commits of the past with other budgets and triggers.
+
+    Says for each how many runs there would have been, what they would have taken, and how old
+    sketches would have become. Reads no rows, starts no Spark and changes nothing.
+
+    Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
+    """
+    request = simulate_request(since, arrivals, disk, trigger, interval, report)
+
+    def use_case(desk: Workbench) -> Outcome:
+        from impctl.app.simulate import simulate
+
+        return simulate(desk, tuple(query or ()), request)
+
+    # What the variable says holds now, as it does for other commands; the flag is for settings.
+    settings = settings_of(workload, store=store, disk=os.environ.get(DISK) or None)
+    return on_workbench("simulate", display_of(json, quiet, verbose), settings, use_case)

@@ -1,0 +1,121 @@
+"""What settings come to over commits of the past, as a table and lines of text.
+
+Law: the present setting is the first row; what a figure rests on stands below the table. Where a
+terminal is too narrow for the table, each setting has lines of its own.
+Out of scope: JSON (`cli.output.json`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from impctl.app.results.amounts import duration_text, moment_text, number_text, size_text, span_text
+from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
+from impctl.cli.output.table import table_lines
+from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wrapped import wrapped
+
+if TYPE_CHECKING:
+    from impctl.app.writing.texts import TextColumn
+
+_TOLD_BY = {
+    "runs": "by recorded runs",
+    "capture": "by captures, as no run is recorded",
+    "priors": "by prior times",
+}
+
+
+def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
+    """What was replayed, the table, and what it rests on."""
+    lines = wrapped(plain(_head(result)), width, "", "  ")
+    table = table_lines(_columns(result.settings))
+    if width is None or all(len(line) <= width for line in table):
+        lines += ["", *table, ""]
+    else:
+        for one in result.settings:
+            lines += _block(one, width)
+    for text in _notes(result):
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines
+
+
+def _head(result: SimulateResult) -> str:
+    count = sum(result.commits.values())
+    days = span_text((result.until - result.since).total_seconds())
+    return (
+        f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
+        f" from {moment_text(result.since)} on, by {result.source};"
+        f" a look every {duration_text(result.look_s * 1000)}"
+    )
+
+
+def _columns(settings: Sequence[SimulatedSetting]) -> list[TextColumn]:
+    # Most commands print no table, and need nothing of what writes one.
+    from impctl.app.writing.texts import TextColumn
+
+    def column(name: str, texts: Iterator[str], *, is_number: bool = True) -> TextColumn:
+        return TextColumn(name, is_number, list(texts))
+
+    return [
+        column("setting", (one.setting for one in settings), is_number=False),
+        column("runs", (f"{one.runs:,}" for one in settings)),
+        column("steps", (f"{one.steps:,}" for one in settings)),
+        column("work", (duration_text(one.work_ms) for one in settings)),
+        column("age", (_age(one.age_s) for one in settings)),
+        column("99%", (_age(one.age_99_s) for one in settings)),
+        column("worst", (_age(one.age_worst_s) for one in settings)),
+        column("late", (f"{one.late:,}" for one in settings)),
+        column("state", (size_text(one.state_bytes) for one in settings)),
+        column("reads", (number_text(round(one.reads, 1)) for one in settings)),
+        column("converts", (str(one.conversions) for one in settings)),
+    ]
+
+
+def _block(one: SimulatedSetting, width: int) -> list[str]:
+    """A setting in words."""
+    work = f"{count_text(one.runs, 'run')}, {count_text(one.steps, 'step')}"
+    age = f"age {_age(one.age_s)}, 99% {_age(one.age_99_s)}, worst {_age(one.age_worst_s)}"
+    reads = number_text(round(one.reads, 1))
+    texts = (
+        f"{work}, {duration_text(one.work_ms)} of work, {one.late:,} late",
+        age,
+        f"state {size_text(one.state_bytes)}, reads {reads}, converts {one.conversions}",
+    )
+    lines = wrapped(plain(f"{one.setting}:"), width, "", "  ")
+    for text in texts:
+        lines += wrapped(plain(text), width, "  ", "    ")
+    return lines
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else duration_text(seconds * 1000)
+
+
+def _notes(result: SimulateResult) -> Iterator[str]:
+    told = Counter(result.costs_by.values())
+    queries = {by: f"{told[by]} {'query' if told[by] == 1 else 'queries'}" for by in told}
+    parts = [f"{queries[by]} {text}" for by, text in _TOLD_BY.items() if told[by]]
+    yield f"work: {'; '.join(parts)}"
+    over = [one.setting for one in result.settings if one.over_budget]
+    if over:
+        yield f"over their budget, with the least that will do: {'; '.join(over)}"
+    if result.recorded is None:
+        yield "no runs are recorded of this time to hold the model against"
+    else:
+        yield _recorded(result.recorded)
+
+
+def _recorded(found: RecordedRuns) -> str:
+    off = "" if found.work_off is None else f" ({_share(found.work_off)})"
+    return (
+        f"recorded since {moment_text(found.since)}: {count_text(found.runs, 'run')},"
+        f" {count_text(found.steps, 'step')}, {duration_text(found.work_ms)};"
+        f" the model has {found.model_runs:,} ({_share(found.runs_off)}), {found.model_steps:,}"
+        f" ({_share(found.steps_off)}), {duration_text(found.model_work_ms)}{off}"
+    )
+
+
+def _share(off: float) -> str:
+    return f"{off:+.0%}"

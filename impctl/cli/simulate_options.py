@@ -1,0 +1,102 @@
+"""Options of `impctl simulate`: what is replayed, and in which settings.
+
+Law: what cannot hold together is a usage error before anything is opened.
+Out of scope: what a setting is (`app.simulating.setting`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from impctl.app.workbench.settings import DEFAULT_INTERVAL, SimulateRequest
+from impctl.cli.completion import left_to_shell
+from impctl.cli.durations import seconds
+from impctl.errors import UsageError
+
+Since = Annotated[
+    float | None,
+    typer.Option(
+        "--since",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="Replay commits from so long ago, as 12h or 30d. Default: all that are known.",
+    ),
+]
+
+ArrivalsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--arrivals",
+        metavar="FILE",
+        show_default=False,
+        help="Replay the commits of a CSV file instead: time,table,inserted,deleted.",
+        autocompletion=left_to_shell,
+    ),
+]
+
+Disks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--disk",
+        metavar="SIZE",
+        show_default=False,
+        help="A budget for the state, such as 500MB, or `all` of it; repeat for more. "
+        "Default: as the file has it.",
+    ),
+]
+
+Triggers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trigger",
+        metavar="TRIGGER",
+        show_default=False,
+        help="A trigger for all queries, such as `fresh_within: 10m`; repeat for more. "
+        "Default: those of the file.",
+    ),
+]
+
+ReportFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="FILE",
+        show_default=False,
+        help="Write a page with the figures here (HTML).",
+        autocompletion=left_to_shell,
+    ),
+]
+
+Looks = Annotated[
+    float | None,
+    typer.Option(
+        "--interval",
+        metavar="DURATION",
+        parser=seconds,
+        show_default=False,
+        help="Time between two looks at the tables, as 1s or 1m. Default: 5s.",
+    ),
+]
+
+
+def simulate_request(
+    since: float | None,
+    arrivals: Path | None,
+    disk: Sequence[str] | None,
+    trigger: Sequence[str] | None,
+    interval: float | None,
+    report: Path | None,
+) -> SimulateRequest:
+    """What the flags ask for."""
+    if since is not None and arrivals is not None:
+        raise UsageError(
+            "Options `--since` and `--arrivals` exclude each other",
+            hint="a file has the commits that are replayed, all of them",
+        )
+    look = DEFAULT_INTERVAL if interval is None else interval
+    return SimulateRequest(since, arrivals, tuple(disk or ()), tuple(trigger or ()), look, report)

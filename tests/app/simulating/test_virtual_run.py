@@ -1,0 +1,219 @@
+"""Runs in virtual time against looking at every look; what triggers promise; the same again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from impctl.app.simulating.arrived import Commits, commits_of
+from impctl.app.simulating.kept_pieces import Price
+from impctl.app.simulating.lines import CostsBy, QueryLines
+from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
+from impctl.app.simulating.step_costs import StepCosts
+from impctl.app.simulating.virtual_run import Ran, VirtualRun
+from impctl.forecast.arrival import Arrival
+from impctl.store.records import RunCost, RunKind
+from impctl.workload.cron import read_cron
+from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from tests.app.simulating.slow import Commit, SlowQuery, SlowRun
+
+TRIGGERS = (
+    ON_COMMIT,
+    Trigger(alone=Alone.USE),
+    Trigger(fresh_within=40.0),
+    Trigger(fresh_within=300.0),
+    Trigger(fresh_within=600.0, rows=60),
+    Trigger(rows=25),
+    Trigger(every=90.0),
+    Trigger(every=120.0, rows=40),
+    Trigger(every=300.0, fresh_within=200.0),
+    Trigger(cron=read_cron("*/7 * * * *")),
+    Trigger(fresh_within=400.0, cheap=True),
+    Trigger(every=600.0, ready_within=2.0),
+    Trigger(point="nightly"),
+    Trigger(point="nightly", ready_within=1.0),
+    Trigger(point="nightly", rows=30),
+)
+
+
+def costs(fixed_ms: float, row_ms: float, rng: random.Random | None = None) -> StepCosts:
+    """What runs say; with `rng` tables differ, some are never told, and state adds something."""
+    runs = [RunCost(RunKind.MAINTAIN, rows, 0, fixed_ms + row_ms * rows) for rows in (1, 9, 50, 99)]
+    prices = {}
+    if rng is not None:
+        for table in "ab":
+            factor = rng.choice([0.2, 1.0, 4.0])
+            runs += [
+                RunCost(RunKind.MAINTAIN, n, 0, factor * (fixed_ms + row_ms * n), moved=(table,))
+                for n in (2, 30, 80)
+            ]
+        for tables in (frozenset("a"), frozenset("b"), frozenset("ab")):
+            more = tuple(rng.uniform(-0.1, 1.0) * fixed_ms for _ in range(3))
+            prices[tables] = Price((1.0, 10.0, 60.0), (1.0, 2.0, 3.0), more, (0.0, 0.5, 1.0))
+    return StepCosts(QueryLines(runs, CostsBy.RUNS), prices)
+
+
+def commits_by_table(commits: list[Commit]) -> dict[str, Commits]:
+    return {
+        table: commits_of(
+            [
+                Arrival(n, at, rows, 0, 1, 0, "WRITE")
+                for n, (at, name, rows) in enumerate(commits)
+                if name == table
+            ],
+            0.0,
+            1e9,
+        )
+        for table in "abc"
+    }
+
+
+def drawn(rng: random.Random, until: float) -> list[Commit]:
+    """Steady, in bursts, or hardly any."""
+    found: list[Commit] = []
+    at, pause = 0.0, rng.choice([4.0, 30.0, 200.0])
+    while at < until:
+        at += round(rng.expovariate(1 / pause) * 4) / 4
+        for _ in range(rng.choice([1, 1, 1, 3])):
+            found.append((at, rng.choice("aaabc"), rng.choice([1, 3, 20, 70])))
+    return found
+
+
+Query = tuple[str, Trigger, frozenset[str], StepCosts]
+
+
+def fast(
+    queries: list[Query],
+    commits: list[Commit],
+    look: float,
+    until: float,
+    rows_per_s: float = 0.02,
+) -> Ran:
+    of = commits_by_table(commits)
+    made = [
+        ReplayedQuery(name, trigger, Stream.made({t: of[t] for t in tables}), cost, rows_per_s)
+        for name, trigger, tables, cost in queries
+    ]
+    return VirtualRun(made, look).run(0.0, until)
+
+
+def slow(
+    queries: list[Query],
+    commits: list[Commit],
+    look: float,
+    until: float,
+    rows_per_s: float = 0.02,
+) -> SlowRun:
+    made = {
+        name: SlowQuery(trigger, tables, cost, rows_per_s)
+        for name, trigger, tables, cost in queries
+    }
+    found = SlowRun(made, commits, look)
+    found.run(0.0, until)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_it_is_what_looking_at_every_look_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    until = 3_000.0
+    commits = drawn(rng, until)
+    fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
+    same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
+    queries: list[Query] = [
+        (
+            f"q{at}",
+            rng.choice(TRIGGERS) if same is None else same,
+            frozenset(rng.choice(["a", "b", "ab", "abc"])),
+            costs(fixed * rng.uniform(0.5, 2), row, rng),
+        )
+        for at in range(rng.randrange(1, 6))
+    ]
+    look = rng.choice([2.0, 5.0, 16.0, 61.0])
+    assert_alike(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0]))
+
+
+def assert_alike(
+    queries: list[Query], commits: list[Commit], look: float, until: float, rows_per_s: float
+) -> None:
+    found = fast(queries, commits, look, until, rows_per_s)
+    wanted = slow(queries, commits, look, until, rows_per_s)
+    assert found.runs == wanted.runs
+    assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
+    assert found.work_s == pytest.approx(wanted.work)
+    assert found.late == wanted.late
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_runs_on_commit_go_beside_those_that_wait(seed: int) -> None:
+    """Long steps on commit, so that starts of others come while they run, in the same runs too."""
+    rng = random.Random(seed)
+    commits = drawn(rng, 3_000.0)
+    queries: list[Query] = [
+        ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
+        ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
+        ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
+    ]
+    assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_expected_until_a_moment_counts_from_the_first_row(seed: int) -> None:
+    rng = random.Random(seed)
+    commits: list[Commit] = sorted(
+        (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
+    )
+    ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
+    queries: list[Query] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
+    assert_alike(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5)
+
+
+@pytest.mark.parametrize("bound", [120.0, 900.0])
+def test_a_bound_is_never_late_and_seldom_early(bound: float) -> None:
+    rng = random.Random(int(bound))
+    commits = [(rng.uniform(0, 40_000), rng.choice("abc"), rng.randrange(50)) for _ in range(2_000)]
+    commits.sort()
+    queries: list[Query] = [
+        (f"q{at}", Trigger(fresh_within=bound), frozenset("abc"[at % 3]), costs(50 + 10 * at, 0.1))
+        for at in range(6)
+    ]
+    found = fast(queries, commits, 5.0, 40_000.0)
+    assert found.late == 0
+    assert max(found.ages) <= bound
+    assert sum(found.ages) / len(found.ages) > 0.75 * bound
+    assert max(found.left) < bound
+
+
+def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
+    times = [3.0, 11.0, 12.0, 44.0, 45.5]
+    commits: list[Commit] = [(at, "a", 1) for at in times]
+    queries: list[Query] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
+    found = fast(queries, commits, 5.0, 100.0)
+    # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
+    assert found.runs == 3
+    assert found.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
+    assert found.work_s == pytest.approx(3.0)
+
+
+def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
+    queries: list[Query] = [("q", Trigger(alone=Alone.USE), frozenset("a"), costs(1.0, 0.0))]
+    found = fast(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0)
+    assert (found.runs, found.steps, found.left) == (0, 0, [90.0])
+
+
+def test_a_bound_shorter_than_a_look_is_late() -> None:
+    queries: list[Query] = [("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))]
+    found = fast(queries, [(31.0, "a", 1)], 30.0, 100.0)
+    assert found.late == 1
+    assert found.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
+
+
+def test_the_same_commits_give_the_same_again() -> None:
+    rng = random.Random(4)
+    commits = drawn(rng, 5_000.0)
+    queries: list[Query] = [
+        (f"q{at}", trigger, frozenset("ab"), costs(40.0, 1.0))
+        for at, trigger in enumerate(TRIGGERS)
+    ]
+    assert fast(queries, commits, 5.0, 5_000.0) == fast(queries, commits, 5.0, 5_000.0)

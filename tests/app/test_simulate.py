@@ -1,0 +1,293 @@
+"""`impctl simulate` on real tables: against real runs, in other settings, and nothing written."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from impctl.app.workbench.sessions import OwnSession
+from impctl.store.store import Store
+from tests.behaviour.typed_joins import QUERIES, some, write_workload
+from tests.support.run_cli import Cli
+
+NAMES = ("l", "s", "two")
+
+
+class Wall:
+    """What the machine's clock says; commits say so, too."""
+
+    def __init__(self) -> None:
+        self.now = 1_790_000_000.0
+
+    def commit(self, folder: Path, table: str, rows: Any) -> None:
+        write_deltalake(str(folder / table), rows, mode="append")
+        self.stamp(folder, table)
+
+    def stamp(self, folder: Path, table: str) -> None:
+        """Have the table's latest commit say this time."""
+        entry = max((folder / table / "_delta_log").glob("*.json"))
+        lines = [json.loads(line) for line in entry.read_text().splitlines()]
+        for line in lines:
+            if "commitInfo" in line:
+                line["commitInfo"]["timestamp"] = round(self.now * 1000)
+        entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
+    found = Wall()
+    monkeypatch.setattr(time, "time", lambda: found.now)
+    return found
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    def no_spark(*_: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr(OwnSession, "open", no_spark)
+    return Cli(capsys, write_workload(tmp_path, [(name, QUERIES[name], "auto") for name in NAMES]))
+
+
+def taking(folder: Path, rng: random.Random) -> None:
+    """Have the latest step of each query have taken a time of its rows, about as long as it did."""
+    with Store.open(folder / ".impctl") as store, store.lock(1.0, "test"):
+        for name in NAMES:
+            (record,), costs = store.history(name, 1), store.costs(name)
+            if record.action == "exact":
+                took = (20.0 + 3.0 * record.changes) * rng.uniform(0.8, 1.25)
+                cost = replace(costs[0], elapsed_ms=took)
+                store.amend_record(name, replace(record, elapsed_ms=took, cost=cost))
+
+
+@pytest.fixture
+def followed(cli: Cli, tmp_path: Path, wall: Wall) -> Cli:
+    """Captured after a commit, and maintained three seconds after each of twelve others, a minute
+    apart."""
+    rng = random.Random(5)
+    for table in ("t", "u"):
+        wall.stamp(tmp_path, table)
+    wall.now += 30.0
+    wall.commit(tmp_path, "t", some(rng, 5, "x"))
+    wall.now += 30.0
+    cli.good("capture")
+    for turn in range(12):
+        wall.now += 60.0
+        wall.commit(tmp_path, "t", some(rng, rng.randrange(1, 9), "x"))
+        if turn % 3 == 2:
+            wall.commit(tmp_path, "u", some(rng, 2, "y"))
+        wall.now += 3.0
+        cli.good("maintain")
+        taking(tmp_path, rng)
+    wall.now += 30.0
+    return cli
+
+
+def simulated(cli: Cli, *words: str) -> tuple[dict[str, Any], list[str]]:
+    ran = cli.good("simulate", *words)
+    (result,) = ran.results
+    return result, ran.document["warnings"]
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    return {
+        str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
+    result, _ = simulated(followed, "--interval", "6s")
+    recorded, (present,) = result["recorded"], result["settings"]
+    # What came before the capture is replayed, but nothing to compare.
+    assert recorded["runs"] == recorded["model_runs"] == present["runs"] - 1 == 12
+    assert recorded["steps"] == recorded["model_steps"] == present["steps"] - 3 == 36
+    assert (recorded["runs_off"], recorded["steps_off"]) == (0.0, 0.0)
+    assert abs(recorded["work_off"]) < 0.3
+    assert recorded["work_off"] == pytest.approx(
+        recorded["model_work_ms"] / recorded["work_ms"] - 1
+    )
+    assert result["costs_by"] == dict.fromkeys(NAMES, "runs")
+    assert result["commits"] == {"t": 13, "u": 4}
+    assert (present["late"], present["conversions"], present["reads"]) == (0, 0, 0.0)
+    assert 0 < present["age_s"] <= present["age_99_s"] <= present["age_worst_s"] < 6 + 2
+
+
+def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
+    words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    result, _ = simulated(followed, *words)
+    found = {one["setting"]: one for one in result["settings"]}
+    assert list(found) == [
+        "as it is",
+        *("0 B, commit", "0 B, fresh_within 4m"),
+        *("all kept, commit", "all kept, fresh_within 4m"),
+    ]
+    as_it_is, kept, least = found["as it is"], found["all kept, commit"], found["0 B, commit"]
+    same = ("runs", "steps", "work_ms", "age_s", "state_bytes", "conversions", "reads")
+    assert [as_it_is[name] for name in same] == [kept[name] for name in same]
+    assert least["state_bytes"] < kept["state_bytes"]
+    assert least["over_budget"]
+    assert not kept["over_budget"]
+    assert least["conversions"] == 3
+    assert least["reads"] > 0
+    assert least["work_ms"] > kept["work_ms"]
+    for name in ("0 B", "all kept"):
+        each, bound = found[f"{name}, commit"], found[f"{name}, fresh_within 4m"]
+        assert bound["runs"] < each["runs"] / 2
+        assert bound["work_ms"] < each["work_ms"]
+        assert bound["late"] == 0
+        assert each["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
+
+
+def test_nothing_is_written_and_the_same_comes_again(followed: Cli, tmp_path: Path) -> None:
+    before = contents(tmp_path)
+    words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
+    first, second = followed.good(*words), followed.good(*words)
+    assert contents(tmp_path) == before
+    assert first.document == second.document
+    assert first.results[0]["commits"] == {"t": 8, "u": 3}
+
+
+def test_a_page_is_written_where_it_is_asked_for(followed: Cli, tmp_path: Path) -> None:
+    page = tmp_path / "pages" / "page.html"
+    page.parent.mkdir()
+    before = contents(tmp_path)
+    ran = followed.good("simulate", "--disk", "0", "--report", str(page))
+    assert ran.results[1] == {"kind": "report", "path": str(page)}
+    text = page.read_text()
+    assert text.startswith("<!DOCTYPE html>")
+    assert contents(tmp_path) == {
+        **before,
+        "pages/page.html": contents(tmp_path)["pages/page.html"],
+    }
+    ran = followed("simulate", "--report", str(tmp_path))
+    assert (ran.code, ran.error["code"]) == (6, "storage_failed")
+
+
+def test_the_file_says_what_is_present(followed: Cli) -> None:
+    text = followed.workload.read_text()
+    head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'
+    followed.workload.write_text(text.replace("queries:", f"{head}queries:"))
+    result, _ = simulated(followed, "--query", "l", "--trigger", "{every: 5m, rows: 1000}")
+    present, other = result["settings"]
+    assert (present["runs"], present["age_s"], present["disk_bytes"]) == (0, None, 0)
+    assert present["age_worst_s"] == pytest.approx(30 + 12 * 63 + 30, abs=1)
+    assert other["setting"] == "0 B, rows 1000, every 5m"
+    assert present["conversions"] == other["conversions"] == 1
+    assert result["costs_by"] == {"l": "runs"}
+
+
+def test_the_variable_holds_for_what_is_present(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_DISK", "0")
+    result, _ = simulated(followed, "--trigger", "commit")
+    present, other = result["settings"]
+    assert present["conversions"] == 3
+    assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
+
+
+def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
+    file = tmp_path / "arrivals.csv"
+    start = datetime.fromtimestamp(wall.now, UTC).replace(microsecond=0, tzinfo=None)
+    lines = [f"{start.isoformat()},t,{10 * at},1" for at in range(3)]
+    file.write_text("\ufefftime,table,inserted,deleted\r\n" + "\r\n".join([*lines, "", lines[0]]))
+    result, warnings = simulated(followed, "--arrivals", str(file), "--trigger", "fresh_within: 1m")
+    assert result["source"] == str(file)
+    assert (result["commits"], result["rows"]) == ({"t": 4, "u": 0}, 34)
+    assert result["recorded"] is None
+    assert [one["runs"] for one in result["settings"]] == [1, 1]
+    assert result["settings"][1]["age_s"] == pytest.approx(55, abs=5)
+    assert any("only 4 commits" in text for text in warnings)
+
+
+def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "arrivals.csv"
+    file.write_text(
+        "time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1,0\nyesterday,t,1,0\n"
+        "2026-01-01,x,1,0\n2026-01-01,t,-1,0\n2026-01-01,t,1,1.5\n2026-01-01,t,1\n"
+        '2026-01-01,"t,1,0\n2026-01-01,t,99999999999999999999,0\n1888-01-01,t,1,0\n'
+    )
+    ran = followed("simulate", "--arrivals", str(file))
+    assert (ran.code, ran.error["code"]) == (2, "arrivals_invalid")
+    places = [
+        (problem["location"]["line"], problem["location"]["column"])
+        for problem in ran.error["problems"]
+    ]
+    assert places == [(3, 1), (4, 12), (5, 14), (6, 16), (7, 1), (8, 1), (9, 14), (10, 1)]
+    assert all(problem["hint"] for problem in ran.error["problems"])
+    assert {problem["location"]["file"] for problem in ran.error["problems"]} == {str(file)}
+    for text in ("", "when,table,inserted,deleted\n"):
+        file.write_text(text)
+        (problem,) = followed("simulate", "--arrivals", str(file)).error["problems"]
+        assert (problem["location"]["line"], problem["location"]["column"]) == (1, 1)
+    file.write_bytes(b"\xff\xfe")
+    assert followed("simulate", "--arrivals", str(file)).error["code"] == "arrivals_invalid"
+    gone = followed("simulate", "--arrivals", str(tmp_path / "none.csv"))
+    assert gone.error["code"] == "arrivals_invalid"
+
+
+def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("simulate")
+    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    assert "impctl capture" in ran.error["hint"]
+    assert not (tmp_path / ".impctl").exists()
+    cli.good("capture", "--query", "l")
+    ran = cli("simulate")
+    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    assert "--arrivals" in ran.error["hint"]
+    file = tmp_path / "arrivals.csv"
+    file.write_text("time,table,inserted,deleted\n")
+    ran = cli("simulate", "--arrivals", str(file))
+    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    file.write_text("time,table,inserted,deleted\n2026-01-01,t,500,0\n")
+    result, warnings = simulated(cli, "--arrivals", str(file))
+    assert result["costs_by"] == {"l": "capture"}
+    assert any("`s`, `two`" in text for text in warnings)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--disk", "much"), "--disk"),
+        (("--trigger", "fresh_within: 10"), "duration such as 10m"),
+        (("--trigger", "fresh_within: 10m, rows: 5"), ""),
+        (("--trigger", ""), "--trigger"),
+        (("--trigger", "sometimes"), "must be one of"),
+        (("--since", "1d", "--arrivals", "x"), "exclude each other"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    ran = cli("simulate", *words)
+    assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert said in ran.error["message"]
+    assert ran.error["hint"]
+
+
+def test_what_is_read_now_is_what_other_budgets_are_held_against(
+    cli: Cli, tmp_path: Path, wall: Wall
+) -> None:
+    cli.good("capture", "--disk", "0")
+    rng = random.Random(9)
+    for _ in range(4):
+        wall.now += 60.0
+        wall.commit(tmp_path, "t", some(rng, 3, "x"))
+        cli.good("maintain")
+        taking(tmp_path, rng)
+    result, _ = simulated(cli, "--disk", "0,all")
+    present, least, kept = result["settings"]
+    same = ("runs", "steps", "work_ms", "state_bytes", "reads", "conversions")
+    assert [present[name] for name in same] == [least[name] for name in same]
+    assert present["reads"] > kept["reads"] == 0
+    assert (present["conversions"], kept["conversions"]) == (0, 3)
+    assert kept["work_ms"] < present["work_ms"]
+    assert kept["state_bytes"] > present["state_bytes"]
