@@ -10,8 +10,9 @@ Out of scope: which plan node becomes which operators (`circuits.build`, `joins`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import (
@@ -21,6 +22,7 @@ from impctl.circuits.flows import (
     Source,
     check,
 )
+from impctl.circuits.reading.groups import chosen_groups
 from impctl.circuits.reading.readable import DistantJoin
 from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
@@ -62,6 +64,9 @@ class Plumbing(ABC):
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
+        self.groupings: list[tuple[Operator, SideChoice]] = []
+        self.is_passed = False
+        """Whether partial aggregates may fill what is built."""
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
@@ -142,6 +147,7 @@ class Plumbing(ABC):
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}
         self.distant = [found for found in self.distant if id(found.operator) in kept_ids]
+        self.groupings = [found for found in self.groupings if id(found[0]) in kept_ids]
         self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
@@ -211,7 +217,8 @@ class Plumbing(ABC):
         """Each row once, with the fragments of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
-        operator = Aggregate(
+        made = partial(
+            Aggregate,
             self.name("distinct"),
             columns,
             (),
@@ -219,7 +226,19 @@ class Plumbing(ABC):
             is_keyed=False,
             is_distinct=True,
         )
-        return Flow(self.put(operator, flow), columns, flow.accesses)
+        at = self.put_groups(replace(flow, columns=columns), made(), made)
+        return Flow(at, columns, flow.accesses)
+
+    def put_groups(self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]) -> int:
+        """Append a grouping over this flow, kept or read; its position.
+
+        `made` gives it anew, with all values of its extremes.
+        """
+        found = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
+        self.groupings.append((found.operator, found.choice))
+        if found.distant is not None:
+            self.distant.append(found.distant)
+        return self.put(found.operator, flow)
 
     def union(
         self,

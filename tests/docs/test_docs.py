@@ -20,6 +20,7 @@ from impctl.app.results.due import FreshEntry
 from impctl.app.results.explanations import (
     CandidateEntry,
     ExpectedReading,
+    GroupsEntry,
     JoinSideEntry,
     PlanEntry,
     TreeEntry,
@@ -183,6 +184,7 @@ ENTRIES = (
     PlannedPiece,
     PlannedChange,
     ReadEntry,
+    GroupsEntry,
     JoinSideEntry,
     TreeEntry,
     TreeRecord,

@@ -26,6 +26,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
+from impctl.tables.arrow_types import arrow_type
 from impctl.tables.lookup.wanted_values import WantedValues
 from impctl.tables.rows import bare_rows
 from tests.support.reference_plan import Lineage, Tables, annotate
@@ -91,7 +92,7 @@ class ReferencePartners:
         return Batch(columns, np.ones(len(found.rows), np.int64), tags)
 
     def _vector(self, values: list[object], kind: SqlType) -> Vector:
-        return from_arrow(pa.array(values, self.types[str(kind)]), kind)
+        return from_arrow(pa.array(values, self.types.get(str(kind), arrow_type(kind))), kind)
 
     def _fragments(
         self, access: AccessId, table: TableName, lineages: Sequence[Lineage]

@@ -2,8 +2,8 @@
 
 Law: a pure choice of what stored state and histories tell; nothing is written. Sides of queries
 whose constants move with the clock, those that the workload pins (`join: index`, `files`, `spark`),
-trees, groupings, kept answers and first rows are kept as they are; of the others each side is kept
-or read.
+trees, groupings that cannot be read (`circuits.reading.groups`), kept answers and first rows are
+kept as they are; of the other sides and groupings each is kept or read.
 Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
 """
 
@@ -43,7 +43,7 @@ class Kept:
     troubles: Mapping[QueryName, str]
 
     def from_files(self, query: QueryName) -> tuple[str, ...]:
-        """The sides of a query that are to be read from files; Spark's stay Spark's."""
+        """What of a query is to be read from files; Spark's sides stay Spark's."""
         pieces = self.choice.queries[query].pieces.values()
         by_spark = self.queries[query].compiled.sides_by(Strategy.SPARK)
         read = (piece.name for piece in pieces if piece.mode is Mode.READ)
@@ -93,24 +93,27 @@ def _graph(
 ) -> Graph:
     numbers = numbers_of(query, desk.tables, expected)
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
-    sides = {choice.side: choice for choice in query.compiled.sides}
+    sides = {choice.side: choice for choice in query.compiled.pieces}
     prepared = query.as_stored.prepared
     # Constants that move with the clock may stand above a join, and move through what is kept.
     is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
     asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
+    groupings = {choice.side for choice in query.compiled.groupings}
     held = {
-        piece.name: _pinned_mode(sides.get(piece.name), asked)
+        piece.name: _pinned_mode(sides.get(piece.name), asked, is_grouping=piece.name in groupings)
         for piece in graph.pieces
         if len(piece.modes) > 1
     }
     return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
 
-def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_grouping: bool) -> Mode | None:
     """What a piece is pinned to, by the workload or since the engine reads no such piece; None
     where it may be chosen."""
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
+    if is_grouping:
+        return None
     if side.strategy is Strategy.SPARK or asked is JoinStrategy.FILES:
         return Mode.READ
     return None
