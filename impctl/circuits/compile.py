@@ -207,9 +207,9 @@ def _compiled(
         raise BlockedError("the query has no sketch to maintain", root.span)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
-    # Without a grouping a pass counts rows; an answer needs the rows themselves.
+    # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
     can_pass = answer is None if first is None else not first.operator.needs_rows
-    if chain is not None and can_pass:
+    if chain is not None and can_pass and not builder.distant:
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),

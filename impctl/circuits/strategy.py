@@ -52,7 +52,8 @@ class SideFacts:
     """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
 
     `readers` can read its rows by their keys. Or a grouping and the rows below it; `pinned` says
-    why its groups must be kept, where they must.
+    why its groups must be kept, where they must; `is_passed` that a pass of partial aggregates may
+    fill them where they are kept.
     """
 
     name: str
@@ -61,6 +62,7 @@ class SideFacts:
     readers: tuple[Strategy, ...] = ()
     is_grouping: bool = False
     pinned: str = ""
+    is_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,22 @@ class Chooser(Protocol):
 class AsRecorded:
     """The choices that are stored: Spark reads the rows of `distant` sides, the engine those of
     sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
+
+    A circuit that `is_to_fill` keeps the groups that a pass may fill; they are read from then on.
     """
 
     distant: Collection[str] = ()
     has_filter: bool = True
     from_files: Collection[str] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
+    is_to_fill: bool = False
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """What is stored."""
         strategy = Strategy.INDEX
         for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
-            if facts.name in names and reader in facts.readers:
+            is_filled = self.is_to_fill and facts.is_passed
+            if facts.name in names and reader in facts.readers and not is_filled:
                 strategy = reader
         reason = self.reasons.get(facts.name, facts.pinned or "as captured")
         return SideChoice(facts.name, facts.tables, strategy, reason)

@@ -48,6 +48,8 @@ GROUPINGS = {
     },
     "by_two": "SELECT t.s, u.b, COUNT(DISTINCT t.l) c, MIN_BY(u.s, t.d) FROM t JOIN u "
     "ON t.i = u.i GROUP BY t.s, u.b HAVING COUNT(DISTINCT t.l) > 1",
+    "alone": "SELECT s, d, COUNT(*) c, SUM(n) m FROM t GROUP BY s, d HAVING COUNT(*) > 1",
+    "keyed": "SELECT x, COUNT(*), MAX(f) FROM t GROUP BY x HAVING COUNT(*) > 4",
     "once": "SELECT DISTINCT t.f, u.o FROM t JOIN u ON t.i = u.i WHERE t.x > 0",
     "inside": "SELECT t.x FROM t WHERE t.s IN (SELECT s FROM u GROUP BY s HAVING SUM(y) > 3)",
     "above": "SELECT s, COUNT(*) FROM (SELECT DISTINCT t.s, u.b FROM t JOIN u ON t.i = u.i) "

@@ -4,7 +4,8 @@ Law: the groups of a grouping can be left out where the rows below it can be rea
 of its keys, and where what it puts out is a function of these rows alone
 (`Aggregate.is_told_by_rows`): what a change takes back then is what was put out before, whether it
 came of groups that were kept or of rows that were read.
-Not of a circuit over one table that partial aggregates may fill, since these go into kept groups.
+Of a circuit over one table partial aggregates go into kept groups alone, so that one whose groups
+are read has no chain: it is stepped by rows.
 Source: shared rule of state that is left out (docs/decisions/0101).
 Out of scope: which are (`Chooser`), the operator (`engine.operators.groups_read`).
 """
@@ -46,7 +47,7 @@ def chosen_groups(
     `made` gives it anew, with all values of its extremes; `is_passed` says that partial aggregates
     may fill the circuit.
     """
-    pinned = _pinned(flow, kept, is_passed=is_passed)
+    pinned = _pinned(flow, kept)
     tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
     readers = () if pinned else (Strategy.FILES,)
     facts = SideFacts(
@@ -56,6 +57,7 @@ def chosen_groups(
         readers,
         is_grouping=True,
         pinned=pinned,
+        is_passed=is_passed,
     )
     choice = replace(chooser.choose(facts), readers=readers)
     if choice.strategy is not Strategy.FILES:
@@ -66,14 +68,12 @@ def chosen_groups(
     return Groups(choice, operator, DistantJoin(operator, None, (rows,)))
 
 
-def _pinned(flow: Flow, kept: Aggregate, *, is_passed: bool) -> str:
+def _pinned(flow: Flow, kept: Aggregate) -> str:
     """Why the groups must be kept; empty where they need not be."""
     if flow.plan is None:
         return "its rows are computed, so only the engine has them"
     if not kept.group_keys:
         return "it has one group, which every change asks for"
-    if is_passed:
-        return "Spark may sum a change of its only table, which needs its groups"
     if not kept.is_told_by_rows:
         return "sums of doubles and ties of them are told by what came before, not by rows alone"
     plan = flow.plan

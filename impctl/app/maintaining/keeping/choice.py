@@ -95,25 +95,28 @@ def _graph(
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
     sides = {choice.side: choice for choice in query.compiled.pieces}
     prepared = query.as_stored.prepared
-    # Constants that move with the clock may stand above a join, and move through what is kept.
+    # Constants that move with the clock may stand above a join, or groups, and move through what
+    # is kept.
     is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
     asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
+    keeps_groups = prepared.moments or asked is JoinStrategy.INDEX
+    of_groups = JoinStrategy.INDEX if keeps_groups else JoinStrategy.AUTO
     groupings = {choice.side for choice in query.compiled.groupings}
     held = {
-        piece.name: _pinned_mode(sides.get(piece.name), asked, is_grouping=piece.name in groupings)
+        piece.name: _pinned_mode(
+            sides.get(piece.name), of_groups if piece.name in groupings else asked
+        )
         for piece in graph.pieces
         if len(piece.modes) > 1
     }
     return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
 
-def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_grouping: bool) -> Mode | None:
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:
     """What a piece is pinned to, by the workload or since the engine reads no such piece; None
     where it may be chosen."""
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
-    if is_grouping:
-        return None
     if side.strategy is Strategy.SPARK or asked is JoinStrategy.FILES:
         return Mode.READ
     return None

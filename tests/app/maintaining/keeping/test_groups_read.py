@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
+from impctl.tables.write.create import create_table
 from tests.behaviour.typed_joins import GROUPINGS, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
@@ -110,3 +112,55 @@ def test_plan_and_explain_tell_what_is_read(cli: Cli, tmp_path: Path) -> None:
     assert told["kept_bytes"] // 2 < again["kept_bytes"] < 2 * told["kept_bytes"]
     (pinned,) = cli.good("plan", "--query", "by_s_kept", "--disk", "0").results
     assert {one["mode"] for one in pinned["state"]} == {"kept"}
+
+
+def test_ranges_of_a_query_whose_groups_are_read_are_mended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of groups that are kept the state is derived; of those that are read it is made anew."""
+    create_table(str(tmp_path / "t"), spread_rows(0, 60))
+    sql = "SELECT x, COUNT(*) n FROM t GROUP BY x HAVING COUNT(*) > 1"
+    file = tmp_path / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {fragments: 12}}}\nqueries:\n"
+        f'  q: {{sql: "{sql}"}}\n  twin: {{sql: "{sql}", join: index}}\nstore: .impctl\n'
+    )
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    write_deltalake(str(tmp_path / "t"), spread_rows(60, 150), mode="append")
+    cli.good("maintain", "--disk", "0", "--imbalance", "2")
+    assert read_of(tmp_path, "q") == {"aggregate0"}
+    mended = {r["query"]: r["reason"] for r in cli.good("capture", "--rebalance").results}
+    assert "captured anew" in mended["q"]
+    assert "derived" in mended["twin"]
+    assert read_of(tmp_path, "q") == {"aggregate0"}
+    for low in (30, 140):
+        write_deltalake(str(tmp_path / "t"), spread_rows(low, low + 20), mode="append")
+        DeltaTable(str(tmp_path / "t")).delete(f"x = {low + 3}")
+        assert {r["action"] for r in cli.good("maintain").results} == {"exact"}
+        one, twin = stored(tmp_path, "q"), stored(tmp_path, "twin")
+        assert [list(s.fragments.ids) for s in one.sketches] == [
+            list(s.fragments.ids) for s in twin.sketches
+        ]
+
+
+def spread_rows(low: int, high: int) -> pa.Table:
+    rng = random.Random(low)
+    return pa.table({"x": pa.array(rng.choices(range(low, high), k=4 * (high - low)), pa.int64())})
+
+
+def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Partial aggregates go into kept groups, so that captures of one table's groups keep them."""
+    cli.good("capture", "--disk", "0")
+    assert "aggregate0" in read_of(tmp_path, "alone")
+    (run,) = cli.good("status", "--query", "alone").results[0]["runs"][:1]
+    assert run["action"] == "convert"
+    cli.good("capture", "--query", "alone", "--disk", "0")
+    assert "aggregate0" in read_of(tmp_path, "alone")
+    (run,) = cli.good("status", "--query", "alone").results[0]["runs"][:1]
+    assert run["action"] == "convert"
+    cli.good("capture", "--query", "by_s", "--disk", "0")
+    (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
+    assert run["action"] != "convert"
