@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.app.maintaining.keeping.test_keep_to import describe
 from tests.behaviour.typed_joins import GROUPINGS, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
@@ -164,3 +165,18 @@ def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
     cli.good("capture", "--query", "by_s", "--disk", "0")
     (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
     assert run["action"] != "convert"
+
+
+def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """As where another release reads fewer groupings: without rows groups would count as empty."""
+    cli.good("capture")
+    describe(tmp_path, "by_i", from_files=["aggregate7"])
+    change(tmp_path, random.Random(1), 0)
+    found = {r["query"]: r for r in cli.good("maintain").results}
+    assert (found["by_i"]["action"], found["by_i"]["reason_code"]) == (
+        "recapture",
+        "engine_changed",
+    )
+    assert "from_files" not in stored(tmp_path, "by_i").state_meta
