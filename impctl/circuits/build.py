@@ -259,7 +259,9 @@ class Builder(Plumbing):
         if node.grouping_sets is None:
             every = range(len(node.keys))
             at = self._grouped(node, below, calls, every, key)
-            found = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
+            can_read = below.plan is not None and bool(self.groupings[-1][1].readers)
+            grouped = replace(node, child=below.plan) if can_read and below.plan else None
+            found = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), grouped)
             return split.whole(self, found, columns)
         flows = []
         for chosen in node.grouping_sets:
@@ -304,7 +306,7 @@ class Builder(Plumbing):
         name = self.name("aggregate")
         operator = made(calls)
         unbounded = read_calls(node, None, below.approximate)
-        at = self.put_groups(prepared, operator, lambda: made(unbounded))
+        at, _ = self.put_groups(prepared, operator, lambda: made(unbounded))
         if operator.is_bounded and self.operators[at] is operator:
             self.refill(operator, prepared, [name for name, _ in operator.keys])
         if self.first_grouping is None:

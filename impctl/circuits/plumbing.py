@@ -32,9 +32,9 @@ from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
-from impctl.expr.nodes import Call, Expr, columns_of, walk
+from impctl.expr.nodes import Call, ColumnRef, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
-from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
+from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
 
 _LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
 
@@ -156,8 +156,10 @@ class Plumbing(ABC):
             raise BlockedError(_LEFT_BEHIND, node.span)
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
-        plan = None if flow.plan is None else Select(flow.plan, predicate)
-        return replace(flow, at=at, plan=plan)
+        plan, grouped = (
+            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.grouped)
+        )
+        return replace(flow, at=at, plan=plan, grouped=grouped)
 
     def project(
         self,
@@ -178,8 +180,12 @@ class Plumbing(ABC):
             if unsure and unsure <= flow.whole and not _may_round(expr):
                 whole.add(name)
         at = self.put(project.Project(outputs), flow)
-        plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
-        return Flow(at, columns, flow.accesses, frozenset(inexact), plan, frozenset(whole))
+        plan, grouped = (
+            None if rows is None else _projected(rows, outputs, columns)
+            for rows in (flow.plan, flow.grouped)
+        )
+        bounds = (frozenset(inexact), plan, frozenset(whole))
+        return Flow(at, columns, flow.accesses, *bounds, grouped=grouped)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
         """The flow with these columns (default: all) exact, which is found at every step."""
@@ -226,11 +232,16 @@ class Plumbing(ABC):
             is_keyed=False,
             is_distinct=True,
         )
-        at = self.put_groups(replace(flow, columns=columns), made(), made)
-        return Flow(at, columns, flow.accesses)
+        at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
+        refs = [(name, ColumnRef(name, kind)) for name, kind in columns]
+        grouped = None if rows is None else Distinct(_projected(rows, refs, columns))
+        return Flow(at, columns, flow.accesses, grouped=grouped)
 
-    def put_groups(self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]) -> int:
-        """Append a grouping over this flow, kept or read; its position.
+    def put_groups(
+        self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
+    ) -> tuple[int, Plan | None]:
+        """Append a grouping over this flow, kept or read; its position, and the plan of the rows
+        below where its groups can be read.
 
         `made` gives it anew, with all values of its extremes.
         """
@@ -238,7 +249,8 @@ class Plumbing(ABC):
         self.groupings.append((found.operator, found.choice))
         if found.distant is not None:
             self.distant.append(found.distant)
-        return self.put(found.operator, flow)
+        at = self.put(found.operator, flow)
+        return at, flow.plan if found.choice.readers else None
 
     def union(
         self,

@@ -48,6 +48,9 @@ class ReferencePartners:
         wanted = self.compiled.read_side(side)
         if side not in self.compiled.sides_by(Strategy.FILES):
             return self._read(wanted)
+        return self._by_files(wanted, keys)
+
+    def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
         sizes = {access: len(self.tables[s.table]) for access, s in reading.sources.items()}
         found = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
@@ -70,7 +73,11 @@ class ReferencePartners:
 
     def whole(self, side: str) -> Batch:
         """All rows of a side."""
-        return self._read(self.compiled.read_side(side))
+        wanted = self.compiled.read_side(side)
+        if wanted.plan is wanted.rows:
+            # Above a grouping the slow reference has sets of fragments that it cannot put in rows.
+            return self._by_files(wanted, ())
+        return self._read(wanted)
 
     def pairs(self, joined: Readable) -> list[Batch]:
         whole = self._read(joined)

@@ -88,6 +88,8 @@ class _Maker:
         self._priors = priors
         self._seen: set[str] = set()
         self._named: set[str] = set()
+        self._from_tables = {side.side for side in compiled.sides if side.readers}
+        """Sides that can be read from tables, above a grouping too."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -136,9 +138,12 @@ class _Maker:
         self._seen.update(keeper.name for keeper in operator.arrangements())
         sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
         return tuple(
-            self._side(name, keys, own, other, can_read=bool(keys) and self.is_readable(own))
+            self._side(name, keys, own, other, can_read=bool(keys) and self._is_from(own, name))
             for (name, keys), own, other in sides
         )
+
+    def _is_from(self, own: int, name: str) -> bool:
+        return name in self._from_tables or self.is_readable(own)
 
     def _side(
         self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
