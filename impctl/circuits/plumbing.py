@@ -32,7 +32,7 @@ from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
-from impctl.expr.nodes import Call, ColumnRef, Expr, columns_of, walk
+from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
 
@@ -233,8 +233,8 @@ class Plumbing(ABC):
             is_distinct=True,
         )
         at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
-        refs = [(name, ColumnRef(name, kind)) for name, kind in columns]
-        grouped = None if rows is None else Distinct(_projected(rows, refs, columns))
+        # What the rows below have beside these columns is computed of them.
+        grouped = None if rows is None else Distinct(rows)
         return Flow(at, columns, flow.accesses, grouped=grouped)
 
     def put_groups(

@@ -51,6 +51,9 @@ GROUPINGS = {
     "alone": "SELECT s, d, COUNT(*) c, SUM(n) m FROM t GROUP BY s, d HAVING COUNT(*) > 1",
     "keyed": "SELECT x, COUNT(*), MAX(f) FROM t GROUP BY x HAVING COUNT(*) > 4",
     "once": "SELECT DISTINCT t.f, u.o FROM t JOIN u ON t.i = u.i WHERE t.x > 0",
+    "exists": "SELECT t.x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.f = t.f AND u.y > 0)",
+    "beside": "SELECT t.x, k FROM t JOIN (SELECT s, n, COUNT(*) k FROM u GROUP BY s, n) v "
+    "ON t.s = v.s AND t.x >= k",
     "inside": "SELECT t.x FROM t WHERE t.s IN (SELECT s FROM u GROUP BY s HAVING SUM(y) > 3)",
     "above": "SELECT s, COUNT(*) FROM (SELECT DISTINCT t.s, u.b FROM t JOIN u ON t.i = u.i) "
     "GROUP BY s HAVING COUNT(*) > 1",

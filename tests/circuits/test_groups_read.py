@@ -80,6 +80,9 @@ QUERIES = {
     "under": "SELECT c, COUNT(*) FROM (SELECT t.s, COUNT(*) c FROM t JOIN u ON t.g = u.g "
     "GROUP BY t.s) GROUP BY c",
     "beside": "SELECT t.x, k FROM t JOIN (SELECT g, COUNT(*) k FROM u GROUP BY g) v ON t.g = v.g",
+    "having": "SELECT t.x, k + 1 FROM t JOIN (SELECT g, f, COUNT(*) k, MAX(s) m FROM t "
+    "GROUP BY g, f HAVING COUNT(*) > 1 AND MAX(s) <> 'b') v ON t.g = v.g AND t.x = k",
+    "exists": "SELECT x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > 0)",
     "without": "SELECT x FROM t WHERE g NOT IN (SELECT g FROM u WHERE y > 0)",
     "outer": "SELECT t.x, k FROM t LEFT JOIN (SELECT g, SUM(y) k FROM u GROUP BY g) v ON t.g = v.g",
     "alone": "SELECT g, COUNT(*) c, MAX(n), SUM(x) FROM t WHERE s = 'a' GROUP BY g "
@@ -268,6 +271,11 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
 @pytest.mark.parametrize("name", QUERIES)
 def test_groups_that_are_read_put_out_what_groups_that_are_kept_do(name: str, cases: range) -> None:
     assert sum(one_case(name, seed) for seed in cases) > len(cases)
+
+
+@pytest.mark.parametrize("name", ["beside", "having", "exists", "without"])
+def test_sides_over_groups_can_be_read_by_keys_of_the_groups(name: str) -> None:
+    assert "join0.right" in readable(compiled(name, ()))
 
 
 KEPT = {

@@ -18,7 +18,7 @@ from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 
 TURNS = 5
-READ = {n: "distinct0" if n in ("once", "above") else "aggregate0" for n in GROUPINGS}
+READ = {n: "distinct0" if n in ("once", "above", "exists") else "aggregate0" for n in GROUPINGS}
 """The grouping of each query that is read."""
 
 
@@ -72,6 +72,7 @@ def test_groups_by_every_type_of_key_are_found_in_files(cli: Cli, tmp_path: Path
         assert piece in read_of(tmp_path, name)
         pieces = stored_pieces(tmp_path, name)
         assert {one for one in pieces if one.startswith(piece)} == {f"{piece}.filter"}
+    assert "join0.right" in read_of(tmp_path, "exists") & read_of(tmp_path, "beside")
     for turn in range(TURNS):
         changed(cli, tmp_path, rng, turn)
         if turn == 2:
