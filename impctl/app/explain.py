@@ -18,11 +18,11 @@ from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.examining.stored_way import way_as_stored
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
-from impctl.app.results.explanations import ExplainResult, JoinSideEntry
+from impctl.app.results.explanations import ExplainResult, GroupsEntry, JoinSideEntry
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.strategy import SideChoice
+from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import UnsafeSketchError
 from impctl.workload.models import QuerySpec
 
@@ -69,10 +69,16 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         plan=plan_entries(desk.tables, prepared, way, kept, notes),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
+        groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
         trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(spec, way, kept),
     )
+
+
+def _groups(choice: SideChoice) -> GroupsEntry:
+    mode = "read" if choice.strategy is Strategy.FILES else "kept"
+    return GroupsEntry(choice.side, choice.tables, mode, choice.reason)
 
 
 def _side(choice: SideChoice) -> JoinSideEntry:

@@ -44,7 +44,7 @@ from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
-from impctl.engine.operators import aggregate, project, scan
+from impctl.engine.operators import aggregate, scan
 from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
@@ -109,12 +109,14 @@ class Builder(Plumbing):
         self._blocks = tuple(blocks)
         self._planted: Planted = {}
 
-    def root(self, plan: Plan) -> Flow:
+    def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
 
-        Above a barrier rows carry none of its accesses' fragments, so each access counts once.
+        `is_passed`: partial aggregates may fill it. Above a barrier rows carry none of its
+        accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
+        self.is_passed = is_passed
         if self._answer is not None:
             flow = self._kept(plan, self._answer)
         elif self._blocks:
@@ -257,7 +259,9 @@ class Builder(Plumbing):
         if node.grouping_sets is None:
             every = range(len(node.keys))
             at = self._grouped(node, below, calls, every, key)
-            found = Flow(at, own, below.accesses, calls.inexact, whole=calls.whole)
+            can_read = below.plan is not None and bool(self.groupings[-1][1].readers)
+            grouped = replace(node, child=below.plan) if can_read and below.plan else None
+            found = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), grouped)
             return split.whole(self, found, columns)
         flows = []
         for chosen in node.grouping_sets:
@@ -282,25 +286,31 @@ class Builder(Plumbing):
         """One grouping by the chosen keys, of which `key` may tell the fragment; its position."""
         used = [node.keys[place] for place in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
-        prepared = Flow(
-            self.put(project.Project((*inputs, *calls.arguments)), below), (), below.accesses
-        )
-        operator = aggregate.Aggregate(
-            self.name("aggregate"),
-            [(key.attribute.id, known_type(type_of(key.expr), node.span)) for key in used],
-            calls.columns,
-            accesses=len(below.accesses),
-            is_keyed=key is not None,
-            is_distinct=node.grouping_sets is not None,
-            distinct=calls.distinct,
-            first_types=calls.first_types,
-            key_ranges=None if key is None else (key, self.sketched[below.accesses[0]]),
-        )
-        at = self.put(operator, prepared)
-        if operator.is_bounded:
+        outputs = (*inputs, *calls.arguments)
+        columns = tuple((name, known_type(type_of(expr), node.span)) for name, expr in outputs)
+        prepared = self.project(below, outputs, columns, node)
+
+        def made(calls: Calls) -> aggregate.Aggregate:
+            return aggregate.Aggregate(
+                name,
+                columns[: len(inputs)],
+                calls.columns,
+                accesses=len(below.accesses),
+                is_keyed=key is not None,
+                is_distinct=node.grouping_sets is not None,
+                distinct=calls.distinct,
+                first_types=calls.first_types,
+                key_ranges=None if key is None else (key, self.sketched[below.accesses[0]]),
+            )
+
+        name = self.name("aggregate")
+        operator = made(calls)
+        unbounded = read_calls(node, None, below.approximate)
+        at, _ = self.put_groups(prepared, operator, lambda: made(unbounded))
+        if operator.is_bounded and self.operators[at] is operator:
             self.refill(operator, prepared, [name for name, _ in operator.keys])
         if self.first_grouping is None:
-            self.first_grouping = FirstGrouping(operator, node, dict((*inputs, *calls.arguments)))
+            self.first_grouping = FirstGrouping(operator, node, dict(outputs))
         return at
 
     def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:

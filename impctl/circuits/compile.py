@@ -50,7 +50,7 @@ class Compiled:
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
 
     `sides` are the choices for the sides of all joins; `distant` the joins with a side that is not
-    kept, in circuit order.
+    kept, and groupings whose groups are not, in circuit order.
     """
 
     sources: tuple[Source, ...]
@@ -61,6 +61,8 @@ class Compiled:
     """None where only stepping with whole tables can fill the circuit."""
     sides: tuple[SideChoice, ...] = ()
     distant: tuple[DistantJoin, ...] = ()
+    groupings: tuple[SideChoice, ...] = ()
+    """The choices for all groupings."""
     refills: tuple[Refilled, ...] = ()
     owners: Mapping[str, Plan] = field(default_factory=dict)
     """The plan node that each piece of state serves, by the state's name."""
@@ -83,13 +85,18 @@ class Compiled:
         return tuple(dict.fromkeys(source.table for source in self.sources))
 
     def read_side(self, name: str) -> Readable:
-        """The rows of a side that is not kept, by its name."""
+        """The rows of a side that is not kept, or below groups that are not, by its name."""
         sides = (side for join in self.distant for side in join.sides)
         return next(side for side in sides if side.name == name)
 
     def sides_by(self, strategy: Strategy) -> tuple[str, ...]:
-        """The sides of joins whose partners are found so."""
-        return tuple(s.side for s in self.sides if s.strategy is strategy)
+        """The sides of joins whose partners are found so, and groupings whose groups are."""
+        return tuple(s.side for s in self.pieces if s.strategy is strategy)
+
+    @property
+    def pieces(self) -> tuple[SideChoice, ...]:
+        """All that may be kept or read: the sides of joins, then groupings."""
+        return (*self.sides, *self.groupings)
 
     @property
     def asks_spark(self) -> bool:
@@ -195,14 +202,14 @@ def _compiled(
         answer=answer,
         blocks=blocks,
     )
-    flow = builder.root(rows)
+    flow = builder.root(rows, is_passed=chain is not None)
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
-    # Without a grouping a pass counts rows; an answer needs the rows themselves.
+    # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
     can_pass = answer is None if first is None else not first.operator.needs_rows
-    if chain is not None and can_pass:
+    if chain is not None and can_pass and not builder.distant:
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
@@ -212,6 +219,7 @@ def _compiled(
         chain=found,
         sides=tuple(builder.sides),
         distant=tuple(builder.distant),
+        groupings=tuple(choice for _, choice in builder.groupings),
         refills=tuple(builder.refills),
         owners=builder.owners(),
         note=_note(builder),

@@ -59,8 +59,9 @@ class Flow:
 
     `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
     2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
-    do. `carried` are those of the columns that no node of the plan knows, which pass through all
-    that stands above a join tree.
+    do; `grouped` does where there is a grouping between whose groups can be read. `carried` are
+    those of the columns that no node of the plan knows, which pass through all that stands above a
+    join tree.
     """
 
     at: int
@@ -70,6 +71,7 @@ class Flow:
     plan: Plan | None = None
     whole: frozenset[AttributeId] = frozenset()
     carried: tuple[Column, ...] = ()
+    grouped: Plan | None = None
 
     @property
     def ids(self) -> frozenset[AttributeId]:

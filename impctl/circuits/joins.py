@@ -41,7 +41,8 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import Join, JoinKind, scans_of
+from impctl.plan.nodes import Join, JoinKind, Plan, scans_of
+from impctl.plan.rules.column_behind import column_behind
 from impctl.values import dataclass
 
 
@@ -258,11 +259,12 @@ class _Parts:
 
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
         """The side, kept or not; `is_joined` says that the join can be read as a whole."""
-        tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
+        plan = _rows_of(flow, side)
+        tables = () if plan is None else tuple(s.table for s in scans_of(plan))
         size = row_bytes(side.columns, side.accesses)
         chooser = self.builder.chooser
         readers: tuple[Strategy, ...] = ()
-        if side.keys and flow.plan is not None:
+        if side.keys and plan is not None:
             readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
         choice = chooser.choose(SideFacts(name, tuple(dict.fromkeys(tables)), size, readers))
         self.builder.sides.append(replace(choice, readers=readers))
@@ -326,9 +328,23 @@ def _joined_plan(
     return Join(JoinKind.INNER, left.plan, right.plan, condition)
 
 
+def _rows_of(flow: Flow, side: Side) -> Plan | None:
+    """The plan of a side's rows by their keys; None where there is none that these narrow.
+
+    Above a grouping whole groups are read, since only its keys are columns of a table still.
+    """
+    if flow.plan is not None or flow.grouped is None:
+        return flow.plan
+    is_narrowed = any(column_behind(flow.grouped, key) is not None for key in side.keys)
+    return flow.grouped if is_narrowed else None
+
+
 def _side_rows(flow: Flow, side: Side, name: str) -> Readable:
-    assert flow.plan is not None
-    return readable(name, flow.plan, side.columns, side.keys, flow.accesses)
+    plan = _rows_of(flow, side)
+    assert plan is not None
+    if flow.plan is None:
+        return Readable(name, plan, plan, side.columns, side.keys, flow.accesses)
+    return readable(name, plan, side.columns, side.keys, flow.accesses)
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:

@@ -10,8 +10,9 @@ Out of scope: which plan node becomes which operators (`circuits.build`, `joins`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import (
@@ -21,6 +22,7 @@ from impctl.circuits.flows import (
     Source,
     check,
 )
+from impctl.circuits.reading.groups import chosen_groups
 from impctl.circuits.reading.readable import DistantJoin
 from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
@@ -32,7 +34,7 @@ from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
-from impctl.plan.nodes import Attribute, ComputedColumn, Plan, Project, Select, TopK
+from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
 
 _LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
 
@@ -62,6 +64,9 @@ class Plumbing(ABC):
         self.chooser: Chooser = AsRecorded() if chooser is None else chooser
         self.sides: list[SideChoice] = []
         self.distant: list[DistantJoin] = []
+        self.groupings: list[tuple[Operator, SideChoice]] = []
+        self.is_passed = False
+        """Whether partial aggregates may fill what is built."""
         self.operators: list[Operator] = []
         self.inputs: list[tuple[int, ...]] = []
         self.sources: list[Source] = []
@@ -142,6 +147,7 @@ class Plumbing(ABC):
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}
         self.distant = [found for found in self.distant if id(found.operator) in kept_ids]
+        self.groupings = [found for found in self.groupings if id(found[0]) in kept_ids]
         self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
@@ -150,8 +156,10 @@ class Plumbing(ABC):
             raise BlockedError(_LEFT_BEHIND, node.span)
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
-        plan = None if flow.plan is None else Select(flow.plan, predicate)
-        return replace(flow, at=at, plan=plan)
+        plan, grouped = (
+            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.grouped)
+        )
+        return replace(flow, at=at, plan=plan, grouped=grouped)
 
     def project(
         self,
@@ -172,8 +180,12 @@ class Plumbing(ABC):
             if unsure and unsure <= flow.whole and not _may_round(expr):
                 whole.add(name)
         at = self.put(project.Project(outputs), flow)
-        plan = None if flow.plan is None else _projected(flow.plan, outputs, columns)
-        return Flow(at, columns, flow.accesses, frozenset(inexact), plan, frozenset(whole))
+        plan, grouped = (
+            None if rows is None else _projected(rows, outputs, columns)
+            for rows in (flow.plan, flow.grouped)
+        )
+        bounds = (frozenset(inexact), plan, frozenset(whole))
+        return Flow(at, columns, flow.accesses, *bounds, grouped=grouped)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
         """The flow with these columns (default: all) exact, which is found at every step."""
@@ -211,7 +223,8 @@ class Plumbing(ABC):
         """Each row once, with the fragments of all its copies; no column has bounds."""
         _check_columns(flow, columns, node)
         flow = self.sure(flow)
-        operator = Aggregate(
+        made = partial(
+            Aggregate,
             self.name("distinct"),
             columns,
             (),
@@ -219,7 +232,25 @@ class Plumbing(ABC):
             is_keyed=False,
             is_distinct=True,
         )
-        return Flow(self.put(operator, flow), columns, flow.accesses)
+        at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
+        # What the rows below have beside these columns is computed of them.
+        grouped = None if rows is None else Distinct(rows)
+        return Flow(at, columns, flow.accesses, grouped=grouped)
+
+    def put_groups(
+        self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
+    ) -> tuple[int, Plan | None]:
+        """Append a grouping over this flow, kept or read; its position, and the plan of the rows
+        below where its groups can be read.
+
+        `made` gives it anew, with all values of its extremes.
+        """
+        found = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
+        self.groupings.append((found.operator, found.choice))
+        if found.distant is not None:
+            self.distant.append(found.distant)
+        at = self.put(found.operator, flow)
+        return at, flow.plan if found.choice.readers else None
 
     def union(
         self,

@@ -5,7 +5,8 @@ at capture, and stored with the state, because a circuit is made for its state. 
 side's rows and answers in memory; `files` and `spark` keep no more than a filter of its keys and
 have the partners of keys that may be there read from the tables: by the engine from their files, or
 by Spark. A side is read from files where it can be read anew from the tables, by Spark where the
-other side of the join can be, too, since Spark joins them at capture.
+other side of the join can be, too, since Spark joins them at capture. A grouping keeps its groups
+(`index`), or has the rows of those that change read from files.
 Out of scope: reading (`app.capturing.partners`), the operator (`engine.operators.join`).
 """
 
@@ -35,6 +36,9 @@ _WIDTHS = {
 _WIDTH = 8
 
 
+_COMPUTED = "its rows are computed, so only the engine has them"
+
+
 class Strategy(StrEnum):
     """How partners of changed rows are found on one side of a join."""
 
@@ -47,18 +51,24 @@ class Strategy(StrEnum):
 class SideFacts:
     """One side of a join: its name in the circuit, the tables below it, the bytes of a row.
 
-    `readers` can read its rows by their keys.
+    `readers` can read its rows by their keys. Or a grouping and the rows below it; `pinned` says
+    why its groups must be kept, where they must; `is_passed` that a pass of partial aggregates may
+    fill them where they are kept.
     """
 
     name: str
     tables: tuple[TableName, ...]
     row_bytes: int
     readers: tuple[Strategy, ...] = ()
+    is_grouping: bool = False
+    pinned: str = ""
+    is_passed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SideChoice:
-    """What was chosen for a side and why; `rows` and `bytes` are the most it can come to.
+    """What was chosen for a side or a grouping and why; `rows` and `bytes` are the most it can come
+    to.
 
     `readers` could read its rows.
     """
@@ -73,7 +83,7 @@ class SideChoice:
 
 
 class Chooser(Protocol):
-    """Chooses for every side of every join."""
+    """Chooses for every side of every join, and for every grouping."""
 
     @property
     def has_filter(self) -> bool:
@@ -81,7 +91,7 @@ class Chooser(Protocol):
         ...
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        """The choice for this side."""
+        """The choice for this side or grouping."""
         ...
 
 
@@ -89,20 +99,24 @@ class Chooser(Protocol):
 class AsRecorded:
     """The choices that are stored: Spark reads the rows of `distant` sides, the engine those of
     sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
+
+    A circuit that `is_to_fill` keeps the groups that a pass may fill; they are read from then on.
     """
 
     distant: Collection[str] = ()
     has_filter: bool = True
     from_files: Collection[str] = ()
     reasons: Mapping[str, str] = field(default_factory=dict)
+    is_to_fill: bool = False
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """What is stored."""
         strategy = Strategy.INDEX
         for names, reader in ((self.distant, Strategy.SPARK), (self.from_files, Strategy.FILES)):
-            if facts.name in names and reader in facts.readers:
+            is_filled = self.is_to_fill and facts.is_passed
+            if facts.name in names and reader in facts.readers and not is_filled:
                 strategy = reader
-        reason = self.reasons.get(facts.name, "as captured")
+        reason = self.reasons.get(facts.name, facts.pinned or "as captured")
         return SideChoice(facts.name, facts.tables, strategy, reason)
 
 
@@ -133,7 +147,9 @@ class BySize:
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.readers:
-            return Strategy.INDEX, "its rows are computed, so only the engine has them"
+            return Strategy.INDEX, facts.pinned or _COMPUTED
+        if facts.is_grouping:
+            return Strategy.INDEX, "groups are kept until a budget is short of room for them"
         if self.asked is not None:
             return self._asked(facts, self.asked)
         if self.from_files is not None and size is not None and size > self.from_files:

@@ -1,11 +1,11 @@
-"""One side of a join that is not kept: its rows are read where they lie, when a key asks for them.
+"""Rows of a side of a join, or below a grouping, that are not kept but read when a key asks.
 
 Law: `find` answers as of what was added, as `row_index` does, for every key that may be there: what
 is read is as after the step, so the rows of this step that are still to be added (`expect`) are
 taken off it. A key that was never added is never asked for, so rows that come in one step with the
 first of their key ask nothing. Cost: the reading, once per step that has a key to ask for; of state
 only the filter of keys.
-Out of scope: where the rows are read (whoever sets `reader`).
+Out of scope: where the rows lie and are read (whoever sets `reader`).
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class RowReader(Protocol):
 
         Rows of other keys may come too. `keys` are the side's key columns, each row of them once.
         """
+        ...
+
+    def whole(self, side: str) -> Batch:
+        """All rows of the side as after the step, with their tags."""
         ...
 
 
@@ -116,6 +120,11 @@ class DistantRows:
             index.add(part, of_part)
         found = index.find(codes[asked], wanted)
         return Found(asked[found.owners], found.rows)
+
+    def whole(self) -> Batch:
+        """All rows as after the step."""
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        return self.reader.whole(self.name)
 
     def arrangements(self) -> tuple[KeyFilter, ...]:
         """The filter, if there is one."""

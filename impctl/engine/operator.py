@@ -28,6 +28,7 @@ from typing import Protocol
 
 from impctl.aliases import AttributeId
 from impctl.data.pages import StoredTable
+from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.refill import Refill
@@ -112,7 +113,8 @@ class Operator(ABC):
         return False
 
     def output(self) -> Batch:
-        """All rows of the output as it stands, as insertions; only where `can_output`."""
+        """All rows of the output as it stands, as insertions; only where `can_output`, or after the
+        step where it `can_refill`."""
         raise NotImplementedError
 
     @property
@@ -168,8 +170,24 @@ class Operator(ABC):
     """Columns by which its output has one row per group of rows of its input; () where it is
     no such grouping."""
 
+    piece: str = ""
+    """Where it is such a grouping, the name that its groups go by, kept or not."""
+
     can_rebuild: bool = False
     """Whether its state may be made of all rows of its input for one step, and be forgotten."""
+
+    def group_codes(self) -> Ints:
+        """The codes of the keys of all groups; only where it keeps them by `group_keys`."""
+        raise NotImplementedError
+
+    def group_bytes(self) -> int:
+        """Bytes of all groups, those of when they were filled where it keeps none; only of such a
+        grouping."""
+        raise NotImplementedError
+
+    def know(self, codes: Ints) -> None:
+        """From now on there may be groups with keys of these codes; only where it reads them."""
+        raise NotImplementedError
 
     # Rows that are not kept.
 

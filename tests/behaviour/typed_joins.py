@@ -40,6 +40,27 @@ QUERIES = {
     "computed": "SELECT t.x FROM t JOIN u ON t.i + 1 = u.i",
 }
 
+GROUPINGS = {
+    **{
+        f"by_{key}": f"SELECT t.{key}, COUNT(*) n, SUM(t.n) s, MIN(u.s) FROM t JOIN u ON t.i = u.i "
+        f"GROUP BY t.{key} HAVING COUNT(*) > 1 AND MAX(u.f) > 0"
+        for key in KEYS
+    },
+    "by_two": "SELECT t.s, u.b, COUNT(DISTINCT t.l) c, MIN_BY(u.s, t.d) FROM t JOIN u "
+    "ON t.i = u.i GROUP BY t.s, u.b HAVING COUNT(DISTINCT t.l) > 1",
+    "alone": "SELECT s, d, COUNT(*) c, SUM(n) m FROM t GROUP BY s, d HAVING COUNT(*) > 1",
+    "keyed": "SELECT x, COUNT(*), MAX(f) FROM t GROUP BY x HAVING COUNT(*) > 4",
+    "once": "SELECT DISTINCT t.f, u.o FROM t JOIN u ON t.i = u.i WHERE t.x > 0",
+    "exists": "SELECT t.x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.f = t.f AND u.y > 0)",
+    "beside": "SELECT t.x, k FROM t JOIN (SELECT s, n, COUNT(*) k FROM u GROUP BY s, n) v "
+    "ON t.s = v.s AND t.x >= k",
+    "inside": "SELECT t.x FROM t WHERE t.s IN (SELECT s FROM u GROUP BY s HAVING SUM(y) > 3)",
+    "above": "SELECT s, COUNT(*) FROM (SELECT DISTINCT t.s, u.b FROM t JOIN u ON t.i = u.i) "
+    "GROUP BY s HAVING COUNT(*) > 1",
+    "first": "SELECT t.x, SUM(t.n) m FROM t JOIN u ON t.i = u.i GROUP BY t.x ORDER BY m LIMIT 2",
+}
+"""Groupings over rows of tables, by each type of key; and what may stand above them."""
+
 
 def some(rng: random.Random, count: int, value: str) -> pa.Table:
     columns = {

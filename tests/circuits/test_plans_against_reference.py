@@ -67,7 +67,7 @@ from tests.support.reference_partners import ReferencePartners
 
 BATCHES = 4
 SHARE_OF_TREES = 0.3
-FEW = (*range(240), 274, *range(336, 340), 589, *range(920, 924), 1253, 1255)
+FEW = (*range(240), 274, *range(336, 340), 589, 736, *range(920, 924), 1253, 1255)
 ALL = sorted({*FEW, *range(400 * TIMES)})
 """The first, and where kinds that are rare come: an intersection, a row number, a refill, EXCEPT
 and an anti join."""
@@ -91,14 +91,16 @@ def kinds_of(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class SomeDistant:
-    """Leaves a random part of the sides that can be read to the reader."""
+    """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
 
     rng: Random
+    groups: Random
     has_filter: bool = True
 
     def choose(self, facts: SideFacts) -> SideChoice:
-        is_distant = facts.readers and self.rng.random() < 0.5
-        strategy = self.rng.choice(facts.readers) if is_distant else Strategy.INDEX
+        rng = self.groups if facts.is_grouping else self.rng
+        is_distant = facts.readers and rng.random() < 0.5
+        strategy = rng.choice(facts.readers) if is_distant else Strategy.INDEX
         return SideChoice(facts.name, facts.tables, strategy, "at random")
 
 
@@ -181,7 +183,11 @@ def filled(
 def joined_by(compiled: Compiled) -> list[str]:
     """How joins are maintained."""
     trees = [shape for shape in compiled.shapes if isinstance(shape, TreeShape)]
-    read = [f"with {len(compiled.sides_by(way))} sides by {way}" for way in Strategy]
+    read = [
+        f"with {len([one for one in compiled.sides if one.strategy is way])} sides by {way}"
+        for way in Strategy
+    ]
+    read += ["with groups read" for one in compiled.groupings if one.strategy is Strategy.FILES]
     return [*read, *(["with tree"] if trees else [])]
 
 
@@ -213,7 +219,7 @@ def one_case(
         seen["no fixed answer"] += 1
         return
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
-    has_trees = Random(seed + 11).random() < SHARE_OF_TREES
+    has_trees, groups = Random(seed + 11).random() < SHARE_OF_TREES, Random(seed + 17)
 
     def compiled_by(sides: Chooser) -> Compiled:
         joins = JoinChooser(sides, TreesAsRecorded(has_trees))
@@ -222,7 +228,7 @@ def one_case(
         return captured(trial, root, verdict, partitions, joins, buffer, lineage)
 
     try:
-        compiled = compiled_by(SomeDistant(Random(seed)))
+        compiled = compiled_by(SomeDistant(Random(seed), groups))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
@@ -241,10 +247,10 @@ def one_case(
             session.step(changes, partial(whole_table, tables))
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                other = SomeDistant(turns) if turns.random() < 0.5 else recorded(compiled)
+                other = SomeDistant(turns, groups) if turns.random() < 0.5 else recorded(compiled)
                 compiled = compiled_by(other)
                 session, partners = converted(session, stored, compiled, partners)
-                seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.sides)
+                seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
 
@@ -328,6 +334,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
     assert seen["converted"] > 0
+    assert seen["with groups read"] > len(cases) // 20
     assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):

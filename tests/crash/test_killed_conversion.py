@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.typed_joins import QUERIES, change, write_workload
+from tests.behaviour.typed_joins import GROUPINGS, QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
-NAMES = ("two", "self", "computed")
+NAMES = ("two", "self", "computed", "by_s")
 STRIDE = 24
 PARTS = min(STRIDE, 2 * TIMES)
 """Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them take each."""
@@ -26,9 +26,14 @@ PARTS = min(STRIDE, 2 * TIMES)
 LEAST = ("--disk", "0")
 
 
-def ran(folder: Path, at: int, *flags: str) -> subprocess.CompletedProcess[str]:
-    """`maintain`, killed at a write; below zero not at all."""
-    words = ["maintain", str(folder / "w.yaml"), *flags, "--json"]
+ROOM = ("--query", "self_kept", "--disk", "1GB")
+
+
+def ran(
+    folder: Path, at: int, *flags: str, command: str = "maintain"
+) -> subprocess.CompletedProcess[str]:
+    """The command, killed at a write; below zero not at all."""
+    words = [command, str(folder / "w.yaml"), *flags, "--json"]
     return subprocess.run(
         [sys.executable, "-m", "tests.crash.killing", str(at), *words],
         capture_output=True,
@@ -50,8 +55,9 @@ def base(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     """A folder with queries beside twins of which all is kept, one version behind."""
     folder = tmp_path / "base"
     folder.mkdir()
-    asked = [(name, QUERIES[name], "auto") for name in NAMES]
-    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in NAMES]
+    queries = {**QUERIES, **GROUPINGS}
+    asked = [(name, queries[name], "auto") for name in NAMES]
+    pinned = [(f"{name}_kept", queries[name], "index") for name in NAMES]
     cli = Cli(capsys, write_workload(folder, [*asked, *pinned]))
     cli.good("capture")
     change(folder, random.Random(3), 0)
@@ -91,6 +97,7 @@ def test_killed_at_every_write_the_choice_is_whole(
     last = writes(ran(folder, -1, *LEAST))
     final = check(folder)
     assert all(final), final
+    assert "aggregate0" in final[0], "groups go too"
     assert last > before + len(NAMES)
     choices = set()
     for at in range(before - 2 + part, last, STRIDE):
@@ -105,3 +112,44 @@ def test_killed_at_every_write_the_choice_is_whole(
             writes(ran(folder, -1, *LEAST))
             assert check(folder) == final, at
     assert choices
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(PARTS))
+def test_killed_at_every_write_what_is_kept_again_is_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+) -> None:
+    """Sides and groups that were read are made again after the capture of another query."""
+    folder = base(tmp_path, capsys)
+    writes(ran(folder, -1, *LEAST))
+    for turn in (3, 4, 5):
+        # What changes often is worth keeping again.
+        change(folder, random.Random(turn), turn)
+        writes(ran(folder, -1))
+    least = check(folder)
+    assert "aggregate0" in least[0]
+    saved = folder.with_name("saved")
+    shutil.copytree(folder, saved)
+
+    def put_back() -> None:
+        shutil.rmtree(folder)
+        shutil.copytree(saved, folder)
+
+    before = writes(ran(folder, -1, *ROOM[:2], command="capture"))
+    assert check(folder) == least
+    put_back()
+    last = writes(ran(folder, -1, *ROOM, command="capture"))
+    final = check(folder)
+    assert not any(final), final
+    assert last > before + len(NAMES)
+    for at in range(before - 2 + part, last, STRIDE):
+        put_back()
+        assert ran(folder, at, *ROOM, command="capture").returncode == -9, at
+        for sides, *both in zip(check(folder), least, final, strict=True):
+            assert sides in both, at
+        for turn in (1, 2):
+            change(folder, random.Random(at), turn)
+            writes(ran(folder, -1))
+            check(folder)
+        writes(ran(folder, -1, *ROOM, command="capture"))
+        assert check(folder) == final, at

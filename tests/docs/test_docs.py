@@ -20,6 +20,7 @@ from impctl.app.results.due import FreshEntry
 from impctl.app.results.explanations import (
     CandidateEntry,
     ExpectedReading,
+    GroupsEntry,
     JoinSideEntry,
     PlanEntry,
     TreeEntry,
@@ -186,6 +187,7 @@ ENTRIES = (
     RecordedRuns,
     PlannedChange,
     ReadEntry,
+    GroupsEntry,
     JoinSideEntry,
     TreeEntry,
     TreeRecord,

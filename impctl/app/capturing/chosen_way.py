@@ -24,6 +24,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
+from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
@@ -214,6 +215,8 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     """RecaptureNeededError where the stored state is not that of the circuit built now."""
     meta = StateMeta.read(stored.query, stored.state_meta)
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
+    # What is read has no state but a filter: kept, it would be taken for empty.
+    is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name

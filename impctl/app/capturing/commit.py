@@ -20,7 +20,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id, with_answer
-from impctl.circuits.reading.handed_over import filled_rows
+from impctl.circuits.reading.handed_over import filled_rows, group_bytes
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.touch import TouchedQuery
@@ -56,6 +56,7 @@ def commit_capture(
             unsure=state.unsure_rows() if isinstance(state, MaintainedQuery) else 0,
             depths=depths(state.range_rows),
             read_rows=filled_rows(state) if isinstance(state, MaintainedQuery) else {},
+            group_bytes=group_bytes(state) if isinstance(state, MaintainedQuery) else {},
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
@@ -99,11 +100,11 @@ def _described(
 
 
 def _side_reasons(way: Way) -> Mapping[str, str]:
-    """Why each side is read or kept; of a circuit that keeps all sides, or has Spark read them,
+    """Why each side or grouping is read or kept; of a circuit that keeps all, or has Spark read,
     that follows from the tables, and is not stored."""
     if way.compiled is None or not way.sides_by(Strategy.FILES):
         return {}
-    return {choice.side: choice.reason for choice in way.compiled.sides}
+    return {choice.side: choice.reason for choice in way.compiled.pieces}
 
 
 def _estimate(way: Way) -> Mapping[str, float]:

@@ -74,7 +74,8 @@ def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | Non
         return None
     if meta.trees:
         return None
-    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=meta.side_reasons)
+    reasons = meta.side_reasons
+    return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
 
 
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:

@@ -31,8 +31,9 @@ class StateMeta:
     values of the clock the query had, `marks` which commit of each table it stands at and `files`
     which files. `unsure` counts groups kept because a sum of doubles was too close to call: where
     slack may come from. `distant` names the sides of joins whose rows the state does not hold
-    and Spark reads, `from_files` those that the engine reads, `read_rows` how
-    many rows each of these had when it was last filled or kept. `side_reasons` say of sides why
+    and Spark reads, `from_files` those that the engine reads, and groupings whose groups it does
+    not hold; `read_rows` how many rows or groups each of these had when it was last filled or kept,
+    `group_bytes` what such groups took then. `side_reasons` say of them why
     they are read or kept, where some are read from files.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
@@ -53,6 +54,7 @@ class StateMeta:
     distant: Sequence[str] = ()
     from_files: Sequence[str] = ()
     read_rows: Mapping[str, int] = field(default_factory=dict)
+    group_bytes: Mapping[str, int] = field(default_factory=dict)
     side_reasons: Mapping[str, str] = field(default_factory=dict)
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
@@ -78,6 +80,7 @@ class StateMeta:
             "distant": list(self.distant),
             **({"from_files": list(self.from_files)} if self.from_files else {}),
             **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
+            **({"group_bytes": dict(self.group_bytes)} if self.group_bytes else {}),
             **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
@@ -218,6 +221,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "distant": _each(_text),
     "from_files": _each(_text),
     "read_rows": _by_name(_count),
+    "group_bytes": _by_name(_count),
     "side_reasons": _by_name(_text),
     "depths": _each(_depth),
     "ending": _mark_and_value,

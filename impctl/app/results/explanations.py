@@ -97,6 +97,17 @@ class JoinSideEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupsEntry:
+    """The groups of a grouping, or of a DISTINCT, over these tables: *kept*, or *read* from files
+    when they change; and why. There are no tables where the rows below it are computed."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class TreeNodeEntry:
     """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
 
@@ -175,6 +186,7 @@ class ExplainResult:
     plan: tuple[PlanEntry, ...]
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
+    groups: tuple[GroupsEntry, ...] = ()
     trees: tuple[TreeEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None

@@ -41,9 +41,10 @@ class Numbers:
     """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
 
     `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
-    are those of one stored piece (`Keeper.name`). `fresh(side, kind)` is the share of the keys
-    asked of a side whose rows come with the same run, `known(side, kind)` that of the others which
-    have rows there. `bounded` has the pieces that may be bounded, by name.
+    are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were.
+    `fresh(side, kind)` is the share of the keys asked of a side, or of the rows of a grouping,
+    whose rows or groups come with the same run, `known(side, kind)` that of the others which have
+    rows there. `bounded` has the pieces that may be bounded, by name.
     """
 
     rows: Callable[[int], float]
@@ -87,6 +88,8 @@ class _Maker:
         self._priors = priors
         self._seen: set[str] = set()
         self._named: set[str] = set()
+        self._from_tables = {side.side for side in compiled.sides if side.readers}
+        """Sides that can be read from tables, above a grouping too."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -135,9 +138,12 @@ class _Maker:
         self._seen.update(keeper.name for keeper in operator.arrangements())
         sides = zip(operator.held_sides, wires, reversed(wires), strict=True)
         return tuple(
-            self._side(name, keys, own, other, can_read=bool(keys) and self.is_readable(own))
+            self._side(name, keys, own, other, can_read=bool(keys) and self._is_from(own, name))
             for (name, keys), own, other in sides
         )
+
+    def _is_from(self, own: int, name: str) -> bool:
+        return name in self._from_tables or self.is_readable(own)
 
     def _side(
         self, name: str, keys: tuple[AttributeId, ...], own: int, other: int, *, can_read: bool
@@ -179,9 +185,11 @@ class _Maker:
         wires = self._wires[at]
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
-        sizes = {Mode.KEPT: sum(map(numbers.bytes, keepers))}
+        # Of groups that are not kept only the filter is stored, and what they would take is told.
+        stored = (name,) if operator.reads else keepers
+        sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self.is_readable(wires[0]):
-            sizes[Mode.READ] = 0
+            sizes[Mode.READ] = int(rows * priors.filter_key_bytes)
         if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
         bounded = numbers.bounded.get(name)
@@ -192,7 +200,7 @@ class _Maker:
             sizes=self._only_allowed(sizes),
             opened=self._each(lambda k: priors.opened(rows, self._touched(wires, k))),
             upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
-            read=self._each(lambda k: self._groups_read(wires, below, rows, k)),
+            read=self._each(lambda k: self._groups_read(name, wires, below, rows, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
             refill=self._always(0.0 if bounded is None else bounded.chance * bounded.refill_ms),
@@ -207,12 +215,16 @@ class _Maker:
         return name
 
     def _groups_read(
-        self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
+        self, name: str, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
-        """Reading the rows of the groups that change, and grouping them."""
-        found = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
+        """Reading the rows of the groups that change, where one of these was there, and grouping
+        them."""
+        touched = self._touched(wires, kind)
+        found = min(below, touched * max(1.0, below / max(1.0, groups)))
         work = found * self._priors.group_row_ns * _MS
-        return sum(map(self._keyed_read, wires)) + work
+        fresh = touched * self._numbers.fresh(name, kind)
+        hit = chance_of_hit(touched, fresh, self._numbers.known(name, kind))
+        return hit * sum(map(self._keyed_read, wires)) + work
 
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)

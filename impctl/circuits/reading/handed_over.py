@@ -1,9 +1,9 @@
-"""State handed over to a circuit of the same plan that keeps other sides of its joins.
+"""State handed over to a circuit of the same plan that keeps other sides of its joins, or groups.
 
 Law (of replaced state): a side holds the rows of its flow as they are at the versions the state
 stands at, so it can be left out for a filter of their keys, and made again of rows that are read
-at these versions. What both circuits keep is not touched; sketches and counts are the same bit for
-bit.
+at these versions; groups are made of the rows below them in the same way. What both circuits keep
+is not touched; sketches and counts are the same bit for bit.
 Source: shared rule of state that is left out (docs/decisions/0099), after D. Tang et al.,
 "Intermittent query processing" (PVLDB 2019), section 4.
 Out of scope: which sides (`circuits.keeping`), reading (`app.capturing.partners`), committing.
@@ -19,11 +19,11 @@ from impctl.engine.distant_rows import DistantRows
 from impctl.engine.row_index import RowIndex
 
 ReadWhole = Callable[[str], Batch]
-"""All rows of a side, by its name, at the versions the state stands at."""
+"""All rows of a side, or below a grouping, by its name, at the versions the state stands at."""
 
 
 def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) -> None:
-    """Give `after`, which took up what both keep, the sides that it alone keeps or reads."""
+    """Give `after`, which took up what both keep, what it alone keeps or reads."""
     held = sides_of(before)
     for join in after.circuit:
         for at, side in enumerate(join.indexes):
@@ -32,12 +32,23 @@ def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) 
                 side.know(known.codes())
             elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
                 join.keep_again(at, read(side.name))
+    for was, now in zip(before.circuit, after.circuit, strict=True):
+        if now.group_keys and now.reads and not was.reads:
+            now.know(was.group_codes())
+        elif now.group_keys and was.reads and not now.reads:
+            now.keep_again(0, read(now.piece))
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:
-    """How many rows came of each side that is not kept, while the circuit was filled."""
-    sides = sides_of(session).values()
-    return {one.name: one.filled_rows for one in sides if isinstance(one, DistantRows)}
+    """How many rows came of each side that is not kept, while the circuit was filled, and how many
+    groups of each grouping that keeps none."""
+    return {one.name: one.filled_rows for one in session.circuit.reads}
+
+
+def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
+    """What the groups took of each grouping that keeps none, while the circuit was filled."""
+    readers = (one for one in session.circuit if one.group_keys and one.reads)
+    return {one.piece: one.group_bytes() for one in readers}
 
 
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:

@@ -38,6 +38,7 @@ class Readable:
 
     `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
     a side is asked. `rows` is the plan without fragments, which yields more columns perhaps.
+    Above a grouping, where rows have many fragments, Spark is not asked, and `plan` is `rows`.
     """
 
     name: str

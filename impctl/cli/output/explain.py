@@ -13,6 +13,7 @@ from impctl.app.results.explanations import (
     AnswerEntry,
     CandidateEntry,
     ExplainResult,
+    GroupsEntry,
     JoinSideEntry,
     PlanEntry,
     TreeEntry,
@@ -43,6 +44,10 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines.append("  sides of joins")
     for side in result.joins:
         lines += _under(_side(side), width, "    ")
+    if any(one.mode == "read" for one in result.groups):
+        lines.append("  groups")
+        for one in result.groups:
+            lines += _under(_groups(one), width, "    ")
     for tree in result.trees:
         lines += _under(_tree(tree), width, "  ")
         for line, node in zip(tree.drawn, tree.nodes, strict=True):
@@ -116,6 +121,11 @@ def _side(side: JoinSideEntry) -> str:
     size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
     tables = ", ".join(side.tables) or "computed rows"
     return f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}"
+
+
+def _groups(entry: GroupsEntry) -> str:
+    tables = ", ".join(entry.tables) or "computed rows"
+    return f"{entry.name} ({tables}): {entry.mode}, {entry.reason}"
 
 
 def _tree(tree: TreeEntry) -> str:

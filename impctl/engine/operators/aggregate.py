@@ -23,7 +23,7 @@ from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
-from impctl.engine.accumulators import Accumulator, Count, Values, takes_bounds
+from impctl.engine.accumulators import Accumulator, Count, FloatSum, Values, takes_bounds
 from impctl.engine.aggregate_column import ROWS as _ROWS
 from impctl.engine.aggregate_column import AggregateColumn, outputs_of, parts_of
 from impctl.engine.arrangement import Arrangement, Located
@@ -72,6 +72,7 @@ class Aggregate(Operator):
         `distinct` are the arguments of which every value counts once, with their types;
         `first_types` the types of the arguments of every `First`.
         """
+        self.piece = name
         self.keys = tuple(keys)
         self.group_keys = tuple(key for key, _ in self.keys)
         self.columns = tuple(columns)
@@ -83,6 +84,11 @@ class Aggregate(Operator):
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
         self._firsts = Firsts(name, self.columns, first_types or {})
+        sums = any(isinstance(part, FloatSum) for part in self._accumulators)
+        ties = any(kind.is_fractional for kind in (first_types or {}).values())
+        self.is_told_by_rows = not (sums or ties)
+        """Whether the output is a function of the bag of input rows to the bit: sums of doubles
+        depend on the order of changes, and of tied 0.0 and -0.0 the first stands for both."""
         self._distinct = {
             argument: DistinctValues(f"{name}.distinct{at}", kind)
             for at, (argument, kind) in enumerate((distinct or {}).items())
@@ -214,6 +220,18 @@ class Aggregate(Operator):
             place = [name for name, _ in self.keys].index(key)
             tags = (RowTags(partition.fragments_of(keys[place])),)
         return self._inserted(keys, state, *tags)
+
+    def group_codes(self) -> Ints:
+        run = self._groups.whole()
+        return np.zeros(0, dtype=np.int64) if run is None else run.codes
+
+    def group_bytes(self) -> int:
+        return sum(part.bytes_held for part in self.arrangements())
+
+    def keep_again(self, at: int, rows: Batch) -> None:
+        """Keep the groups of all rows of the input; nothing must be kept yet."""
+        assert at == 0, "a grouping has one input"
+        self.step(rows)
 
     def _keys_of(self, run: Run) -> list[Vector]:
         kinds = [kind for _, kind in self.keys]

@@ -1,7 +1,8 @@
 """Which column of an access comes up through a plan unchanged as a given attribute.
 
-Law: every row of the plan comes of a row of the access with the very value in that column. Only
-selections, projections, sorts and inner joins are looked through.
+Law: every row of the plan comes of rows of the access with the very value in that column, and of
+all such that it would come of without others. Only selections, projections, sorts, inner joins,
+DISTINCT and the keys of groupings are looked through.
 Out of scope: what is made of it (`app.capturing.partners`).
 """
 
@@ -9,7 +10,18 @@ from __future__ import annotations
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import ColumnRef
-from impctl.plan.nodes import Join, JoinKind, Plan, Project, Scan, Select, Sort, attributes_of
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    attributes_of,
+)
 from impctl.plan.rules.joined_columns import ScanColumn
 
 
@@ -19,12 +31,16 @@ def column_behind(plan: Plan, wanted: AttributeId) -> ScanColumn | None:
         case Scan():
             own = (a for a in plan.attributes if a.id == wanted)
             return next((ScanColumn(plan.access, attribute) for attribute in own), None)
-        case Select() | Sort():
+        case Select() | Sort() | Distinct():
             return column_behind(plan.child, wanted)
         case Project():
             for output in plan.outputs:
                 if output.attribute.id == wanted and isinstance(output.expr, ColumnRef):
                     return column_behind(plan.child, output.expr.id)
+        case Aggregate(grouping_sets=None):
+            for key in plan.keys:
+                if key.attribute.id == wanted and isinstance(key.expr, ColumnRef):
+                    return column_behind(plan.child, key.expr.id)
         case Join(kind=JoinKind.INNER):
             sides = [
                 side

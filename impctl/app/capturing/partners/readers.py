@@ -33,8 +33,13 @@ class _EachByItsOwn:
     from_files: frozenset[str]
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        reader: RowReader = self.by_files if side in self.from_files else self.by_spark
-        return reader.rows(side, keys)
+        if side in self.from_files:
+            return self.by_files.rows(side, keys)
+        return self.by_spark.rows(side, keys)
+
+    def whole(self, side: str) -> Batch:
+        assert side in self.from_files, "only groups are read whole, and these from files"
+        return self.by_files.whole(side)
 
 
 def partners_of(

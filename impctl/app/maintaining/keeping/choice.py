@@ -2,8 +2,8 @@
 
 Law: a pure choice of what stored state and histories tell; nothing is written. Sides of queries
 whose constants move with the clock, those that the workload pins (`join: index`, `files`, `spark`),
-trees, groupings, kept answers and first rows are kept as they are; of the others each side is kept
-or read.
+trees, groupings that cannot be read (`circuits.reading.groups`), kept answers and first rows are
+kept as they are; of the other sides and groupings each is kept or read.
 Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
 """
 
@@ -43,7 +43,7 @@ class Kept:
     troubles: Mapping[QueryName, str]
 
     def from_files(self, query: QueryName) -> tuple[str, ...]:
-        """The sides of a query that are to be read from files; Spark's stay Spark's."""
+        """What of a query is to be read from files; Spark's sides stay Spark's."""
         pieces = self.choice.queries[query].pieces.values()
         by_spark = self.queries[query].compiled.sides_by(Strategy.SPARK)
         read = (piece.name for piece in pieces if piece.mode is Mode.READ)
@@ -108,13 +108,19 @@ def _graph(
 ) -> Graph:
     numbers = numbers_of(query, desk.tables, expected)
     graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
-    sides = {choice.side: choice for choice in query.compiled.sides}
+    sides = {choice.side: choice for choice in query.compiled.pieces}
     prepared = query.as_stored.prepared
-    # Constants that move with the clock may stand above a join, and move through what is kept.
+    # Constants that move with the clock may stand above a join, or groups, and move through what
+    # is kept.
     is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
     asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
+    keeps_groups = prepared.moments or asked is JoinStrategy.INDEX
+    of_groups = JoinStrategy.INDEX if keeps_groups else JoinStrategy.AUTO
+    groupings = {choice.side for choice in query.compiled.groupings}
     held = {
-        piece.name: _pinned_mode(sides.get(piece.name), asked)
+        piece.name: _pinned_mode(
+            sides.get(piece.name), of_groups if piece.name in groupings else asked
+        )
         for piece in graph.pieces
         if len(piece.modes) > 1
     }

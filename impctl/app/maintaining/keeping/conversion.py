@@ -38,10 +38,11 @@ def convert(
     from_files: Collection[str],
     reasons: Mapping[str, str],
 ) -> None:
-    """Keep all sides of the query's joins but those `from_files`, and those that Spark reads.
+    """Keep all sides of the query's joins and all groups but those `from_files`, and sides that
+    Spark reads.
 
-    `reasons` say why, by side; those of sides that are kept otherwise now go into the history.
-    Raises HistoryGoneError where a side is to be kept again whose tables cannot be read any more,
+    `reasons` say why, by piece; those of what is kept otherwise now go into the history.
+    Raises HistoryGoneError where a piece is to be kept again whose tables cannot be read any more,
     RetryableError where another took the place of one.
     """
     watch, at = Stopwatch(), time.time()
@@ -99,13 +100,18 @@ def _commit(
 def _meta(
     query: Opened, before: MaintainedQuery, from_files: Collection[str], checkpoint: Checkpoint
 ) -> StateMeta:
-    """What is told of the state, with the rows of sides that were kept."""
+    """What is told of the state, with the rows of sides and the groups that were kept."""
     held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
-    rows = {**query.as_stored.meta.read_rows, **held}
+    groups = [one for one in before.circuit if one.piece in from_files and not one.reads]
+    held |= {one.piece: len(one.group_codes()) for one in groups}
+    meta = query.as_stored.meta
+    rows = {**meta.read_rows, **held}
+    sizes = {**meta.group_bytes, **{one.piece: query.bytes_of(one) for one in groups}}
     return replace(
-        query.as_stored.meta,
+        meta,
         from_files=tuple(from_files),
         read_rows={name: rows[name] for name in from_files if name in rows},
+        group_bytes={name: sizes[name] for name in from_files if name in sizes},
         counters=dict(checkpoint.counters),
     )
 

@@ -1,4 +1,4 @@
-"""What a plan says of state under a budget: each side that may be left out, its mode, and why.
+"""What a plan says of state under a budget: each piece that may be left out, its mode, and why.
 
 Law: the choice is the one that the next run which looks at the budget makes; without a budget
 nothing is chosen, and nothing said.
@@ -32,11 +32,11 @@ def with_state(
 
 
 def _pieces(kept: Kept, query: QueryName) -> Iterator[PlannedPiece]:
-    """The sides that files can be read for, in the circuit's order."""
+    """What files can be read for, in the circuit's order."""
     if query not in kept.queries:
         return
     compiled = kept.queries[query].compiled
-    readable = {side.side for side in compiled.sides if Strategy.FILES in side.readers}
+    readable = {side.side for side in compiled.pieces if Strategy.FILES in side.readers}
     read = compiled.sides_by(Strategy.FILES)
     for piece in kept.choice.queries[query].pieces.values():
         if piece.name in readable and piece.kept_bytes is not None:

@@ -53,7 +53,7 @@ def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]
     before = query.compiled.sides_by(Strategy.FILES)
     if set(wanted) == set(before):
         return []
-    sides = [side.side for side in query.compiled.sides]
+    sides = [side.side for side in query.compiled.pieces]
     reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
     desk.reporter.step(f"bringing the state of {name} within the budget")
     try:

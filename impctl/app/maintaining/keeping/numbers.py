@@ -19,6 +19,8 @@ from impctl.circuits.strategy import row_bytes
 
 _ROWS_UNKNOWN = 100.0
 """Rows of a change whose log does not tell."""
+_FEW_ROWS = 8.0
+"""Groups of so few rows on average are taken to come whole, as an order with its lines does."""
 
 
 def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]) -> Numbers:
@@ -31,8 +33,7 @@ def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]
         return sum(flows.fan_out(at, wire) * _rows(one, name) for at, name in flows.below(wire))
 
     def fresh(side: str, kind: KindOfChange) -> float:
-        mine, other = flows.tables_of(side)
-        if not (mine & kind.tables and other & kind.tables):
+        if not flows.comes_with_its_own(side, kind):
             return 0.0
         deletes = changes[kind.tables].deletes
         return 1.0 - max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
@@ -69,8 +70,13 @@ class _Flows:
                 self._widths[side.name] = row_bytes(side.columns, 1)
                 told[mine] = float(self._side_rows(side.name))
         self._told = told
-        for at in range(len(self._operators)):
+        self._grouped: dict[str, tuple[float, float]] = {}
+        """Groups, and rows below them."""
+        for at, operator in enumerate(self._operators):
             self._known[at] = self._rows_at(at)
+            if operator.group_keys:
+                rows = sum(self._known[wire] for wire in self._wires[at])
+                self._grouped[operator.piece] = self._known[at], rows
 
     def _side_rows(self, name: str) -> int:
         size = self._query.sizes.get(name)
@@ -80,6 +86,8 @@ class _Flows:
         if at in self._told:
             return self._told[at]
         operator = self._operators[at]
+        if operator.group_keys and operator.reads:
+            return float(self._side_rows(operator.reads[0].name))
         names = [keeper.name for keeper in operator.arrangements()]
         stored = [self._query.sizes[name].rows for name in names if name in self._query.sizes]
         if stored and not operator.indexes:
@@ -105,6 +113,15 @@ class _Flows:
         """Rows at a wire for each row of a source."""
         return self._known[wire] / max(1.0, self._known[-1 - source])
 
+    def comes_with_its_own(self, piece: str, kind: KindOfChange) -> bool:
+        """Whether the keys that a run asks of a piece mostly come with it: both sides of its join
+        change, or its groups have few rows."""
+        if piece in self._sides:
+            mine, other = self.tables_of(piece)
+            return bool(mine & kind.tables and other & kind.tables)
+        groups, below = self._grouped.get(piece, (0.0, 0.0))
+        return below <= groups * _FEW_ROWS
+
     def tables_of(self, side: str) -> tuple[frozenset[TableName], frozenset[TableName]]:
         """The tables below a side, and those below the other one."""
         mine, other = (frozenset(n for _, n in self.below(wire)) for wire in self._sides[side])
@@ -115,4 +132,6 @@ class _Flows:
         size = self._query.sizes.get(name)
         if size is not None:
             return size.bytes
+        if name in self._grouped:
+            return self._query.as_stored.meta.group_bytes.get(name, 0)
         return self._query.as_stored.meta.read_rows.get(name, 0) * self._widths.get(name, 0)

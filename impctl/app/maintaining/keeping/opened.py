@@ -15,6 +15,7 @@ from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
+from impctl.engine.operator import Operator
 from impctl.sketch.mode import Mode
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
@@ -43,6 +44,11 @@ class Opened:
         """Its circuit; only exact queries are opened."""
         assert self.as_stored.way.compiled is not None
         return self.as_stored.way.compiled
+
+    def bytes_of(self, operator: Operator) -> int:
+        """What is stored of an operator's state."""
+        names = {keeper.name for keeper in operator.arrangements()}
+        return sum(size.bytes for name, size in self.sizes.items() if name in names)
 
 
 def opened(

@@ -126,6 +126,7 @@ def test_a_plan_tells_what_would_be_kept_and_why(cli: Cli, tmp_path: Path) -> No
     assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
         "join0.left": ("read", "kept"),
         "join0.right": ("read", "kept"),
+        "aggregate0": ("read", "kept"),
     }
     for one in least["state"]:
         assert one["bytes"] < one["kept_bytes"]

@@ -1,0 +1,82 @@
+"""Groupings whose groups may be read instead of kept.
+
+Law: the groups of a grouping can be left out where the rows below it can be read anew by a column
+of its keys, and where what it puts out is a function of these rows alone
+(`Aggregate.is_told_by_rows`): what a change takes back then is what was put out before, whether it
+came of groups that were kept or of rows that were read.
+Of a circuit over one table partial aggregates go into kept groups alone, so that one whose groups
+are read has no chain: it is stepped by rows.
+Source: shared rule of state that is left out (docs/decisions/0101).
+Out of scope: which are (`Chooser`), the operator (`engine.operators.groups_read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from impctl.circuits.flows import Flow
+from impctl.circuits.reading.readable import DistantJoin, readable
+from impctl.circuits.strategy import Chooser, SideChoice, SideFacts, Strategy, row_bytes
+from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.groups_read import GroupsRead
+from impctl.plan.nodes import scans_of
+from impctl.plan.rules.column_behind import column_behind
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """A grouping as chosen: its operator, and the rows that it reads, where it does."""
+
+    choice: SideChoice
+    operator: Aggregate | GroupsRead
+    distant: DistantJoin | None = None
+
+
+def chosen_groups(
+    chooser: Chooser,
+    flow: Flow,
+    kept: Aggregate,
+    made: Callable[[], Aggregate],
+    *,
+    is_passed: bool,
+) -> Groups:
+    """The grouping over this flow, kept or read.
+
+    `made` gives it anew, with all values of its extremes; `is_passed` says that partial aggregates
+    may fill the circuit.
+    """
+    pinned = _pinned(flow, kept)
+    tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
+    readers = () if pinned else (Strategy.FILES,)
+    facts = SideFacts(
+        kept.piece,
+        tuple(dict.fromkeys(tables)),
+        row_bytes(kept.keys, kept.accesses),
+        readers,
+        is_grouping=True,
+        pinned=pinned,
+        is_passed=is_passed,
+    )
+    choice = replace(chooser.choose(facts), readers=readers)
+    if choice.strategy is not Strategy.FILES:
+        return Groups(choice, kept)
+    assert flow.plan is not None
+    operator = GroupsRead(flow.columns, made)
+    rows = readable(kept.piece, flow.plan, flow.columns, kept.group_keys, flow.accesses)
+    return Groups(choice, operator, DistantJoin(operator, None, (rows,)))
+
+
+def _pinned(flow: Flow, kept: Aggregate) -> str:
+    """Why the groups must be kept; empty where they need not be."""
+    if flow.plan is None:
+        return "its rows are computed, so only the engine has them"
+    if not kept.group_keys:
+        return "it has one group, which every change asks for"
+    if not kept.is_told_by_rows:
+        return "sums of doubles and ties of them are told by what came before, not by rows alone"
+    plan = flow.plan
+    if all(column_behind(plan, key) is None for key in kept.group_keys):
+        return "no key of it is a column of a table, so every change would read all rows"
+    return ""

@@ -1,0 +1,304 @@
+"""Groups that are read when they change come to what groups that are kept come to, bit for bit.
+
+After every step each grouping, and what stands on it alone, has put out the same rows with the same
+fragments, and the counts at the root are equal: whichever groups are read, across conversions both
+ways, and whatever comes and goes in one step. The rows are made to be awkward: NULL, NaN and -0.0
+as keys, duplicates, groups whose last row goes, rows taken away and put back in one step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.aliases import TableName
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import Source
+from impctl.circuits.refills import Buffers
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.strategy import AsRecorded, Strategy
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch
+from impctl.engine.operator import Operator
+from impctl.engine.operators.aggregate import Aggregate
+from impctl.engine.operators.groups_read import GroupsRead
+from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.rules.order import apply_rules
+from impctl.plan.sql.statement import parse_query
+from impctl.sketch.partition import RangePartition
+from tests.circuits.test_plans_against_reference import converted
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_partners import ReferencePartners
+
+CATALOG = {
+    "t": Schema(
+        (
+            Column("g", INTEGER),
+            Column("f", DOUBLE),
+            Column("x", LONG),
+            Column("n", decimal(6, 1)),
+            Column("s", STRING),
+        )
+    ),
+    "u": Schema((Column("g", INTEGER), Column("y", LONG))),
+}
+PARTITIONS = {
+    "t": RangePartition("t", "x", LONG, (0, 2)),
+    "u": RangePartition("u", "y", LONG, (1,)),
+}
+TYPES = {
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "bigint": pa.int64(),
+    "decimal(6,1)": pa.decimal128(6, 1),
+    "string": pa.string(),
+}
+QUERIES = {
+    "sums": "SELECT t.g, COUNT(*), SUM(n), AVG(n), SUM(y) FROM t JOIN u ON t.x = u.y GROUP BY t.g "
+    "HAVING SUM(y) > 1",
+    "floats": "SELECT f, COUNT(*) c, MAX(x) FROM t JOIN u ON t.g = u.g GROUP BY f",
+    "extremes": "SELECT t.s, MIN(f), MAX(f), MIN(s), MAX(n) FROM t JOIN u ON t.g = u.g "
+    "GROUP BY t.s",
+    "ties": "SELECT t.g, MIN_BY(s, x), MAX_BY(n, x) FROM t JOIN u ON t.x = u.y GROUP BY t.g",
+    "spread": "SELECT t.s, STDDEV(n), VAR_POP(u.g) FROM t JOIN u ON t.g = u.g GROUP BY t.s",
+    "counts": "SELECT u.g, COUNT(DISTINCT t.s), SUM(DISTINCT n), COUNT(f) FROM t JOIN u "
+    "ON t.g = u.g GROUP BY u.g",
+    "two_keys": "SELECT t.f, u.y, COUNT(*) FROM t JOIN u ON t.g <=> u.g GROUP BY t.f, u.y",
+    "computed": "SELECT t.g, x + y k, COUNT(*) FROM t JOIN u ON t.g = u.g GROUP BY t.g, x + y",
+    "once": "SELECT DISTINCT t.f, u.y FROM t JOIN u ON t.g = u.g WHERE x > 0",
+    "self": "SELECT a.s, COUNT(*), SUM(b.x) FROM t a JOIN t b ON a.g = b.g GROUP BY a.s",
+    "sets": "SELECT t.g, t.s, COUNT(*) FROM t JOIN u ON t.g = u.g GROUP BY ROLLUP (t.g, t.s)",
+    "inside": "SELECT s FROM t WHERE x IN (SELECT y FROM u GROUP BY y HAVING COUNT(*) > 1)",
+    "least": "SELECT y FROM u WHERE g IN (SELECT g FROM t GROUP BY g HAVING MIN(x) < 1)",
+    "under": "SELECT c, COUNT(*) FROM (SELECT t.s, COUNT(*) c FROM t JOIN u ON t.g = u.g "
+    "GROUP BY t.s) GROUP BY c",
+    "beside": "SELECT t.x, k FROM t JOIN (SELECT g, COUNT(*) k FROM u GROUP BY g) v ON t.g = v.g",
+    "having": "SELECT t.x, k + 1 FROM t JOIN (SELECT g, f, COUNT(*) k, MAX(s) m FROM t "
+    "GROUP BY g, f HAVING COUNT(*) > 1 AND MAX(s) <> 'b') v ON t.g = v.g AND t.x = k",
+    "exists": "SELECT x FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.g = t.g AND u.y > 0)",
+    "without": "SELECT x FROM t WHERE g NOT IN (SELECT g FROM u WHERE y > 0)",
+    "outer": "SELECT t.x, k FROM t LEFT JOIN (SELECT g, SUM(y) k FROM u GROUP BY g) v ON t.g = v.g",
+    "alone": "SELECT g, COUNT(*) c, MAX(n), SUM(x) FROM t WHERE s = 'a' GROUP BY g "
+    "HAVING SUM(x) > 1",
+    "twice": "SELECT c, COUNT(*) FROM (SELECT g, s, COUNT(*) c FROM t GROUP BY g, s) GROUP BY c",
+    "same": "SELECT x, f, COUNT(*) c, SUM(n) FROM t GROUP BY x, f HAVING COUNT(*) > 1",
+    "top": "SELECT t.s, t.x, t.f, MAX(n) m FROM t JOIN u ON t.g = u.g GROUP BY t.s, t.x, t.f "
+    "ORDER BY m DESC LIMIT 1",
+}
+
+
+CHOICES: dict[str, list[object]] = {
+    "g": [None, 0, 1, 2],
+    "f": [None, 0.0, -0.0, float("nan"), 1.5, float("inf")],
+    "x": [-1, 0, 1, 2, 3],
+    "n": [None, "0.0", "-1.5", "99999.9"],
+    "s": [None, "", "a", "b"],
+    "y": [-1, 0, 1, 2],
+}
+STEPS = 6
+
+
+def row_of(rng: random.Random, table: TableName) -> dict[str, object]:
+    return {column.name: rng.choice(CHOICES[column.name]) for column in CATALOG[table]}
+
+
+def arrow(table: TableName, rows: list[dict[str, object]]) -> pa.Table:
+    arrays = {}
+    for column in CATALOG[table]:
+        values = [row[column.name] for row in rows]
+        kind = TYPES[str(column.type)]
+        is_decimal = pa.types.is_decimal(kind)
+        arrays[column.name] = pa.array(values, pa.string() if is_decimal else kind).cast(kind)
+    return pa.table(arrays)
+
+
+@cache
+def root_of(name: str) -> Plan:
+    return apply_rules(parse_query(QUERIES[name], CATALOG).root)
+
+
+def compiled(name: str, read: tuple[str, ...], size: int | None = None) -> Compiled:
+    root = root_of(name)
+    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
+    chooser = AsRecorded(from_files=read)
+    return compile_plan(root, sketched, {}, chooser, buffers=Buffers.of(size))
+
+
+def readable(found: Compiled) -> tuple[str, ...]:
+    return tuple(one.side for one in found.pieces if Strategy.FILES in one.readers)
+
+
+@dataclass
+class Tables:
+    """The tables as they are."""
+
+    rng: random.Random
+    held: dict[TableName, list[dict[str, object]]]
+
+    def changed(self) -> dict[TableName, TableChange]:
+        """Rows go and come, some of those that go at once again; now and then all go."""
+        rng, found = self.rng, {}
+        for name, held in self.held.items():
+            if rng.random() < 0.2:
+                continue
+            count = len(held) if rng.random() < 0.1 else min(len(held), rng.randint(0, 4))
+            gone = [held.pop(rng.randrange(len(held))) for _ in range(count)]
+            fresh = [row_of(rng, name) for _ in range(rng.randint(0, 4))]
+            fresh += rng.sample(gone, min(len(gone), rng.randint(0, 2)))
+            fresh += [rng.choice(held)] if held and rng.random() < 0.5 else []
+            held += fresh
+            weights = np.array([1] * len(fresh) + [-1] * len(gone), dtype=np.int64)
+            found[name] = TableChange(arrow(name, [*fresh, *gone]), weights)
+        return found
+
+
+class Heard:
+    """What the operators of a circuit put out in a step."""
+
+    def __init__(self, session: MaintainedQuery) -> None:
+        self.batches: dict[int, Batch | None] = {}
+        for at, operator in enumerate(session.circuit):
+            operator.step = partial(self._hear, at, operator.step)  # type: ignore[misc, method-assign]
+
+    def _hear(self, at: int, step: object, *batches: Batch | None) -> Batch | None:
+        self.batches[at] = found = step(*batches)  # type: ignore[operator]
+        return found
+
+
+def said(batch: Batch | None) -> Counter[object]:
+    """The rows of a batch, to the bit and with their fragments, by what they weigh in all."""
+    found: Counter[object] = Counter()
+    if batch is None or not len(batch):
+        return found
+    columns = [bits(vector) for _, vector in sorted(batch.columns.items())]
+    sets = [tag.sets() for tag in batch.tags]
+    for at, weight in enumerate(batch.weights.tolist()):
+        spelled = [tuple(one.fragments[one.offsets[at] : one.offsets[at + 1]]) for one in sets]
+        found[tuple(column[at] for column in columns), tuple(spelled)] += weight
+    return Counter({row: weight for row, weight in found.items() if weight})
+
+
+def bits(vector: Vector) -> list[object]:
+    """Each value with its bound; of doubles their bits."""
+    if vector.is_textual:
+        return list(vector.to_arrow().to_pylist())
+    values = vector.values
+    values = values.view(np.int64) if values.dtype == np.float64 else values
+    bounds = np.zeros(len(values)) if vector.error is None else vector.error
+    rows = zip(values.tolist(), bounds.tolist(), vector.validity().tolist(), strict=True)
+    return [(value, bound) if is_valid else None for value, bound, is_valid in rows]
+
+
+def partners_of(found: Compiled, tables: Tables) -> ReferencePartners:
+    partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
+    return ReferencePartners(found, partitions, Decimals(tables), TYPES)  # type: ignore[arg-type]
+
+
+class Decimals(dict[TableName, list[dict[str, object]]]):
+    """The tables' rows as the slow reference takes them."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__()
+        self._tables = tables
+
+    def __getitem__(self, name: TableName) -> list[dict[str, object]]:
+        return arrow(name, self._tables.held[name]).to_pylist()
+
+
+def started(found: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
+    session = MaintainedQuery(found)
+    session.read_by(partners)
+    session.load([(name, arrow(name, tables.held[name])) for name in found.tables], in_turn=True)
+    return session
+
+
+def one_case(name: str, seed: int) -> int:
+    """How many groupings were read, over all steps."""
+    rng = random.Random(seed)
+    size = rng.choice([None, 1, 2])
+    tables = Tables(rng, {t: [row_of(rng, t) for _ in range(rng.randint(0, 16))] for t in CATALOG})
+    can_read = readable(compiled(name, (), size))
+
+    def some() -> Compiled:
+        return compiled(name, tuple(one for one in can_read if rng.random() < 0.6), size)
+
+    whole = compiled(name, (), size)
+    twin = started(whole, partners_of(whole, tables), tables)
+    found = some()
+    partners = partners_of(found, tables)
+    session = started(found, partners, tables)
+    stored: dict[tuple[str, int], pa.Table] = {}
+    count = 0
+    for _ in range(STEPS):
+        mine, theirs = Heard(session), Heard(twin)
+        changes = tables.changed()
+        rows = partial(whole_table_of, tables)
+        for one in (session, twin):
+            one.step(changes, rows)
+        assert alike(session, mine, theirs), (name, seed)
+        for own, other in zip(session.merge.counts, twin.merge.counts, strict=True):
+            assert (own == other).all(), (name, seed)
+        count += sum(isinstance(one, GroupsRead) for one in session.circuit)
+        if rng.random() < 0.5:
+            found = some()
+            session, partners = converted(session, stored, found, partners)
+    return count
+
+
+def alike(session: MaintainedQuery, mine: Heard, theirs: Heard) -> bool:
+    """Whether groupings put out the same, and what stands right above one."""
+    wires = session.circuit.wires
+    kinds: list[Operator] = list(session.circuit)
+    at_groups = {at for at, one in enumerate(kinds) if isinstance(one, Aggregate | GroupsRead)}
+    above = {at for at, own in enumerate(wires) if len(own) == 1 and own[0] in at_groups}
+    return all(
+        said(mine.batches.get(at)) == said(theirs.batches.get(at)) for at in at_groups | above
+    )
+
+
+def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Table]:
+    return [arrow(source.table, tables.held[source.table]).select(source.scan.table_columns)]
+
+
+@few_then_rest(8, 100)
+@pytest.mark.parametrize("name", QUERIES)
+def test_groups_that_are_read_put_out_what_groups_that_are_kept_do(name: str, cases: range) -> None:
+    assert sum(one_case(name, seed) for seed in cases) > len(cases)
+
+
+@pytest.mark.parametrize("name", ["beside", "having", "exists", "without"])
+def test_sides_over_groups_can_be_read_by_keys_of_the_groups(name: str) -> None:
+    assert "join0.right" in readable(compiled(name, ()))
+
+
+KEPT = {
+    "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g": "it has one group",
+    "SELECT t.g, SUM(f) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, AVG(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, VAR_POP(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, MIN_BY(f, x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "ties of them",
+    "SELECT x + y, COUNT(*) FROM t JOIN u ON t.g = u.g GROUP BY x + y": "no key of it",
+    "SELECT g, COUNT(*) FROM (SELECT g FROM t UNION ALL SELECT g FROM u) GROUP BY g": "computed",
+    "SELECT k, COUNT(*) FROM (SELECT t.g, COUNT(*) k FROM t JOIN u ON t.g = u.g GROUP BY t.g) "
+    "GROUP BY k": "computed",
+}
+
+
+@pytest.mark.parametrize("sql", KEPT)
+def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
+    root = apply_rules(parse_query(sql, CATALOG).root)
+    sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}
+    recorded = AsRecorded(from_files=("aggregate0", "aggregate1"))
+    found = compile_plan(root, sketched, {}, recorded)
+    last = found.groupings[-1]
+    assert KEPT[sql] in last.reason
+    assert (last.strategy, last.readers) == (Strategy.INDEX, ())
+    kept = {one.piece for one in found.circuit if isinstance(one, Aggregate)}
+    assert last.side in kept
