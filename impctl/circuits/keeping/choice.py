@@ -122,7 +122,7 @@ def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | 
     if all(number < 2 for number in count.values()):
         return None
     return [
-        Graph(tuple(_shared_reads(node, count) for node in graph.nodes), graph.kinds)
+        Graph(tuple(_shared_reads(node, count) for node in graph.nodes), graph.kinds, graph.runs)
         for graph in graphs
     ]
 
@@ -188,7 +188,8 @@ def _difference(
     if at is None or daily[at] <= 0:
         return nothing
     more = dear[at] - cheap[at]
-    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}"
+    told = f", by {graph.runs[at]} runs" if graph.runs and graph.runs[at] else ""
+    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}{told}"
 
 
 def _named(kind: KindOfChange) -> str:

@@ -1,10 +1,11 @@
 """What is worth keeping of all queries under the budget, by what is expected to change.
 
-Law: a pure choice of what stored state and histories tell; nothing is written. Sides of queries
-whose constants move with the clock, those that the workload pins (`join: index`, `files`, `spark`),
-trees, groupings, kept answers and first rows are kept as they are; of the others each side is kept
-or read.
-Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
+Law: a pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides
+of queries whose constants move with the clock, those that the workload pins (`join: index`,
+`files`, `spark`), trees, groupings, kept answers and first rows are kept as they are; of the others
+each side is kept or read.
+Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.prices`), carrying it out
+(`keeping.conversion`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from collections.abc import Mapping, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import expectations
-from impctl.app.maintaining.keeping.numbers import numbers_of
+from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
+from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
+from impctl.circuits.keeping.prices import priced
 from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
@@ -70,7 +73,7 @@ def kept_within(
     tables = {table for one in queries.values() for table in one.stored.versions}
     expected = expectations(desk, store, sorted(tables)).expected(tables)
     kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
-    graphs = {name: _graph(desk, query, kinds, expected) for name, query in queries.items()}
+    graphs = {name: _graph(desk, store, query, kinds, expected) for name, query in queries.items()}
     for name, query in queries.items():
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
@@ -89,10 +92,19 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
 
 
 def _graph(
-    desk: Workbench, query: Opened, kinds: tuple[KindOfChange, ...], expected: Sequence[Expected]
+    desk: Workbench,
+    store: StoreReader,
+    query: Opened,
+    kinds: tuple[KindOfChange, ...],
+    expected: Sequence[Expected],
 ) -> Graph:
     numbers = numbers_of(query, desk.tables, expected)
-    graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
+    by_priors = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
+    tables = query.stored.versions
+    rows = [rows_of_change(one, tables) for one in expected]
+    costs = store.costs(query.stored.query)
+    now = modes_now(query, by_priors)
+    graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
     sides = {choice.side: choice for choice in query.compiled.sides}
     prepared = query.as_stored.prepared
     # Constants that move with the clock may stand above a join, and move through what is kept.
@@ -104,6 +116,12 @@ def _graph(
         if len(piece.modes) > 1
     }
     return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+
+
+def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
+    """How each piece of the query's state is kept as it stands."""
+    read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
+    return {piece.name: Mode.READ if piece.name in read else Mode.KEPT for piece in graph.pieces}
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:
