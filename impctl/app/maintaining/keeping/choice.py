@@ -13,13 +13,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.expected import expectations
+from impctl.app.maintaining.expected import Expectations, expectations
+from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
 from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
 from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.choice import StateChoice, choose
+from impctl.circuits.keeping.choice import StateChoice
+from impctl.circuits.keeping.conversions import conversion_ms
+from impctl.circuits.keeping.evaluated import Modes
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.keeping.prices import priced
@@ -37,6 +40,9 @@ _ALLOWED = (Mode.KEPT, Mode.READ)
 class Kept:
     """The queries that were weighed, what was chosen, and bytes that no choice changes.
 
+    By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
+    `conversions` the milliseconds that bring each to another mode. `unheld` are bounds that the
+    choice does not hold; it `holds_more` of them than what is kept now.
     `troubles` says of queries that could not be opened why; their state counts as it is.
     """
 
@@ -44,6 +50,11 @@ class Kept:
     choice: StateChoice
     fixed: int
     troubles: Mapping[QueryName, str]
+    graphs: Mapping[QueryName, Graph]
+    now: Mapping[QueryName, Modes]
+    conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
+    unheld: Sequence[Unheld] = ()
+    holds_more: bool = False
 
     def from_files(self, query: QueryName) -> tuple[str, ...]:
         """The sides of a query that are to be read from files; Spark's stay Spark's."""
@@ -54,9 +65,14 @@ class Kept:
 
 
 def kept_within(
-    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec], budget: int | None
+    desk: Workbench,
+    store: StoreReader,
+    specs: Sequence[QuerySpec],
+    budget: int | None,
+    coming: Expectations | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored."""
+    """The choice for all of these queries that are stored; `coming` is what to expect of at least
+    their tables, where that is known already."""
     queries: dict[QueryName, Opened] = {}
     troubles: dict[QueryName, str] = {}
     fixed = 0
@@ -71,14 +87,25 @@ def kept_within(
         else:
             queries[spec.name] = found
     tables = {table for one in queries.values() for table in one.stored.versions}
-    expected = expectations(desk, store, sorted(tables)).expected(tables)
-    kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
-    graphs = {name: _graph(desk, store, query, kinds, expected) for name, query in queries.items()}
+    if coming is None:
+        coming = expectations(desk, store, sorted(tables))
+    weighed = _Weighed(desk, store, coming.expected(tables))
+    by_priors = {name: weighed.by_priors(query) for name, query in queries.items()}
+    now = {name: modes_now(query, by_priors[name]) for name, query in queries.items()}
+    graphs = {
+        name: weighed.graph(query, by_priors[name], now[name]) for name, query in queries.items()
+    }
     for name, query in queries.items():
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
     left = None if budget is None else max(0, budget - fixed)
-    return Kept(queries, choose(graphs, left), fixed, troubles)
+    bounds, chances = bounds_of(specs), weighed.chances
+    choice, unheld = chosen_within(graphs, left, bounds, chances)
+    then = {name: one.modes for name, one in choice.queries.items()}
+    late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
+    conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
+    holds_more = late < late_now
+    return Kept(queries, choice, fixed, troubles, graphs, now, conversions, unheld, holds_more)
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
@@ -91,31 +118,37 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
         return None
 
 
-def _graph(
-    desk: Workbench,
-    store: StoreReader,
-    query: Opened,
-    kinds: tuple[KindOfChange, ...],
-    expected: Sequence[Expected],
-) -> Graph:
-    numbers = numbers_of(query, desk.tables, expected)
-    by_priors = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
-    tables = query.stored.versions
-    rows = [rows_of_change(one, tables) for one in expected]
-    costs = store.costs(query.stored.query)
-    now = modes_now(query, by_priors)
-    graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
-    sides = {choice.side: choice for choice in query.compiled.sides}
-    prepared = query.as_stored.prepared
-    # Constants that move with the clock may stand above a join, and move through what is kept.
-    is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
-    asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
-    held = {
-        piece.name: _pinned_mode(sides.get(piece.name), asked)
-        for piece in graph.pieces
-        if len(piece.modes) > 1
-    }
-    return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+class _Weighed:
+    """Queries as the choice sees them, by what is expected."""
+
+    def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
+        self._desk = desk
+        self._store = store
+        self._expected = expected
+        self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
+        self.chances = [one.chance for one in expected]
+
+    def by_priors(self, query: Opened) -> Graph:
+        numbers = numbers_of(query, self._desk.tables, self._expected)
+        return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+
+    def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
+        """The same by what recorded runs tell, with the pieces pinned that are no choice."""
+        tables = query.stored.versions
+        rows = [rows_of_change(one, tables) for one in self._expected]
+        costs = self._store.costs(query.stored.query)
+        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
+        sides = {choice.side: choice for choice in query.compiled.sides}
+        prepared = query.as_stored.prepared
+        # Constants that move with the clock may stand above a join, and move through what is kept.
+        is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
+        asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
+        held = {
+            piece.name: _pinned_mode(sides.get(piece.name), asked)
+            for piece in graph.pieces
+            if len(piece.modes) > 1
+        }
+        return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
 
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
