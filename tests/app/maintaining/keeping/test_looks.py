@@ -239,6 +239,13 @@ def test_a_late_run_leaves_the_choice_to_the_next_one(
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 1
     assert read_sides(tmp_path)
+    # By a budget that was looked at, too: then nothing but that it was late says so.
+    say(cli, "every: 5h", "every: 50h")
+    change(tmp_path, random.Random(1), 2)
+    cli.good("maintain", "--disk", "0")
+    assert len(looks) == 1
+    cli.good("maintain", "--disk", "0")
+    assert len(looks) == 2
 
 
 def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any]) -> None:
