@@ -19,7 +19,7 @@ from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFa
 from impctl.errors import StateCorruptError
 from impctl.sketch.mode import Mode
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy
+from impctl.workload.models import JoinStrategy, StateKept
 
 _SIDES = {
     JoinStrategy.AUTO: None,
@@ -55,10 +55,20 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
         disk = None  # what moves with the clock moves through what is kept
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    asked = _SIDES[prepared.spec.join]
+    asked = _asked(prepared)
     sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared), from_files=largest)
     before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
     return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))
+
+
+def _asked(prepared: PreparedQuery) -> Strategy | None:
+    """What the workload says of all sides of a query; None where that is open."""
+    match prepared.spec.state:
+        case StateKept.KEEP:
+            return Strategy.INDEX
+        case StateKept.LEAST if not prepared.moments:
+            return Strategy.FILES
+    return _SIDES[prepared.spec.join]
 
 
 def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | None:
@@ -81,6 +91,8 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
     join = prepared.spec.join
     if join is not JoinStrategy.AUTO:
         return TreesAsRecorded(join is JoinStrategy.TREE, f"`join: {join}` asks for it")
+    if prepared.spec.state is StateKept.LEAST:
+        return TreesAsRecorded(False, "`state: least` asks for no more than has to be kept")
     if prepared.moments:
         return TreesAsRecorded(False, "constants that move with the clock move through an index")
     if not reads:

@@ -19,6 +19,7 @@ from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
 from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
+from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import StateChoice
 from impctl.circuits.keeping.conversions import conversion_ms
@@ -30,7 +31,7 @@ from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy, QuerySpec
+from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 
 _ALLOWED = (Mode.KEPT, Mode.READ)
 """What the engine carries out today."""
@@ -139,16 +140,23 @@ class _Weighed:
         costs = self._store.costs(query.stored.query)
         graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
         sides = {choice.side: choice for choice in query.compiled.sides}
-        prepared = query.as_stored.prepared
-        # Constants that move with the clock may stand above a join, and move through what is kept.
-        is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
-        asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
+        asked = _asked(query.as_stored.prepared)
         held = {
             piece.name: _pinned_mode(sides.get(piece.name), asked)
             for piece in graph.pieces
             if len(piece.modes) > 1
         }
         return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+
+
+def _asked(prepared: PreparedQuery) -> JoinStrategy:
+    """How the workload has the query's joins find partners, whatever the budget."""
+    spec = prepared.spec
+    # Constants that move with the clock may stand above a join, and move through what is kept.
+    is_moving = prepared.moments and spec.join is JoinStrategy.AUTO
+    if is_moving or spec.state is StateKept.KEEP:
+        return JoinStrategy.INDEX
+    return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
 
 
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:

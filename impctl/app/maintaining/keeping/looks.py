@@ -72,5 +72,5 @@ def have_moved(before: Rates, now: Rates) -> bool:
 
 
 def pins_of(specs: Iterable[QuerySpec]) -> dict[QueryName, str]:
-    """What queries say of their state."""
-    return {}
+    """What queries say of their state, of those that say something."""
+    return {spec.name: str(spec.state) for spec in specs if spec.state is not None}
