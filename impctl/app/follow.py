@@ -31,6 +31,7 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.app.workbench.memory_limit import memory_of
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
@@ -75,7 +76,8 @@ def follow(
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         specs = desk.sketched(queries)
-        following = _Following(desk, specs, batch_rows, request)
+        kept = KeptStates(memory=memory_of(settings, desk.workload))
+        following = _Following(desk, specs, batch_rows, request, kept)
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, a look "
             f"every {duration_text(request.interval * 1000)}{following.waits_for()}"
@@ -99,10 +101,10 @@ class _Following:
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
+    kept: KeptStates
     watch: Watch = field(init=False)
     retries: Retries = field(init=False)
     followed: Followed = field(init=False)
-    kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
     has_looked: bool = False
     """Whether what the watch saw last is known to the timetable, too."""

@@ -119,6 +119,8 @@ class BySize:
     largest: int = LARGEST_INDEX
     from_files: int | None = None
     """Bytes beyond which a side is read from files; None is for no such reason."""
+    fits: int | None = None
+    """Bytes that may take more memory to build than there is; None is without bounds."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """The choice, with the sizes it goes by.
@@ -138,6 +140,8 @@ class BySize:
             return self._asked(facts, self.asked)
         if self.from_files is not None and size is not None and size > self.from_files:
             return Strategy.FILES, "it may take a good part of the budget"
+        if self.fits is not None and size is not None and size > self.fits:
+            return Strategy.FILES, "building it may take more memory than there is"
         if Strategy.SPARK not in facts.readers:
             return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
         if size is None:

@@ -277,9 +277,14 @@ class SparkSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What the state of all queries may take: bytes on `disk`; None is without bounds."""
+    """What the state of all queries may take: bytes on `disk`; None is without bounds.
+
+    `memory` is what a process may take, as written: a size, or a share of the machine's such as
+    `25%`.
+    """
 
     disk: int | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from impctl.app.capturing.fan_outs import PinnedFanOuts
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
@@ -51,12 +52,14 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     and what is worth it is kept again afterwards.
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
+    fits = largest_side(memory_of(desk.settings, desk.workload))
     if prepared.moments:
-        disk = None  # what moves with the clock moves through what is kept
+        disk = fits = None  # what moves with the clock moves through what is kept
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
-    sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared), from_files=largest)
+    has_filter = _has_filter(prepared)
+    sides = BySize(asked, rows.__getitem__, has_filter=has_filter, from_files=largest, fits=fits)
     before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
     return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))
 

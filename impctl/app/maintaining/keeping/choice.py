@@ -20,6 +20,7 @@ from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
 from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import StateChoice
 from impctl.circuits.keeping.conversions import conversion_ms
@@ -141,11 +142,17 @@ class _Weighed:
         graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
         sides = {choice.side: choice for choice in query.compiled.sides}
         asked = _asked(query.as_stored.prepared)
+        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
         held = {
             piece.name: _pinned_mode(sides.get(piece.name), asked)
             for piece in graph.pieces
             if len(piece.modes) > 1
         }
+        for piece in graph.pieces:
+            size = piece.sizes.get(Mode.KEPT, 0)
+            if held.get(piece.name, Mode.KEPT) is None and fits is not None and size > fits:
+                # A capture could not build it.
+                held[piece.name] = Mode.READ
         return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
 

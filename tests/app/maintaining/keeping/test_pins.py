@@ -65,6 +65,14 @@ def test_the_word_of_the_file_holds_with_and_without_a_budget(cli: Cli, tmp_path
     assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 2)
 
 
+def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture", "--disk", "0")
+    assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 2)
+    for name in ("kept", "least"):
+        (entry,) = cli.good("status", "--query", name).results
+        assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
+
+
 def test_another_word_is_carried_out_by_the_next_run(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture", "--disk", "1GB")
     say(cli, "state: least", "state: keep")
@@ -96,5 +104,18 @@ def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_pat
     (said,) = [one for one in told if f"[{BOUND_IMPOSSIBLE}]" in one]
     assert said.startswith("query `free` may miss fresh_within 2ms: when ")
     assert "of state for all queries it would take" in said
-    free = cli.good("capture", "--disk", "1GB").document["warnings"]
+    # Too seldom for it to pay, and yet it is kept again for the bound.
+    say(cli, "every: 1h", "every: 10d")
+    say(cli, "u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
+    free = cli.good("maintain", "--disk", "1GB").document["warnings"]
     assert not any(BOUND_IMPOSSIBLE in one for one in free)
+    assert read_sides(tmp_path, "free") == 0
+
+
+def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
+    for name in ("t", "u"):
+        coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
+        say(cli, f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
+    cli.good("capture", "--disk", "0")
+    cli.good("maintain", "--disk", "1GB")
+    assert read_sides(tmp_path, "free") == 2
