@@ -149,11 +149,15 @@ class _Weighed:
             if len(piece.modes) > 1
         }
         for piece in graph.pieces:
-            size = piece.sizes.get(Mode.KEPT, 0)
-            if held.get(piece.name, Mode.KEPT) is None and fits is not None and size > fits:
-                # A capture could not build it.
+            size, is_read = piece.sizes.get(Mode.KEPT, 0), now[piece.name] is Mode.READ
+            if is_read and held.get(piece.name, Mode.KEPT) is None and _is_more(size, fits):
+                # There may not be enough memory to build it; what is kept already needs none.
                 held[piece.name] = Mode.READ
         return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+
+
+def _is_more(size: int, most: int | None) -> bool:
+    return most is not None and size > most
 
 
 def _asked(prepared: PreparedQuery) -> JoinStrategy:
