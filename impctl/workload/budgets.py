@@ -8,7 +8,6 @@ Out of scope: what is kept under it (`circuits.keeping`), what memory there is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -16,27 +15,13 @@ from yaml import Node
 
 from impctl.workload.models import BudgetSpec
 from impctl.workload.reading import FileReading, inside
-from impctl.workload.scalars import SIZE_HINT, size_from
+from impctl.workload.scalars import SIZE_HINT, share_from, size_from
 from impctl.workload.schema_parts import JsonSchema, object_of, text_of
 
 MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's such as 25%"
 
 _V = TypeVar("_V")
 _PATH = "`budget`"
-_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
-
-
-def share_from(text: str) -> float | None:
-    """The share of the whole that a text such as `25%` means; None where it is no share.
-
-    ValueError for none of it, and for more than all.
-    """
-    found = _SHARE.fullmatch(text.strip())
-    if found is None:
-        return None
-    if not 0 < float(found[1]) <= 100:
-        raise ValueError(text)
-    return float(found[1]) / 100
 
 
 def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from impctl.app.workbench.settings import Settings
 from impctl.errors import EvaluationError
-from impctl.workload.budgets import share_from
 from impctl.workload.models import Workload
-from impctl.workload.scalars import size_from
+from impctl.workload.scalars import share_from, size_from
 
 MEMORY_EXCEEDED = "memory_exceeded"
 """The code of the error of what would take more than it may."""

@@ -11,8 +11,9 @@ Out of scope: the choice (`keeping.choice`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from impctl.aliases import TableName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
@@ -41,22 +42,40 @@ def keep_to_budget(
     if budget is None:
         return []
     specs = desk.sketched(None)
-    names = [spec.name for spec in specs]
-    size, made_by = state_bytes(store, names), store.chosen()
-    held = [stored for name in names if (stored := store.load(name)) is not None]
-    coming = expectations(desk, store, sorted({t for stored in held for t in stored.versions}))
-    tables = {table for stored in held for table in stored.versions}
+    try:
+        seen, coming = _seen(desk, store, specs, budget)
+        made_by = store.chosen()
+        if is_known_to_exceed(made_by, seen) and not has_captured:
+            return [_exceeded(seen.bytes, budget)]
+        if not (has_captured or is_to_look(made_by, seen)):
+            return []
+        if is_late:
+            # Even a run with nothing to do looks then, if it is the next one.
+            store.save_chosen(None)
+            return []
+        return _looked(desk, store, specs, seen, coming)
+    except ImpctlError as error:
+        return [f"the state stays as it is, whatever its budget: {error.message}"]
+
+
+def _seen(
+    desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
+) -> tuple[Seen, Expectations]:
+    """What a choice would be made by, and what is expected of the tables of stored queries."""
+    tables = {table for spec in specs for table in _tables(store, spec)}
+    coming = expectations(desk, store, sorted(tables))
     rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
-    seen = Seen(budget, size, rates, pins_of(specs))
-    if is_known_to_exceed(made_by, seen) and not has_captured:
-        return [_exceeded(size, budget)]
-    if not (has_captured or is_to_look(made_by, seen)):
-        return []
-    if is_late:
-        # Even a run with nothing to do looks then, if it is the next one.
-        store.save_chosen(None)
-        return []
-    return _looked(desk, store, specs, seen, coming)
+    size = state_bytes(store, [spec.name for spec in specs])
+    return Seen(budget, size, rates, pins_of(specs)), coming
+
+
+def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
+    try:
+        stored = store.load(spec.name)
+    except ImpctlError:
+        # The choice says what is wrong with it, and its own run by its exit code.
+        return ()
+    return () if stored is None else stored.versions
 
 
 def _looked(
@@ -64,10 +83,7 @@ def _looked(
 ) -> list[str]:
     """Make a choice, carry it out where that is worth it, and remember what it was made by."""
     names = [spec.name for spec in specs]
-    try:
-        kept = kept_within(desk, store, specs, seen.budget, coming)
-    except ImpctlError as error:
-        return [f"the state stays as it is, whatever its budget: {error.message}"]
+    kept = kept_within(desk, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     if is_worth(kept, is_over=seen.bytes > seen.budget):
         for name in kept.queries:
