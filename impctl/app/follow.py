@@ -77,7 +77,7 @@ def follow(
     with open_workbench(settings, reporter) as desk:
         specs = desk.sketched(queries)
         kept = KeptStates(memory=memory_of(settings, desk.workload))
-        following = _Following(desk, specs, batch_rows, request, kept)
+        following = _Following(desk, specs, batch_rows, request, kept=kept)
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, a look "
             f"every {duration_text(request.interval * 1000)}{following.waits_for()}"
@@ -101,10 +101,10 @@ class _Following:
     specs: Sequence[QuerySpec]
     batch_rows: int | None
     request: FollowRequest
-    kept: KeptStates
     watch: Watch = field(init=False)
     retries: Retries = field(init=False)
     followed: Followed = field(init=False)
+    kept: KeptStates = field(default_factory=KeptStates)
     runs: int = 0
     has_looked: bool = False
     """Whether what the watch saw last is known to the timetable, too."""

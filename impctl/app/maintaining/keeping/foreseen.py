@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from impctl.aliases import QueryName
+from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.maintaining.keeping.worth import is_worth
@@ -26,16 +27,18 @@ _STAYS = "converting saves too little: "
 
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
-) -> list[PlanResult]:
-    """The results, each of a stored query with what would be kept of it."""
+) -> tuple[list[PlanResult], list[str]]:
+    """The results, each of a stored query with what would be kept of it; and warnings of bounds
+    that this would not hold."""
     budget = disk_of(desk.settings, desk.workload)
     if store is None or budget is None:
-        return list(results)
+        return list(results), []
     specs = desk.sketched(None)
     kept = kept_within(desk, store, specs, budget)
     is_over = state_bytes(store, [spec.name for spec in specs]) > budget
     stays = not is_worth(kept, is_over=is_over)
-    return [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
+    told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
+    return told, [] if stays else [unheld_text(one, kept.fixed) for one in kept.unheld]
 
 
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from impctl.app import follow as follow_case
 from impctl.app.maintaining import kept_states
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.workbench.memory_limit import largest_side, machine_memory, memory_of
+from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.sessions import OwnSession
-from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.workload.load import load_workload
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
@@ -155,3 +157,28 @@ def test_without_a_bound_nothing_is_measured() -> None:
 
     kept = KeptStates(held=never)
     kept._drop_to_memory()
+
+
+def test_a_process_that_follows_has_the_bound_of_its_run(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Exception):
+        """What the states are bounded by."""
+
+    def states(*, memory: int | None) -> KeptStates:
+        raise Told(memory)
+
+    monkeypatch.setattr(follow_case, "KeptStates", states)
+    nothing: Any = None
+    for settings, memory in ((Settings(cli.workload, memory=7), 7), (Settings(cli.workload), None)):
+        with pytest.raises(Told) as told:
+            follow_case.follow(
+                settings,
+                None,
+                FollowRequest(),
+                batch_rows=None,
+                reporter=SilentReporter(),
+                stop=nothing,
+                show=nothing,
+            )
+        assert told.value.args == (memory,)

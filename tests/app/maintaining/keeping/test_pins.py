@@ -102,6 +102,7 @@ def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_pat
     say(cli, "join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
     told = cli.good("capture", "--disk", "0").document["warnings"]
     (said,) = [one for one in told if f"[{BOUND_IMPOSSIBLE}]" in one]
+    assert said in cli.good("plan", "--disk", "0").document["warnings"]
     assert said.startswith("query `free` may miss fresh_within 2ms: when ")
     assert "of state for all queries it would take" in said
     # Too seldom for it to pay, and yet it is kept again for the bound.
