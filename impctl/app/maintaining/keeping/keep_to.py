@@ -52,7 +52,7 @@ def keep_to_budget(
         if is_late:
             # Even a run with nothing to do looks then, if it is the next one.
             store.save_chosen(None)
-            return []
+            return [_put_off(seen)] if seen.bytes > budget else []
         return _looked(desk, store, specs, seen, coming)
     except ImpctlError as error:
         return [f"the state stays as it is, whatever its budget: {error.message}"]
@@ -97,6 +97,13 @@ def _looked(
     if size > seen.budget:
         warnings.append(_exceeded(size, seen.budget))
     return warnings
+
+
+def _put_off(seen: Seen) -> str:
+    return (
+        f"state takes {size_text(seen.bytes)}, more than its budget of {size_text(seen.budget)}: "
+        f"this run was late, so the next one that is not brings it within [{BUDGET_EXCEEDED}]"
+    )
 
 
 def _exceeded(size: int, budget: int) -> str:

@@ -233,7 +233,8 @@ def test_a_late_run_leaves_the_choice_to_the_next_one(
     say(cli, "join: auto", "join: auto, trigger: {fresh_within: 1ms}")
     cli.good("capture")
     change(tmp_path, random.Random(1), 0)
-    cli.good("maintain", "--disk", "0")
+    (said,) = cli.good("maintain", "--disk", "0").document["warnings"]
+    assert "this run was late" in said
     assert not looks
     assert not read_sides(tmp_path)
     cli.good("maintain", "--disk", "0")
