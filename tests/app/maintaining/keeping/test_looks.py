@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -268,3 +269,31 @@ def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any])
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 3
     assert read_sides(tmp_path) != kept_ones
+
+
+@pytest.mark.parametrize(
+    ("altered", "is_converted"),
+    [
+        ("UPDATE query SET sql = 'SELECT 1' WHERE name = 'l'", False),
+        (
+            "UPDATE pin SET path = 'x' WHERE query_id = (SELECT id FROM query WHERE name = 'l')",
+            True,
+        ),
+    ],
+)
+def test_a_query_whose_row_was_altered_fails_no_run_of_others(
+    cli: Cli, tmp_path: Path, altered: str, is_converted: bool
+) -> None:
+    """What its state takes cannot be told in one case, in the other only how it is kept."""
+    cli.good("capture")
+    connection = sqlite3.connect(tmp_path / ".impctl" / "catalog.sqlite")
+    connection.execute(altered)
+    connection.commit()
+    connection.close()
+    change(tmp_path, random.Random(1), 0)
+    for turn in range(2):
+        ran = cli.good("maintain", "--query", "two", "--disk", "0")
+        assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
+        if not turn:
+            assert any("stays as it is" in one for one in ran.document["warnings"])
+    assert bool(read_sides(tmp_path)) == is_converted
