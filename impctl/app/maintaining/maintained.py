@@ -74,7 +74,8 @@ def _of_sketched(
         return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)
     if current is not None:
-        return Outcome(tuple(current), tuple(_kept_to_another(desk)))
+        # Who only uses a sketch does not wait for a writer.
+        return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
     with desk.writing("maintain") as store:
         return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
 
@@ -138,7 +139,8 @@ def _maintained(
         if carried:
             # A run that failed for all leaves the store as it was.
             warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
-    if disk_of(desk.settings, desk.workload) is not None and (stale or _is_asked_otherwise(desk)):
+    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
+    if is_asked and disk_of(desk.settings, desk.workload) is not None:
         from impctl.app.maintaining.keeping.keep_to import keep_to_budget
 
         is_late = _is_late(desk, stale)

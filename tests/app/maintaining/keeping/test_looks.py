@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from impctl.app.maintain import maintain
 from impctl.app.maintaining.keeping import keep_to
 from impctl.app.maintaining.keeping import looks as looks_room
 from impctl.app.maintaining.keeping.choice import Kept
 from impctl.app.maintaining.keeping.looks import Seen, have_moved, is_known_to_exceed, is_to_look
 from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.workbench.sessions import OwnSession
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.conversions import conversion_ms
 from impctl.circuits.keeping.evaluated import per_day
@@ -226,6 +229,21 @@ def test_a_run_with_nothing_to_do_looks_at_another_budget(
     cli.good("maintain", "--disk", "1GB", "--dry-run")
     assert len(looks) == 2
     assert sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*")) == before
+
+
+def test_who_uses_a_sketch_looks_at_no_budget(
+    cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have to wait for whoever writes."""
+    cli.good("capture")
+
+    def no_lock(*_: Any, **__: Any) -> None:
+        raise AssertionError("asked for the writer's lock")
+
+    with open_workbench(Settings(cli.workload, disk=0)) as desk:
+        monkeypatch.setattr(desk, "writing", no_lock)
+        assert maintain(desk, None, for_use=True).results
+    assert not looks
 
 
 def test_a_late_run_leaves_the_choice_to_the_next_one(
