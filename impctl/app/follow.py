@@ -31,6 +31,7 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import Failure, MaintainResult, Outcome
+from impctl.app.workbench.memory_limit import memory_of
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
@@ -75,7 +76,8 @@ def follow(
     files = Files.of(settings)
     with open_workbench(settings, reporter) as desk:
         specs = desk.sketched(queries)
-        following = _Following(desk, specs, batch_rows, request)
+        kept = KeptStates(memory=memory_of(settings, desk.workload))
+        following = _Following(desk, specs, batch_rows, request, kept=kept)
         reporter.step(
             f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, a look "
             f"every {duration_text(request.interval * 1000)}{following.waits_for()}"

@@ -70,10 +70,10 @@ def plan(desk: Workbench, queries: Sequence[QueryName] | None, *, strict: bool =
         results += refused
     results = _with_next_changes(desk, store, results, texts)
     results = _with_dues(desk, specs, results)
-    results = with_state(desk, store, results)
+    results, warnings = with_state(desk, store, results)
     order = {spec.name: index for index, spec in enumerate(specs)}
     results.sort(key=lambda result: order[result.query])
-    return Outcome(tuple(results), (), tuple(failures))
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def _with_next_changes(

@@ -133,6 +133,10 @@ class BySize:
     largest: int = LARGEST_INDEX
     from_files: int | None = None
     """Bytes beyond which a side is read from files; None is for no such reason."""
+    fits: int | None = None
+    """Bytes that may take more memory to build than there is; None is without bounds."""
+    reads_groups: bool = False
+    """Whether groups are read, too, unless a pass over their one table is to fill them."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """The choice, with the sizes it goes by.
@@ -148,12 +152,16 @@ class BySize:
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.readers:
             return Strategy.INDEX, facts.pinned or _COMPUTED
+        if facts.is_grouping and self.reads_groups and not facts.is_passed:
+            return Strategy.FILES, "asked for"
         if facts.is_grouping:
             return Strategy.INDEX, "groups are kept until a budget is short of room for them"
         if self.asked is not None:
             return self._asked(facts, self.asked)
         if self.from_files is not None and size is not None and size > self.from_files:
             return Strategy.FILES, "it may take a good part of the budget"
+        if self.fits is not None and size is not None and size > self.fits:
+            return Strategy.FILES, "building it may take more memory than there is"
         if Strategy.SPARK not in facts.readers:
             return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
         if size is None:

@@ -257,8 +257,9 @@ MemoryGiven = Annotated[
         envvar=MEMORY,
         show_default=False,
         help="What the engine may take to answer or capture, such as 2GB or 25%; beyond, Spark "
-        "goes on. "
-        "Default: half of the machine's.",
+        "goes on; sides of joins that may not fit are read from the tables' files, and "
+        "--follow drops states beyond it. Default: the workload's `budget`, else half of the "
+        "machine's to answer and capture, and no bound to follow.",
     ),
 ]
 

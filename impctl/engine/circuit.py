@@ -18,6 +18,7 @@ from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.select import Select
+from impctl.stopwatch import Stopwatch
 
 
 class Circuit(Operator):
@@ -33,6 +34,7 @@ class Circuit(Operator):
         self._place = {id(operator): at for at, operator in enumerate(self._operators)}
         assert len(self._place) == len(self._operators), "an operator stands in one place"
         self._keepers = _each_once(self._operators)
+        self._spent = [0.0] * len(self._operators)
 
     def __iter__(self) -> Iterator[Operator]:
         """The operators, in circuit order."""
@@ -63,6 +65,11 @@ class Circuit(Operator):
     def wires(self) -> tuple[tuple[int, ...], ...]:
         """Per operator the positions that it reads, -1 - s for source s."""
         return self._inputs
+
+    @property
+    def spent(self) -> tuple[float, ...]:
+        """Milliseconds that each operator took so far, in circuit order."""
+        return tuple(self._spent)
 
     def place_of(self, operator: Operator) -> int:
         """The position of one of the circuit's operators."""
@@ -127,7 +134,9 @@ class Circuit(Operator):
             batches = [known.get(wire) for wire in self._inputs[at]]
             output = None
             if any(batch is not None for batch in batches):
+                watch = Stopwatch()
                 output = self._operators[at].step(*batches)
+                self._spent[at] += watch.ms
             parts = [part for part in (output, turned.get(at)) if part is not None]
             filled = [part for part in parts if len(part)]
             if parts:

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
-from impctl.store.faults import translated
+from impctl.errors import StorageError
+from impctl.store.catalog import Catalog
+from impctl.store.faults import is_full, suppress_full, translated
 from impctl.store.layout import RUN_SUFFIX, Layout
 from impctl.store.records import Collected, Leftover, OldVersions
 from impctl.store.seals import opened
@@ -51,6 +54,29 @@ def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> C
     size = connection.execute(f"SELECT {_total('id', 'content')} {_PARTITIONS}").fetchone()[0]
     partitions = connection.execute(f"DELETE {_PARTITIONS}").rowcount
     return Collected(tuple(versions), partitions, int(size))
+
+
+def trimmed(
+    found: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
+) -> Collected:
+    """The same with old versions and partitions removed, or why the disk did not let them.
+
+    `check_room` raises StorageError where the catalog cannot be written, which may be another one
+    after it.
+    """
+    try:
+        if found.versions or found.partitions:
+            check_room()
+            with catalog().writing() as connection:
+                collect_sketches(connection, catalog().path, keep)
+    except StorageError as error:
+        if not is_full(error):
+            raise
+        return Collected(files=found.files, refusal=error)
+    with suppress_full():
+        # Worth a try only: it writes the whole catalog anew.
+        catalog().shrink()
+    return found
 
 
 def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:

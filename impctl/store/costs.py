@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from impctl.aliases import TableName
+from impctl.store.cost_parts import parts_in, parts_text
 from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import seal_of
 
@@ -51,14 +52,23 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
     ).fetchall()
     found = []
     for row in rows:
-        values, seal, moved = row[:_SEALED], row[_SEALED], row[_SEALED + 1 :]
-        if seal_of(*values, *filter(None, moved)) != seal:
+        values, seal, later = row[:_SEALED], row[_SEALED], row[_SEALED + 1 :]
+        if seal_of(*values, *filter(None, later)) != seal:
             continue
         _, kind, _, changed, size, elapsed_ms, spark, start_ms = values
         if kind in _KINDS and math.isfinite(elapsed_ms):
-            tables = _tables(*moved)
-            of_kind = RunKind(kind)
-            found.append(RunCost(of_kind, changed, size, elapsed_ms, bool(spark), start_ms, tables))
+            found.append(
+                RunCost(
+                    RunKind(kind),
+                    changed,
+                    size,
+                    elapsed_ms,
+                    bool(spark),
+                    start_ms,
+                    _tables(*later[:1]),
+                    parts_in(*later[1:]),
+                )
+            )
     return tuple(found)
 
 
@@ -91,6 +101,7 @@ def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCo
         int(cost.spark),
         float(cost.start_ms),
     )
-    moved = _text(cost.moved)
-    row = (*values, seal_of(*values, *filter(None, (moved,))), moved)
-    connection.execute("INSERT OR REPLACE INTO cost VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+    later = (_text(cost.moved), parts_text(cost.parts))
+    row = (*values, seal_of(*values, *filter(None, later)), *later)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT OR REPLACE INTO cost VALUES ({marks})", row)

@@ -19,6 +19,7 @@ from impctl.store.migrations import (
     v0005_page_sums,
     v0006_arrivals,
     v0007_cost_moved,
+    v0008_parts_and_choice,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -29,6 +30,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0005_page_sums.STATEMENTS,
     v0006_arrivals.STATEMENTS,
     v0007_cost_moved.STATEMENTS,
+    v0008_parts_and_choice.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

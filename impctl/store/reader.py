@@ -13,6 +13,7 @@ from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
 from impctl.forecast.arrival import History
 from impctl.store.records import (
+    Chosen,
     Collected,
     KeptVersion,
     RunCost,
@@ -43,6 +44,10 @@ class StoreReader(Protocol):
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
         """The latest commits of tables, as numbers."""
+        ...
+
+    def chosen(self) -> Chosen | None:
+        """What the last choice of state was made by."""
         ...
 
     def kept(

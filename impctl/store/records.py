@@ -80,12 +80,36 @@ class RunKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SideRead:
+    """What one run read of a side of a join that lies in files: how many `keys` were asked for, of
+    which `hits` had rows, and the rows; all 0 where its filter knew none of the keys."""
+
+    side: str
+    keys: int = 0
+    hits: int = 0
+    rows: int = 0
+    ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """Milliseconds of each operator of the circuit, in its order, and what was read from files.
+
+    The reads are part of their operators' times. Sides that were kept are in none.
+    """
+
+    times: tuple[float, ...]
+    reads: tuple[SideRead, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RunCost:
     """What a run took, and how much it had to do: what later runs are estimated from.
 
     `rows` and `bytes` are the change's, of a recapture the tables'. Starting Spark took `start_ms`
     more than `elapsed_ms`, nothing where a session was running; `spark` tells whether the run used
-    one. `moved` are the tables whose changes were maintained, in order, where that is known.
+    one. `moved` are the tables whose changes were maintained, in order, where that is known;
+    `parts` what of it went where, of a run of the engine alone.
     """
 
     kind: RunKind
@@ -95,6 +119,23 @@ class RunCost:
     spark: bool = False
     start_ms: float = 0.0
     moved: tuple[TableName, ...] = ()
+    parts: RunParts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What the last choice of state was made by, so that it is made anew only once that moved.
+
+    `rates` are runs a day by the tables that move in one, `pins` what queries say of their state,
+    `bytes` what all state took afterwards. `is_least` says that no choice takes less; there may be
+    one where a query could not be opened or converted.
+    """
+
+    budget: int
+    rates: Mapping[tuple[TableName, ...], float]
+    bytes: int
+    pins: Mapping[QueryName, str]
+    is_least: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

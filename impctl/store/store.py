@@ -20,19 +20,20 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
-from impctl.errors import StateCorruptError, StorageError
+from impctl.errors import StateCorruptError
 from impctl.forecast.arrival import History
-from impctl.store import arrivals, commits, costs, history, kept, queries, states
+from impctl.store import arrivals, chosen, commits, costs, history, kept, queries, states
 from impctl.store.catalog import Catalog, empty_catalog, open_catalog, upgraded_copy
-from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers
+from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers, trimmed
 from impctl.store.commits import Apply
 from impctl.store.creation import OWN_LOCK_TIMEOUT, created
 from impctl.store.disk import Disk, RealDisk
-from impctl.store.faults import is_full, suppress_full, translated
+from impctl.store.faults import is_full, translated
 from impctl.store.guard import check_store_files
 from impctl.store.layout import Layout
 from impctl.store.lock import Held, Owner, WriterLock, read_owner
 from impctl.store.records import (
+    Chosen,
     Collected,
     KeptVersion,
     MaintainCommit,
@@ -185,6 +186,11 @@ class Store:
         with self._catalog.reading() as connection:
             return arrivals.load_arrivals(connection, tables, is_whole=is_whole)
 
+    def chosen(self) -> Chosen | None:
+        """What the last choice of state was made by."""
+        with self._catalog.reading() as connection:
+            return chosen.load_chosen(connection)
+
     def kept(
         self, query: QueryName, versions: Mapping[TableName, TableVersion] | None = None
     ) -> tuple[KeptVersion, ...]:
@@ -285,6 +291,11 @@ class Store:
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
             arrivals.save_arrivals(connection, histories)
 
+    def save_chosen(self, made_by: Chosen | None) -> None:
+        """Remember what the choice of state was made by; None forgets it."""
+        with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
+            chosen.save_chosen(connection, made_by)
+
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
@@ -295,23 +306,7 @@ class Store:
             self._is_swept = True
             files = [replace(file, removed=file.path.name in removed) for file in found.files]
             found = replace(found, files=tuple(files))
-            return self._trimmed(found, keep)
-
-    def _trimmed(self, found: Collected, keep: int) -> Collected:
-        """The same with old versions and partitions removed, or why the disk did not let them."""
-        try:
-            if found.versions or found.partitions:
-                self._check_room()
-                with self._catalog.writing() as connection:
-                    collect_sketches(connection, self._catalog.path, keep)
-        except StorageError as error:
-            if not is_full(error):
-                raise
-            return Collected(files=found.files, refusal=error)
-        with suppress_full():
-            # Worth a try only: it writes the whole catalog anew.
-            self._catalog.shrink()
-        return found
+            return trimmed(found, keep, lambda: self._catalog, self._check_room)
 
     def scrub(self, budget: int) -> Scrubbed:
         """Look at so many bytes of state that nobody looked at for long; see `store.scrub`."""

@@ -1,18 +1,26 @@
-"""`budget` of a workload file: how much disk all state may take.
+"""`budget` of a workload file: how much disk all state may take, and how much memory a process.
 
-Law: a budget bounds what is kept, never an answer. 0 is allowed and means the least.
-Out of scope: what is kept under it (`circuits.keeping`).
+Law: a budget bounds what is kept, never an answer. 0 is allowed for `disk` and means the least. A
+share of the machine's memory stays as it is written: the machine is another one now and then.
+Out of scope: what is kept under it (`circuits.keeping`), what memory there is
+(`app.workbench.memory_limit`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from yaml import Node
 
 from impctl.workload.models import BudgetSpec
 from impctl.workload.reading import FileReading, inside
-from impctl.workload.scalars import SIZE_HINT, size_from
+from impctl.workload.scalars import SIZE_HINT, share_from, size_from
 from impctl.workload.schema_parts import JsonSchema, object_of, text_of
 
+MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's such as 25%"
+
+_V = TypeVar("_V")
 _PATH = "`budget`"
 
 
@@ -20,23 +28,43 @@ def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
     """The budget; without one everything is kept."""
     if node is None:
         return BudgetSpec()
-    fields = reading.record(node, _PATH, (), ("disk",))
-    at = None if fields is None else fields.get("disk")
-    if at is None:
-        return BudgetSpec()
-    path = inside(_PATH, "disk")
-    cell = reading.cell(at, path, "a size such as 1GB")
-    if cell is None:
-        return BudgetSpec()
+    fields = reading.record(node, _PATH, (), ("disk", "memory")) or {}
+    return BudgetSpec(
+        _read(fields, "disk", size_from, SIZE_HINT, reading),
+        _read(fields, "memory", _memory, MEMORY_HINT, reading),
+    )
+
+
+def _read(
+    fields: Mapping[str, Node],
+    name: str,
+    read: Callable[[str], _V],
+    hint: str,
+    reading: FileReading,
+) -> _V | None:
+    at, path = fields.get(name), inside(_PATH, name)
+    cell = None if at is None else reading.cell(at, path, "a size such as 1GB")
+    if at is None or cell is None:
+        return None
     try:
-        return BudgetSpec(size_from(str(cell.value)))
+        return read(str(cell.value))
     except ValueError:
-        reading.report(at, f"{path} must be a size, not `{cell.value}`", SIZE_HINT)
-        return BudgetSpec()
+        reading.report(at, f"{path} must be a size, not `{cell.value}`", hint)
+        return None
+
+
+def _memory(text: str) -> str:
+    if share_from(text) is None and size_from(text) == 0:
+        raise ValueError(text)
+    return text
 
 
 def budget_schema() -> JsonSchema:
     """What an editor is told of it."""
     disk = text_of("Bytes that the state of all queries may take: 500MB, 2GB; 0: the least.")
-    disk = {**disk, "type": ["string", "integer"]}
-    return object_of("What the state of all queries may take.", {"disk": disk})
+    memory = text_of("Memory that a process may take: 500MB, 2GB, or 25% of the machine's.")
+    fields = {
+        name: {**told, "type": ["string", "integer"]}
+        for name, told in (("disk", disk), ("memory", memory))
+    }
+    return object_of("What the state of all queries may take.", fields)

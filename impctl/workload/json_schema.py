@@ -18,6 +18,7 @@ from impctl.workload.models import (
     MaintainMode,
     Moves,
     Policy,
+    StateKept,
 )
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
@@ -207,6 +208,11 @@ def _query_settings() -> dict[str, JsonSchema]:
             {"enum": [str(strategy) for strategy in JoinStrategy]},
             "Where joins find the partners of changed rows: in an index of their own, in the "
             "tables' files or by asking Spark; or `tree`: joins are maintained without joining.",
+        ),
+        "state": or_variable(
+            {"enum": [str(kept) for kept in StateKept]},
+            "What is kept of its state whatever the budget: all of it (keep), or only what nothing "
+            "can replace (least). Not with `join`.",
         ),
         "buffer": or_variable(
             {

@@ -73,6 +73,15 @@ class JoinStrategy(StrEnum):
     """Counts and sums go up a tree of the tables, decisions come down: nothing is joined."""
 
 
+class StateKept(StrEnum):
+    """What a query says of its state, whatever the budget."""
+
+    KEEP = "keep"
+    """All of it is kept."""
+    LEAST = "least"
+    """Kept is only what nothing can replace."""
+
+
 Everything = Literal["all"]
 EVERYTHING: Final[Everything] = "all"
 """What `buffer` of a query says that keeps everything."""
@@ -195,7 +204,8 @@ class QuerySpec:
     as is usual (None).
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
-    query's answer are kept too. `trigger` says when it is maintained, None where the file does not.
+    query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
+    so does `state` what of its state is kept.
     """
 
     name: QueryName
@@ -213,6 +223,7 @@ class QuerySpec:
     is_sketched: bool = True
     answer: bool = False
     trigger: Trigger | None = None
+    state: StateKept | None = None
 
     @property
     def follows(self) -> dict[str, str]:
@@ -266,9 +277,14 @@ class SparkSpec:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSpec:
-    """What the state of all queries may take: bytes on `disk`; None is without bounds."""
+    """What the state of all queries may take: bytes on `disk`; None is without bounds.
+
+    `memory` is what a process may take, as written: a size, or a share of the machine's such as
+    `25%`.
+    """
 
     disk: int | None = None
+    memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

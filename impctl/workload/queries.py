@@ -23,6 +23,7 @@ from impctl.workload.models import (
     Moves,
     Policy,
     QuerySpec,
+    StateKept,
 )
 from impctl.workload.names import (
     Declared,
@@ -38,7 +39,7 @@ from impctl.workload.triggers import read_trigger
 NO_SKETCH = "none"
 """What `sketch` of a query says that is to have none."""
 
-SETTINGS = ("policy", "maintain", "join", "buffer", "lineage", "answer", "trigger")
+SETTINGS = ("policy", "maintain", "join", "state", "buffer", "lineage", "answer", "trigger")
 """What `defaults` may say for all queries."""
 
 _CHOICES: Mapping[str, Sequence[str]] = {
@@ -46,6 +47,7 @@ _CHOICES: Mapping[str, Sequence[str]] = {
     "maintain": list(MaintainMode),
     "join": list(JoinStrategy),
     "lineage": list(Lineage),
+    "state": list(StateKept),
 }
 
 _NO_ANSWER = {
@@ -143,7 +145,24 @@ def _read_query(
         is_sketched=is_sketched,
         answer=answer,
         trigger=trigger,
+        state=_read_state(fields, own, path, reading),
     )
+
+
+def _read_state(
+    fields: Mapping[str, Node], own: Mapping[str, Node], path: str, reading: FileReading
+) -> StateKept | None:
+    """What is kept whatever the budget; by default only where `join` leaves that open."""
+    where = inside(path, "state")
+    found = reading.choice(fields.get("state"), where, _CHOICES["state"])
+    join = fields.get("join")
+    is_open = not isinstance(join, ScalarNode) or join.value == JoinStrategy.AUTO
+    if found is None or is_open:
+        return None if found is None else StateKept(found)
+    if "state" in own and isinstance(join, ScalarNode):
+        hint = "`join` says already what is kept; take one of the two out"
+        reading.report(own["state"], f"{where} cannot be said with `join: {join.value}`", hint)
+    return None
 
 
 def _read_answer(

@@ -43,6 +43,7 @@ _UNITS = {
     "tib": 2**40,
 }
 _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 _LARGEST = 1e18
 """More bytes than any disk has, few enough to reckon with."""
 SIZE_HINT = "write a size such as 500MB, 2GB or 2GiB"
@@ -72,6 +73,19 @@ def plain_value(text: str) -> CellValue:
     if _TIMESTAMP.fullmatch(text):
         return _timestamp(text)
     return text
+
+
+def share_from(text: str) -> float | None:
+    """The share of the whole that a text such as `25%` means; None where it is no share.
+
+    ValueError for none of it, and for more than all.
+    """
+    found = _SHARE.fullmatch(text.strip())
+    if found is None:
+        return None
+    if not 0 < float(found[1]) <= 100:
+        raise ValueError(text)
+    return float(found[1]) / 100
 
 
 def size_from(text: str) -> int:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from impctl.store.cost_parts import parts_in
 from impctl.store.costs import KEPT, MOST
-from impctl.store.records import RunCost, RunKind
+from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.seals import sealed
 from impctl.store.store import Store
 from tests.store.builders import capture, maintain, record
@@ -76,6 +77,30 @@ def test_tables_of_a_run_that_were_altered_leave_it_out(root: Path) -> None:
         assert store.costs("q") == (cost(7, "recapture"),)
 
 
+PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideRead("join1.left")))
+
+
+def test_parts_of_a_run_come_back(root: Path) -> None:
+    with Store.open(root) as store:
+        for moved in ((), ("a",)):
+            store.add_record(
+                "q", replace(record(), cost=replace(cost(1), parts=PARTS, moved=moved))
+            )
+            assert store.costs("q")[0] == replace(cost(1), parts=PARTS, moved=moved)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("7", "[]", "{", '{"times":[1]}', '{"times":[-1],"reads":{}}', '{"times":1,"reads":{}}'),
+        *('{"times":[NaN],"reads":{}}', '{"times":[],"reads":{"a":[1]}}'),
+        '{"times":[],"reads":{"a":[1,2,3,"x"]}}',
+    ],
+)
+def test_parts_that_impctl_did_not_write_are_none(text: str) -> None:
+    assert parts_in(text) is None
+
+
 def test_an_amended_record_amends_its_cost(root: Path) -> None:
     with Store.open(root) as store:
         store.add_record("q", replace(record(), cost=cost(1)))
@@ -112,7 +137,7 @@ def test_an_altered_row_is_left_out(root: Path) -> None:
 def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
     connection = sqlite3.connect(root / "catalog.sqlite")
     (row,) = connection.execute("SELECT * FROM cost WHERE kind = 'recapture'").fetchall()
-    later = (*sealed(row[0], "teleported", *row[2:8]), "")
+    later = (*sealed(row[0], "teleported", *row[2:8]), "", "")
     connection.execute(f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
     connection.commit()
     connection.close()

@@ -11,6 +11,7 @@ _SINCE = {
     5: ("ALTER TABLE run DROP COLUMN sums", "DROP TABLE scrub"),
     6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
     7: ("ALTER TABLE cost DROP COLUMN moved",),
+    8: ("ALTER TABLE cost DROP COLUMN parts", "DROP TABLE state_choice"),
 }
 """What takes away what each format brought; marks of files, of format 3, lie in rows."""
 

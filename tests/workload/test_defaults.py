@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impctl.workload.models import Lineage, Policy
+from impctl.workload.models import JoinStrategy, Lineage, Policy, StateKept
 from tests.workload.conftest import Load, Problems
 
 HEAD = "version: 1\ntables: {t: {path: a}}\n"
@@ -41,3 +41,25 @@ def test_an_answer_asked_for_twice_over_is_an_error(problems: Problems) -> None:
     found = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, answer: true, sketch: none}}}}\n")
     assert len(found) == 1
     assert "sketch: none" in found[0]
+
+
+def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
+    """`join` says it too: `state` of the query beside it is an error, a default gives way."""
+    found = load(
+        f"{HEAD}defaults: {{state: least}}\n"
+        "queries:\n"
+        "  a: {sql: SELECT 1}\n"
+        "  b: {sql: SELECT 1, state: keep, join: auto}\n"
+        "  c: {sql: SELECT 1, join: index}\n"
+    ).queries
+    assert [query.state for query in found.values()] == [StateKept.LEAST, StateKept.KEEP, None]
+    assert found["c"].join is JoinStrategy.INDEX
+    for rest in ("join: files", "join: tree"):
+        (told,) = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, state: keep, {rest}}}}}\n")
+        assert f"cannot be said with `{rest}`" in told
+    (told,) = problems(
+        f"{HEAD}defaults: {{join: index}}\nqueries: {{a: {{sql: SELECT 1, state: keep}}}}\n"
+    )
+    assert "cannot be said with `join: index`" in told
+    (told,) = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, state: most}}}}\n")
+    assert "`queries.a.state`" in told

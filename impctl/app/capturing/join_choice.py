@@ -11,6 +11,7 @@ from __future__ import annotations
 from impctl.app.capturing.fan_outs import PinnedFanOuts
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
@@ -19,7 +20,7 @@ from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFa
 from impctl.errors import StateCorruptError
 from impctl.sketch.mode import Mode
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy
+from impctl.workload.models import JoinStrategy, StateKept
 
 _SIDES = {
     JoinStrategy.AUTO: None,
@@ -51,14 +52,33 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     and what is worth it is kept again afterwards.
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
+    fits = largest_side(memory_of(desk.settings, desk.workload))
     if prepared.moments:
-        disk = None  # what moves with the clock moves through what is kept
+        disk = fits = None  # what moves with the clock moves through what is kept
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
-    asked = _SIDES[prepared.spec.join]
-    sides = BySize(asked, rows.__getitem__, has_filter=_has_filter(prepared), from_files=largest)
+    asked = _asked(prepared)
+    has_filter = _has_filter(prepared)
+    sides = BySize(
+        asked,
+        rows.__getitem__,
+        has_filter=has_filter,
+        from_files=largest,
+        fits=fits,
+        reads_groups=prepared.spec.state is StateKept.LEAST and not prepared.moments,
+    )
     before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
     return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))
+
+
+def _asked(prepared: PreparedQuery) -> Strategy | None:
+    """What the workload says of all sides of a query; None where that is open."""
+    match prepared.spec.state:
+        case StateKept.KEEP:
+            return Strategy.INDEX
+        case StateKept.LEAST if not prepared.moments:
+            return Strategy.FILES
+    return _SIDES[prepared.spec.join]
 
 
 def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | None:
@@ -82,6 +102,8 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
     join = prepared.spec.join
     if join is not JoinStrategy.AUTO:
         return TreesAsRecorded(join is JoinStrategy.TREE, f"`join: {join}` asks for it")
+    if prepared.spec.state is StateKept.LEAST:
+        return TreesAsRecorded(False, "`state: least` asks for no more than has to be kept")
     if prepared.moments:
         return TreesAsRecorded(False, "constants that move with the clock move through an index")
     if not reads:

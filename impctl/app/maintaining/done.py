@@ -11,6 +11,7 @@ from dataclasses import field
 
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.results.tree_work import TreeWork
+from impctl.store.records import RunParts
 from impctl.values import dataclass
 
 
@@ -33,3 +34,5 @@ class StepDone:
     tree: TreeWork | None = None
     """What its join trees did, where it has some."""
     may_change_answer: bool = True
+    parts: RunParts | None = None
+    """What its operators took and its sides read, where the engine stepped a circuit."""

@@ -3,14 +3,19 @@
 Law: state is taken up again only where the store has exactly the commit that it was kept at, and
 the tables have the columns, constraints and features it was built for; anything else drops it, and
 the stored state is loaded as in a fresh process. What a failed step touched is never kept. With a
-limit the states kept are the latest ones that fit into it.
+limit the states kept are the latest ones that fit into it. Where the process holds more memory than
+it may, states go that take most for how often they were used, as many as have so much.
 Out of scope: maintaining with it (`app.maintaining.run`), a process that goes on (`app.follow`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+
 from impctl.aliases import QueryName
 from impctl.app.capturing.taken_up import TakenUp
+from impctl.app.workbench.memory_limit import held_memory
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery
@@ -33,9 +38,18 @@ class _Kept:
 class KeptStates:
     """The state of each query that was maintained before."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        """`limit`: bytes of state to be kept at most."""
+    def __init__(
+        self,
+        limit: int | None = None,
+        memory: int | None = None,
+        held: Callable[[], int | None] = held_memory,
+    ) -> None:
+        """`limit`: bytes of state to be kept at most; `memory`: bytes that the process may have of
+        its own, which has as many as `held` says."""
         self._limit = limit
+        self._memory = memory
+        self._held = held
+        self._uses: Counter[QueryName] = Counter()
         self._kept: dict[QueryName, _Kept] = {}
 
     def take(self, desk: Workbench, stored: StoredQuery) -> TakenUp | None:
@@ -54,6 +68,7 @@ class KeptStates:
         What the store has then is what was written: a later run holds it against what it reads.
         """
         stored, size = taken.stored, taken.state.state_bytes()
+        self._uses[stored.query] += 1
         self._kept.pop(stored.query, None)
         if self._limit is not None and size > self._limit:
             return
@@ -61,6 +76,15 @@ class KeptStates:
         while self._limit is not None and self._bytes > self._limit:
             # The one that was maintained longest ago.
             del self._kept[next(iter(self._kept))]
+        self._drop_to_memory()
+
+    def _drop_to_memory(self) -> None:
+        """Drop what is least worth its bytes, until as many are gone as there are too many."""
+        held = None if self._memory is None else self._held()
+        over = 0 if held is None or self._memory is None else held - self._memory
+        while over > 0 and self._kept:
+            dearest = max(self._kept, key=lambda name: self._kept[name].bytes / self._uses[name])
+            over -= self._kept.pop(dearest).bytes
 
     @property
     def _bytes(self) -> int:

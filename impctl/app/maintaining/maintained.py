@@ -17,6 +17,7 @@ from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.kept_ending import has_ending
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
+from impctl.app.maintaining.keeping.looks import is_asked_otherwise, pins_of
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.histories import Texts
@@ -73,7 +74,8 @@ def _of_sketched(
         return _foreseen(desk, specs, for_use=for_use)
     current = _all_current(desk, specs, for_use)
     if current is not None:
-        return Outcome(tuple(current))
+        # Who only uses a sketch does not wait for a writer.
+        return Outcome(tuple(current), () if for_use else tuple(_kept_to_another(desk)))
     with desk.writing("maintain") as store:
         return _maintained(desk, store, specs, batch_rows, kept, for_use=for_use)
 
@@ -137,12 +139,44 @@ def _maintained(
         if carried:
             # A run that failed for all leaves the store as it was.
             warnings += _remembered(desk, store, stale, run.decisions.shared.texts())
-    if stale and disk_of(desk.settings, desk.workload) is not None:
+    is_asked = bool(stale) or (not for_use and _is_asked_otherwise(desk))
+    if is_asked and disk_of(desk.settings, desk.workload) is not None:
         from impctl.app.maintaining.keeping.keep_to import keep_to_budget
 
-        warnings += keep_to_budget(desk, store, has_captured=False)
+        is_late = _is_late(desk, stale)
+        warnings += keep_to_budget(desk, store, has_captured=False, is_late=is_late)
     warnings += _scrubbed(desk, store)
     return Outcome(_in_order(specs, results), tuple(warnings), tuple(failures))
+
+
+def _kept_to_another(desk: Workbench) -> list[str]:
+    """What a run with nothing to do has to say: a budget that is new is looked at."""
+    if not _is_asked_otherwise(desk):
+        return []
+    from impctl.app.maintaining.keeping.keep_to import keep_to_budget
+
+    with desk.writing("maintain") as store:
+        return keep_to_budget(desk, store, has_captured=False)
+
+
+def _is_asked_otherwise(desk: Workbench) -> bool:
+    """Whether the workload or a flag asks for another choice of state than the last one; a cheap
+    question, since runs with nothing to do ask it."""
+    budget, store = disk_of(desk.settings, desk.workload), desk.reading_store()
+    if budget is None or store is None:
+        return False
+    return is_asked_otherwise(store.chosen(), budget, pins_of(desk.sketched(None)))
+
+
+def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) -> bool:
+    """Whether what was maintained waited longer than a bound allows."""
+    from impctl.app.maintaining.due.looking import fresh_entry
+
+    bounded = [
+        (spec, stored) for spec, stored in stale if spec.trigger and spec.trigger.fresh_within
+    ]
+    found = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
+    return any(entry is not None and entry.late for entry in found)
 
 
 def _remembered(

@@ -42,6 +42,7 @@ from impctl.store.records import (
     MaintainCommit,
     RunCost,
     RunKind,
+    RunParts,
     RunRecord,
     TablePin,
 )
@@ -120,8 +121,10 @@ class Maintainer:
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
     ) -> tuple[StepDone, Mapping[AccessId, FragmentSet]]:
         """The step through the circuit, and the sketches after it."""
-        if self._partners is not None:
-            session.read_by(self._partners(self._leading_to(moved)))
+        reader = None if self._partners is None else self._partners(self._leading_to(moved))
+        if reader is not None:
+            session.read_by(reader)
+        before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
         work = session.tree_work()
         changes = {
@@ -153,6 +156,10 @@ class Maintainer:
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
             tree=_work(self.taken.way, work, session.tree_work()),
+            parts=RunParts(
+                tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
+                () if reader is None else reader.reads(),
+            ),
         )
         return done, session.fragments()
 
@@ -266,14 +273,17 @@ class Maintainer:
         start_ms = self._spark_start()
         is_grouped = any(change.grouped is not None for change in moved.values())
         compiled = self.taken.way.compiled
+        asks_spark = is_grouped or (compiled is not None and compiled.asks_spark)
         return RunCost(
             kind=RunKind.GROUPED if is_grouped else RunKind.MAINTAIN,
             rows=done.changes,
             bytes=done.changed_bytes,
             elapsed_ms=max(0.0, done.read_ms + done.engine_ms - start_ms),
-            spark=is_grouped or (compiled is not None and compiled.asks_spark),
+            spark=asks_spark,
             start_ms=start_ms,
             moved=tuple(sorted(moved)),
+            # What Spark was waited for is in some operator's time, its start too.
+            parts=None if asks_spark else done.parts,
         )
 
 

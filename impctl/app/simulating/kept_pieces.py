@@ -18,14 +18,12 @@ from math import inf
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.expected import Expectations
 from impctl.app.maintaining.keeping.choice import Kept, graphs_of, kept_within
-from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.simulating.arrived import Replay
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import Modes, evaluate
 from impctl.circuits.keeping.graph import Graph, Mode, Node, Piece, Work
-from impctl.circuits.strategy import Strategy
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
@@ -153,11 +151,11 @@ def pieces_of(
     coming = Expectations(desk.workload.tables, replay.histories, replay.until)
     expected = coming.expected(tables)
     graphs = tuple(
-        graphs_of(desk, kept.queries, [_scaled(one, scale) for one in expected])
+        graphs_of(desk, store, kept.queries, [_scaled(one, scale) for one in expected])
         for scale in _SCALES
     )
     usual = graphs[_SCALES.index(1.0)]
-    now = {name: _modes_now(query, usual[name]) for name, query in kept.queries.items()}
+    now = {name: _as_it_can(kept.now[name], usual[name]) for name in kept.queries}
     return Pieces(kept, expected, graphs, now)
 
 
@@ -170,17 +168,12 @@ def _scaled(kind: Expected, scale: float) -> Expected:
     return replace(kind, rows=rows)
 
 
-def _modes_now(query: Opened, graph: Graph) -> Modes:
-    """How each piece is kept in the store."""
-    read = {
-        *query.compiled.sides_by(Strategy.FILES),
-        *query.compiled.sides_by(Strategy.SPARK),
+def _as_it_can(now: Modes, graph: Graph) -> Modes:
+    """How pieces are kept, those that may not be kept so as they will be."""
+    return {
+        piece.name: now[piece.name] if now[piece.name] in piece.sizes else _kept_of(piece)
+        for piece in graph.pieces
     }
-    found = {}
-    for piece in graph.pieces:
-        mode = Mode.READ if piece.name in read else Mode.KEPT
-        found[piece.name] = mode if mode in piece.sizes else _kept_of(piece)
-    return found
 
 
 def _kept_of(piece: Piece) -> Mode:

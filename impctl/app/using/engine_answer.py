@@ -20,7 +20,7 @@ from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.using.answer_costs import rows_of
-from impctl.app.workbench.memory_limit import MemoryLimit
+from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows
@@ -71,7 +71,7 @@ def engine_rows(
     answer = desk.memory.answer(prepared.planned)
     compiled = compile_answer(answer)
     used = {one.access: one for one in sketches if one.access in pruned.filters}
-    limit = MemoryLimit(desk.settings.memory)
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     compiled.circuit.start()
     with ThreadPoolExecutor(1) as reader:
         for table, rows in one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):

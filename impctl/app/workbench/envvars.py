@@ -56,7 +56,7 @@ ENVVARS = (
     EnvVar(SOCKET, "Who answers `query`, `maintain` and `status`, if there", "--socket", "0.1.0"),
     EnvVar(
         MEMORY,
-        "What the engine may take to answer a query or to fill the state of a capture",
+        "What a process may take: to answer a query, to fill the state of a capture, to follow",
         "--memory",
         "0.1.0",
     ),

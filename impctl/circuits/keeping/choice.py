@@ -68,18 +68,24 @@ class StateChoice:
 
 
 def choose(
-    queries: Mapping[str, Graph], budget_bytes: int | None, *, thin: float = THIN
+    queries: Mapping[str, Graph],
+    budget_bytes: int | None,
+    *,
+    thin: float = THIN,
+    urgency: Sequence[float] = (),
 ) -> StateChoice:
     """The modes of all pieces of all queries within a budget of bytes; None is without bounds.
 
     All graphs have the same kinds of change. Raises ValueError where they have not, or where the
-    budget is below zero.
+    budget is below zero. With an `urgency` for each kind it is chosen as if that came so many times
+    as often; what is told of the choice goes by how often it comes.
     """
-    graphs = list(queries.values())
-    if len({graph.kinds for graph in graphs}) > 1:
+    given = list(queries.values())
+    if len({graph.kinds for graph in given}) > 1:
         raise ValueError("queries are expected to change in different ways")
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("a budget below zero")
+    graphs = [_urged(graph, urgency) for graph in given] if urgency else given
     found = [choices_of(graph, thin=thin) for graph in graphs]
     modes = _within(graphs, found, budget_bytes)
     repriced = _repriced(graphs, modes)
@@ -105,6 +111,14 @@ def told(
     exceeds = budget_bytes is not None and total > budget_bytes
     graphs, every = list(queries.values()), [modes[name] for name in queries]
     return StateChoice(chosen, total, per_day_together(graphs, every), exceeds)
+
+
+def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
+    kinds = tuple(
+        replace(kind, rate=kind.rate * times)
+        for kind, times in zip(graph.kinds, urgency, strict=True)
+    )
+    return Graph(graph.nodes, kinds, graph.runs)
 
 
 def _within(graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None) -> list[Modes]:
@@ -134,7 +148,7 @@ def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | 
     if all(number < 2 for number in count.values()):
         return None
     return [
-        Graph(tuple(_shared_reads(node, count) for node in graph.nodes), graph.kinds)
+        Graph(tuple(_shared_reads(node, count) for node in graph.nodes), graph.kinds, graph.runs)
         for graph in graphs
     ]
 
@@ -200,7 +214,8 @@ def _difference(
     if at is None or daily[at] <= 0:
         return nothing
     more = dear[at] - cheap[at]
-    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}"
+    told = f", by {graph.runs[at]} runs" if graph.runs and graph.runs[at] else ""
+    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}{told}"
 
 
 def _named(kind: KindOfChange) -> str:

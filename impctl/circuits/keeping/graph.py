@@ -125,11 +125,13 @@ class Node:
 class Graph:
     """The operators of a query, each after its inputs, and the kinds of change that are expected.
 
+    `runs` are how many runs of each kind its costs were learned from, empty for prior times.
     Raises ValueError for wires and pieces that make no graph.
     """
 
     nodes: tuple[Node, ...]
     kinds: tuple[KindOfChange, ...]
+    runs: tuple[int, ...] = ()
     active: tuple[tuple[bool, ...], ...] = field(init=False)
     """Per node and kind of change, whether its output may change."""
 
@@ -144,6 +146,8 @@ class Graph:
             found.append(tuple(any(one) for one in zip(*below, strict=True)))
         object.__setattr__(self, "active", tuple(found))
         names = [piece.name for piece in self.pieces]
+        if len(self.runs) not in (0, len(self.kinds)):
+            raise ValueError("`runs` is not for these kinds of change")
         if len(set(names)) < len(names):
             raise ValueError("two pieces of state have one name")
 
@@ -172,7 +176,7 @@ def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
     for node in graph.nodes:
         pieces = tuple(_pinned(piece, modes.get(piece.name)) for piece in node.pieces)
         nodes.append(replace(node, pieces=pieces))
-    return Graph(tuple(nodes), graph.kinds)
+    return Graph(tuple(nodes), graph.kinds, graph.runs)
 
 
 def _pinned(piece: Piece, mode: Mode | None) -> Piece:

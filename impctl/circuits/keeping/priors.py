@@ -38,6 +38,9 @@ class Priors:
     """A block of stored rows looked at (M: 8 us)."""
     block_rows: int = 512
     """Rows of a block."""
+    conversion_ms: float = 50
+    """A query opened and committed with other pieces kept, beside the work on each (M: 50 at
+    least)."""
     row_ns: float = 25
     """A row passing a selection or projection, or told by a piece (assumed)."""
     filter_key_bytes: int = 3

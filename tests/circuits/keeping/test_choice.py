@@ -70,6 +70,21 @@ def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
             assert cost == pytest.approx(min(fitting))
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
+    random = Random(seed)
+    graph = tree(random)
+    budget = random.randint(0, sum(max(piece.sizes.values()) for piece in graph.pieces))
+    urgency = [random.choice([1.0, 2.0, 1024.0]) for _ in graph.kinds]
+    found = choose({"q": graph}, budget, urgency=urgency)
+    kinds = zip(graph.kinds, urgency, strict=True)
+    often = Graph(graph.nodes, tuple(replace(kind, rate=kind.rate * u) for kind, u in kinds))
+    mine = found.queries["q"]
+    assert mine.modes == choose({"q": often}, budget).queries["q"].modes
+    assert found.ms_per_day == pytest.approx(per_day(graph, mine.modes))
+    assert mine.ms_per_day == pytest.approx(per_day(graph, mine.modes))
+
+
 def test_one_query_needs_no_grid() -> None:
     random = Random(1)
     one = frontier(random, 200, 10**6)

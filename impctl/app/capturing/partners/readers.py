@@ -1,45 +1,77 @@
 """Who reads the rows that a circuit does not keep.
 
-Law: each side is read as its capture chose, whoever asks.
+Law: each side is read as its capture chose, whoever asks; what files are read for is counted and
+timed.
 Out of scope: the reading (`by_files`, `by_spark`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
-from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.way import Way
+from impctl.data.keys import group_rows
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import RowReader
 from impctl.sketch.partition import RangePartition
+from impctl.stopwatch import Stopwatch
+from impctl.store.records import SideRead
 from impctl.values import dataclass
-
-PartnersAt = Callable[[Mapping[TableName, TableVersion]], RowReader]
-"""Makes the reader of a step that leads to these versions."""
 
 
 @dataclass(frozen=True, slots=True)
-class _EachByItsOwn:
+class PartnerReader:
     """Reads a side from files where that was chosen, by Spark else."""
 
     by_files: FilePartners
     by_spark: Partners
     from_files: frozenset[str]
+    keys: Callable[[str], Sequence[AttributeId]]
+    """The columns by which a side is asked."""
+    _done: dict[str, SideRead] = field(default_factory=dict)
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        if side in self.from_files:
-            return self.by_files.rows(side, keys)
-        return self.by_spark.rows(side, keys)
+        """As `engine.distant_rows.RowReader`."""
+        if side not in self.from_files:
+            return self.by_spark.rows(side, keys)
+        watch = Stopwatch()
+        found = self.by_files.rows(side, keys)
+        ms = watch.ms
+        done = self._done.get(side, SideRead(side))
+        self._done[side] = SideRead(
+            side,
+            done.keys + len(keys[0]),
+            done.hits + self._hits(side, len(keys[0]), found),
+            done.rows + len(found),
+            done.ms + ms,
+        )
+        return found
 
     def whole(self, side: str) -> Batch:
-        assert side in self.from_files, "only groups are read whole, and these from files"
+        """As `engine.distant_rows.RowReader`; only groups are read whole, and these from files."""
+        assert side in self.from_files
         return self.by_files.whole(side)
+
+    def _hits(self, side: str, asked: int, found: Batch) -> int:
+        """How many keys have rows, at most those that were asked; rows of others may have come."""
+        if not len(found):
+            return 0
+        columns = [found.columns[key] for key in self.keys(side)]
+        return min(asked, len(group_rows(columns, len(found)).codes))
+
+    def reads(self) -> tuple[SideRead, ...]:
+        """What was read of each side that files are read for, be it nothing."""
+        return tuple(self._done.get(side, SideRead(side)) for side in sorted(self.from_files))
+
+
+PartnersAt = Callable[[Mapping[TableName, TableVersion]], PartnerReader]
+"""Makes the reader of a step that leads to these versions."""
 
 
 def partners_of(
@@ -51,8 +83,9 @@ def partners_of(
         return None
     from_files = frozenset(compiled.sides_by(Strategy.FILES))
 
-    def at(versions: Mapping[TableName, TableVersion]) -> RowReader:
+    def at(versions: Mapping[TableName, TableVersion]) -> PartnerReader:
         files = FilePartners(desk, compiled, partitions, versions)
-        return _EachByItsOwn(files, Partners(desk, compiled, partitions, versions), from_files)
+        spark = Partners(desk, compiled, partitions, versions)
+        return PartnerReader(files, spark, from_files, lambda side: compiled.read_side(side).keys)
 
     return at

@@ -1,18 +1,19 @@
 """What maintaining a query is going to take, in seconds, for planning when to start.
 
-Law: learned from the recorded runs as `plan` estimates are (`app.maintaining.estimates`); where
-nothing tells, a second is thought of. How far that is off, the margin says: as many times as the
-last runs took what was thought, 99 of 100 of them, but never less than 1.5, and 3 as long as fewer
-than 20 are known. Out of scope: choosing another way by costs (`app.maintaining.estimates`).
+Law: learned from the recorded runs as `plan` estimates are (`app.maintaining.estimates`), of
+changes of the same tables where there are such runs; where nothing tells, a second is thought of.
+How far that is off, the margin says: as many times as the last runs took what was thought, 99 of
+100 of them, but never less than 1.5, and 3 as long as fewer than 20 are known.
+Out of scope: choosing another way by costs (`app.maintaining.estimates`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from impctl.aliases import QueryName
+from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.pending import Pending
 from impctl.app.maintaining.due.when import Costs
@@ -44,6 +45,11 @@ class ExpectedRows(Protocol):
 
     def rows(self, query: QueryName, since: float, until: float) -> float | None:
         """Rows expected to change in the query's tables between two times; None: no forecast."""
+        ...
+
+    def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
+        """The tables of which these are; none where there is no forecast."""
+        ...
 
 
 class Margin:
@@ -76,27 +82,35 @@ def costs_of(
 ) -> Costs:
     """What the query takes now; `look` is this look and the next one."""
     size = Size(pending.rows, pending.bytes) if pending.changes else Size(0, 0)
-    is_known, cost = _seconds(runs, size)
-    more, each_look = 0.0, _seconds(runs, Size(0, 0))[1] if is_known else 0.0
+    is_known, cost = _seconds(runs, size, pending.moved)
+    more, each_look = 0.0, _seconds(runs, Size(0, 0), ())[1] if is_known else 0.0
     if expected is not None and is_known:
         usual = expected.rows(query, *look)
         if usual is not None:
-            each_look = _seconds(runs, Size(round(usual), 0))[1]
+            each_look = _seconds(runs, Size(round(usual), 0), expected.moved(query, *look))[1]
         moment = next_moment(trigger, look[0])
         coming = None if moment is None else expected.rows(query, look[0], moment)
-        if coming is not None:
+        if coming is not None and moment is not None:
             both = Size((pending.rows or 0) + round(coming), pending.bytes)
-            more = max(0.0, _seconds(runs, both)[1] - cost)
+            moved = {*pending.moved, *expected.moved(query, look[0], moment)}
+            more = max(0.0, _seconds(runs, both, moved)[1] - cost)
     longest = max((one.elapsed_ms for one in runs if one.kind is RunKind.MAINTAIN), default=0.0)
     return Costs(cost if pending.is_some else 0.0, more, each_look, longest / 1000, is_known)
 
 
-def _seconds(runs: Sequence[RunCost], size: Size) -> tuple[bool, float]:
-    """Whether recorded runs tell, and what they say; else a guess."""
+def _seconds(
+    runs: Sequence[RunCost], size: Size, moved: Collection[TableName]
+) -> tuple[bool, float]:
+    """Whether recorded runs tell, and what they say of a change of these tables; else a guess."""
     # Without a recapture's estimate, which asks the tables for their rows.
     mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
-    found = estimated(mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0)
+    tables = sorted(moved)
+    found = estimated(
+        mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
+    )
     if found.maintain_ms is not None:
         return True, found.maintain_ms / 1000
-    guess = estimated(runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0)
+    guess = estimated(
+        runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
+    )
     return False, UNKNOWN_S if guess.maintain_ms is None else guess.maintain_ms / 1000

@@ -16,6 +16,9 @@ from impctl.app.maintaining.kinds import DAY
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
 
+_RATHER = 0.5
+"""Changes that are expected of a kind, from which on it is thought to come."""
+
 
 class RowsToCome:
     """Of queries by the tables that they were captured from, as it stands at `now` (seconds since
@@ -37,6 +40,16 @@ class RowsToCome:
             self._per_day[query] = self._rows_a_day(self._tables.get(query, ()))
         per_day = self._per_day[query]
         return None if per_day is None else per_day * max(0.0, until - since) / DAY
+
+    def moved(self, query: QueryName, since: float, until: float) -> Collection[TableName]:
+        """The tables of the kinds of change that come rather than not; else of the most frequent.
+
+        A run until then carries on all of them.
+        """
+        days = max(0.0, until - since) / DAY
+        kinds = self._expectations.expected(self._tables.get(query, ()))
+        likely = [kind for kind in kinds if kind.per_day * days >= _RATHER]
+        return frozenset().union(*(kind.tables for kind in likely or kinds[:1]))
 
     @cached_property
     def _expectations(self) -> Expectations:

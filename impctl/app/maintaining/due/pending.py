@@ -45,13 +45,14 @@ class Pending:
     """Changes by their times; `unsure` says why they may not be all, None where they are.
 
     `moved_at` is when the first version came that the sketch does not have, be it one that changes
-    no row. `mark` is equal for equal things pending.
+    no row. `mark` is equal for equal things pending. `moved` are the tables that went on.
     """
 
     changes: tuple[Change, ...] = ()
     unsure: str | None = None
     moved_at: float | None = None
     mark: object = None
+    moved: tuple[TableName, ...] = ()
 
     @property
     def oldest(self) -> float | None:
@@ -125,6 +126,7 @@ def _pending(
     if is_current(stored, desk.tables) and not moved:
         return Pending(mark=mark)
     changes: list[Change] = []
+    tables: list[TableName] = []
     moved_at: list[float] = []
     for pin in stored.pins:
         commits = _commits(desk.tables.source(pin.table), pin, log)
@@ -137,6 +139,7 @@ def _pending(
             return Pending(unsure=why, mark=mark)
         times = in_order(said, stored.maintained_at, now)
         moved_at += times[:1]
+        tables += [pin.table] if commits else []
         changes += [
             Change(at, one.rows, one.bytes)
             for at, one in zip(times, commits, strict=True)
@@ -150,7 +153,7 @@ def _pending(
         # Versions are the stored ones, and yet it is not current: another log stands there.
         return Pending(unsure="a table is another one than the sketch was captured from", mark=mark)
     ordered = tuple(sorted(changes, key=lambda change: change.at))
-    return Pending(ordered, None, min(moved_at), mark)
+    return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
 
 
 def _commits(source: DeltaSource, pin: TablePin, log: CommitLog) -> tuple[Committed, ...] | None:

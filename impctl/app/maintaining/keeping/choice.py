@@ -1,10 +1,11 @@
 """What is worth keeping of all queries under the budget, by what is expected to change.
 
-Law: a pure choice of what stored state and histories tell; nothing is written. Sides of queries
-whose constants move with the clock, those that the workload pins (`join: index`, `files`, `spark`),
-trees, groupings that cannot be read (`circuits.reading.groups`), kept answers and first rows are
-kept as they are; of the other sides and groupings each is kept or read.
-Out of scope: the algorithm (`circuits.keeping`), carrying it out (`keeping.conversion`).
+Law: a pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides
+of queries whose constants move with the clock, those that the workload pins (`join: index`,
+`files`, `spark`, `state`), trees, groupings that cannot be read (`circuits.reading.groups`), kept
+answers and first rows are kept as they are; of the other sides and groupings each is kept or read.
+Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.prices`), carrying it out
+(`keeping.conversion`).
 """
 
 from __future__ import annotations
@@ -12,19 +13,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from impctl.aliases import QueryName
-from impctl.app.maintaining.expected import expectations
-from impctl.app.maintaining.keeping.numbers import numbers_of
+from impctl.app.maintaining.expected import Expectations, expectations
+from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
+from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
+from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.choice import StateChoice, choose
+from impctl.circuits.keeping.choice import StateChoice
+from impctl.circuits.keeping.conversions import conversion_ms
+from impctl.circuits.keeping.evaluated import Modes
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
 from impctl.circuits.keeping.graph_of import graph_of
+from impctl.circuits.keeping.prices import priced
 from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy, QuerySpec
+from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 
 _ALLOWED = (Mode.KEPT, Mode.READ)
 """What the engine carries out today."""
@@ -34,6 +42,9 @@ _ALLOWED = (Mode.KEPT, Mode.READ)
 class Kept:
     """The queries that were weighed, what was chosen, and bytes that no choice changes.
 
+    By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
+    `conversions` the milliseconds that bring each to another mode. `unheld` are bounds that the
+    choice does not hold; it `holds_more` of them than what is kept now.
     `troubles` says of queries that could not be opened why; their state counts as it is.
     """
 
@@ -41,6 +52,11 @@ class Kept:
     choice: StateChoice
     fixed: int
     troubles: Mapping[QueryName, str]
+    graphs: Mapping[QueryName, Graph]
+    now: Mapping[QueryName, Modes]
+    conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
+    unheld: Sequence[Unheld] = ()
+    holds_more: bool = False
 
     def from_files(self, query: QueryName) -> tuple[str, ...]:
         """What of a query is to be read from files; Spark's sides stay Spark's."""
@@ -59,9 +75,11 @@ def kept_within(
     store: StoreReader,
     specs: Sequence[QuerySpec],
     budget: int | None,
-    choose: Choose = choose,
+    coming: Expectations | None = None,
+    choose: Choose | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored."""
+    """The choice for all of these queries that are stored; `coming` is what to expect of at least
+    their tables, where that is known already. `choose` is another way to, whatever bounds."""
     queries: dict[QueryName, Opened] = {}
     troubles: dict[QueryName, str] = {}
     fixed = 0
@@ -76,21 +94,44 @@ def kept_within(
         else:
             queries[spec.name] = found
     tables = {table for one in queries.values() for table in one.stored.versions}
-    expected = expectations(desk, store, sorted(tables)).expected(tables)
-    graphs = graphs_of(desk, queries, expected)
+    if coming is None:
+        coming = expectations(desk, store, sorted(tables))
+    weighed = _Weighed(desk, store, coming.expected(tables))
+    by_priors = {name: weighed.by_priors(query) for name, query in queries.items()}
+    now = {name: modes_now(query, by_priors[name]) for name, query in queries.items()}
+    graphs = {
+        name: weighed.graph(query, by_priors[name], now[name]) for name, query in queries.items()
+    }
     for name, query in queries.items():
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
     left = None if budget is None else max(0, budget - fixed)
-    return Kept(queries, choose(graphs, left), fixed, troubles)
+    bounds, chances = bounds_of(specs), weighed.chances
+    choice, unheld = (
+        chosen_within(graphs, left, bounds, chances)
+        if choose is None
+        else (choose(graphs, left), ())
+    )
+    then = {name: one.modes for name, one in choice.queries.items()}
+    late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
+    conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
+    holds_more = late < late_now
+    return Kept(queries, choice, fixed, troubles, graphs, now, conversions, unheld, holds_more)
 
 
 def graphs_of(
-    desk: Workbench, queries: Mapping[QueryName, Opened], expected: Sequence[Expected]
+    desk: Workbench,
+    store: StoreReader,
+    queries: Mapping[QueryName, Opened],
+    expected: Sequence[Expected],
 ) -> dict[QueryName, Graph]:
     """The queries as the choice sees them, where these kinds of change are expected."""
-    kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
-    return {name: _graph(desk, query, kinds, expected) for name, query in queries.items()}
+    weighed = _Weighed(desk, store, expected)
+    found = {}
+    for name, query in queries.items():
+        by_priors = weighed.by_priors(query)
+        found[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
+    return found
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
@@ -103,28 +144,71 @@ def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | No
         return None
 
 
-def _graph(
-    desk: Workbench, query: Opened, kinds: tuple[KindOfChange, ...], expected: Sequence[Expected]
-) -> Graph:
-    numbers = numbers_of(query, desk.tables, expected)
-    graph = graph_of(query.compiled, kinds, numbers, allowed=_ALLOWED)
-    sides = {choice.side: choice for choice in query.compiled.pieces}
-    prepared = query.as_stored.prepared
-    # Constants that move with the clock may stand above a join, or groups, and move through what
-    # is kept.
-    is_moving = prepared.moments and prepared.spec.join is JoinStrategy.AUTO
-    asked = JoinStrategy.INDEX if is_moving else prepared.spec.join
-    keeps_groups = prepared.moments or asked is JoinStrategy.INDEX
-    of_groups = JoinStrategy.INDEX if keeps_groups else JoinStrategy.AUTO
-    groupings = {choice.side for choice in query.compiled.groupings}
-    held = {
-        piece.name: _pinned_mode(
-            sides.get(piece.name), of_groups if piece.name in groupings else asked
-        )
-        for piece in graph.pieces
-        if len(piece.modes) > 1
-    }
-    return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+class _Weighed:
+    """Queries as the choice sees them, by what is expected."""
+
+    def __init__(self, desk: Workbench, store: StoreReader, expected: Sequence[Expected]) -> None:
+        self._desk = desk
+        self._store = store
+        self._expected = expected
+        self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
+        self.chances = [one.chance for one in expected]
+
+    def by_priors(self, query: Opened) -> Graph:
+        numbers = numbers_of(query, self._desk.tables, self._expected)
+        return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+
+    def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
+        """The same by what recorded runs tell, with the pieces pinned that are no choice."""
+        tables = query.stored.versions
+        rows = [rows_of_change(one, tables) for one in self._expected]
+        costs = self._store.costs(query.stored.query)
+        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
+        pieces = {choice.side: choice for choice in query.compiled.pieces}
+        groupings = {choice.side for choice in query.compiled.groupings}
+        prepared = query.as_stored.prepared
+        of_sides, of_groups = _asked(prepared), _asked_of_groups(prepared)
+        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
+        held = {
+            piece.name: _pinned_mode(
+                pieces.get(piece.name), of_groups if piece.name in groupings else of_sides
+            )
+            for piece in graph.pieces
+            if len(piece.modes) > 1
+        }
+        for piece in graph.pieces:
+            size, is_read = piece.sizes.get(Mode.KEPT, 0), now[piece.name] is Mode.READ
+            if is_read and held.get(piece.name, Mode.KEPT) is None and _is_more(size, fits):
+                # There may not be enough memory to build it; what is kept already needs none.
+                held[piece.name] = Mode.READ
+        return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+
+
+def _is_more(size: int, most: int | None) -> bool:
+    return most is not None and size > most
+
+
+def _asked(prepared: PreparedQuery) -> JoinStrategy:
+    """How the workload has the query's joins find partners, whatever the budget."""
+    spec = prepared.spec
+    # Constants that move with the clock may stand above a join, and move through what is kept.
+    is_moving = prepared.moments and spec.join is JoinStrategy.AUTO
+    if is_moving or spec.state is StateKept.KEEP:
+        return JoinStrategy.INDEX
+    return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
+
+
+def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
+    """The same of groups: kept where constants move, which may be above them."""
+    if prepared.moments or _asked(prepared) is JoinStrategy.INDEX:
+        return JoinStrategy.INDEX
+    return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
+
+
+def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
+    """How each piece of the query's state is kept as it stands."""
+    read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
+    return {piece.name: Mode.READ if piece.name in read else Mode.KEPT for piece in graph.pieces}
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:

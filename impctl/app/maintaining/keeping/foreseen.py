@@ -1,7 +1,7 @@
 """What a plan says of state under a budget: each piece that may be left out, its mode, and why.
 
-Law: the choice is the one that the next run which looks at the budget makes; without a budget
-nothing is chosen, and nothing said.
+Law: the choice is the one that the next run which looks at the budget makes, and what is kept now
+where that run would leave it; without a budget nothing is chosen, and nothing said.
 Out of scope: when that is (`keeping.keep_to`).
 """
 
@@ -11,7 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from impctl.aliases import QueryName
+from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
+from impctl.app.maintaining.keeping.opened import state_bytes
+from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.foreseen import PlannedPiece, PlanResult
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
@@ -19,26 +22,38 @@ from impctl.circuits.keeping.graph import Mode
 from impctl.circuits.strategy import Strategy
 from impctl.store.reader import StoreReader
 
+_STAYS = "converting saves too little: "
+
 
 def with_state(
     desk: Workbench, store: StoreReader | None, results: Sequence[PlanResult]
-) -> list[PlanResult]:
-    """The results, each of a stored query with what would be kept of it."""
+) -> tuple[list[PlanResult], list[str]]:
+    """The results, each of a stored query with what would be kept of it; and warnings of bounds
+    that this would not hold."""
     budget = disk_of(desk.settings, desk.workload)
     if store is None or budget is None:
-        return list(results)
-    kept = kept_within(desk, store, desk.sketched(None), budget)
-    return [replace(each, state=tuple(_pieces(kept, each.query))) for each in results]
+        return list(results), []
+    specs = desk.sketched(None)
+    kept = kept_within(desk, store, specs, budget)
+    is_over = state_bytes(store, [spec.name for spec in specs]) > budget
+    stays = not is_worth(kept, is_over=is_over)
+    told = [replace(each, state=tuple(_pieces(kept, each.query, stays))) for each in results]
+    return told, [] if stays else [unheld_text(one, kept.fixed) for one in kept.unheld]
 
 
-def _pieces(kept: Kept, query: QueryName) -> Iterator[PlannedPiece]:
-    """What files can be read for, in the circuit's order."""
+def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
+    """What files can be read for, in the circuit's order; `stays`: as it is kept now."""
     if query not in kept.queries:
         return
     compiled = kept.queries[query].compiled
     readable = {side.side for side in compiled.pieces if Strategy.FILES in side.readers}
     read = compiled.sides_by(Strategy.FILES)
+    sizes = {piece.name: piece.sizes for piece in kept.graphs[query].pieces}
     for piece in kept.choice.queries[query].pieces.values():
         if piece.name in readable and piece.kept_bytes is not None:
-            mode, now = str(piece.mode), str(Mode.READ if piece.name in read else Mode.KEPT)
-            yield PlannedPiece(piece.name, mode, now, piece.bytes, piece.kept_bytes, piece.reason)
+            mode, now = piece.mode, Mode.READ if piece.name in read else Mode.KEPT
+            size, reason = piece.bytes, piece.reason
+            if stays and mode is not now:
+                size = sizes[piece.name][now]
+                mode, reason = now, f"{_STAYS}{reason}"
+            yield PlannedPiece(piece.name, str(mode), str(now), size, piece.kept_bytes, reason)

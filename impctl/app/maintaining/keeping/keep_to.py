@@ -1,49 +1,117 @@
-"""State brought within the budget at the end of a run that wrote some.
+"""State brought within the budget at the end of a run that wrote some, or is asked for another.
 
 Law: what was captured or maintained is committed before; a query that cannot be opened, or whose
-conversion fails, stays as it was and is told. Looked at after captures, and after runs that leave
-more than the budget.
-Cost: without a budget none; else a sum over the catalog's list of runs.
+conversion fails, stays as it was and is told. A choice is made after captures, and after other runs
+only where what the last one was made by has moved (`keeping.looks`); it is carried out where that
+is worth it (`keeping.worth`). A run that is late itself makes none, and leaves it to the next one.
+Cost: without a budget none; with one a sum over the catalog's list of runs and the rates of kinds
+of change, as long as no choice is made.
 Out of scope: the choice (`keeping.choice`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from impctl.aliases import TableName
+from impctl.app.maintaining.expected import Expectations, expectations
+from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import convert
+from impctl.app.maintaining.keeping.enough import enough_text
+from impctl.app.maintaining.keeping.looks import Seen, is_known_to_exceed, is_to_look, pins_of
 from impctl.app.maintaining.keeping.opened import state_bytes
+from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
 from impctl.errors import ImpctlError
+from impctl.store.records import Chosen
 from impctl.store.store import Store
+from impctl.workload.models import QuerySpec
 
 BUDGET_EXCEEDED = "budget_exceeded"
 
 
-def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list[str]:
+def keep_to_budget(
+    desk: Workbench, store: Store, *, has_captured: bool, is_late: bool = False
+) -> list[str]:
     """Convert what the budget asks for; warnings of what could not be."""
     budget = disk_of(desk.settings, desk.workload)
-    specs = desk.sketched(None)
-    names = [spec.name for spec in specs]
-    if budget is None or not (has_captured or state_bytes(store, names) > budget):
+    if budget is None:
         return []
+    specs = desk.sketched(None)
     try:
-        kept = kept_within(desk, store, specs, budget)
+        seen, coming = _seen(desk, store, specs, budget)
+        made_by = store.chosen()
+        if is_known_to_exceed(made_by, seen) and not has_captured:
+            return [_exceeded(seen.bytes, budget)]
+        if not (has_captured or is_to_look(made_by, seen)):
+            return []
+        if is_late:
+            # Even a run with nothing to do looks then, if it is the next one.
+            store.save_chosen(None)
+            return [_put_off(seen)] if seen.bytes > budget else []
+        return _looked(desk, store, specs, seen, coming)
     except ImpctlError as error:
         return [f"the state stays as it is, whatever its budget: {error.message}"]
+
+
+def _seen(
+    desk: Workbench, store: Store, specs: Sequence[QuerySpec], budget: int
+) -> tuple[Seen, Expectations]:
+    """What a choice would be made by, and what is expected of the tables of stored queries."""
+    tables = {table for spec in specs for table in _tables(store, spec)}
+    coming = expectations(desk, store, sorted(tables))
+    rates = {tuple(sorted(one.tables)): one.per_day for one in coming.expected(tables)}
+    size = state_bytes(store, [spec.name for spec in specs])
+    return Seen(budget, size, rates, pins_of(specs)), coming
+
+
+def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
+    try:
+        stored = store.load(spec.name)
+    except ImpctlError:
+        # The choice says what is wrong with it, and its own run by its exit code.
+        return ()
+    return () if stored is None else stored.versions
+
+
+def _looked(
+    desk: Workbench, store: Store, specs: Sequence[QuerySpec], seen: Seen, coming: Expectations
+) -> list[str]:
+    """Make a choice, carry it out where that is worth it, and remember what it was made by."""
+    names = [spec.name for spec in specs]
+    kept = kept_within(desk, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
-    for name in kept.queries:
-        warnings += converted(desk, store, kept, name)
+    if is_worth(kept, is_over=seen.bytes > seen.budget):
+        for name in kept.queries:
+            warnings += converted(desk, store, kept, name)
     size = state_bytes(store, names)
-    if size > budget:
-        warnings.append(
-            f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: the "
-            f"rest cannot be read or made again; give it {_enough(size)}, or fewer queries"
-            f" [{BUDGET_EXCEEDED}]"
-        )
+    made_by = Chosen(
+        budget=seen.budget, rates=seen.rates, bytes=size, pins=seen.pins, is_least=not warnings
+    )
+    store.save_chosen(made_by)
+    warnings += [unheld_text(one, kept.fixed) for one in kept.unheld]
+    if size > seen.budget:
+        warnings.append(_exceeded(size, seen.budget))
     return warnings
+
+
+def _put_off(seen: Seen) -> str:
+    return (
+        f"state takes {size_text(seen.bytes)}, more than its budget of {size_text(seen.budget)}: "
+        f"this run was late, so the next one that is not brings it within [{BUDGET_EXCEEDED}]"
+    )
+
+
+def _exceeded(size: int, budget: int) -> str:
+    return (
+        f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: the "
+        f"rest cannot be read or made again; give it {enough_text(size)}, or fewer queries"
+        f" [{BUDGET_EXCEEDED}]"
+    )
 
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
@@ -65,9 +133,3 @@ def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]
 
 def _left(name: str, why: str) -> str:
     return f"the state of query `{name}` stays as it is: {why}"
-
-
-def _enough(size: int) -> str:
-    """A budget that holds so many bytes: three digits, rounded up."""
-    digit = 10 ** max(0, len(str(size)) - 3)
-    return size_text(-(-size // digit) * digit)

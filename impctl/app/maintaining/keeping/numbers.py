@@ -7,7 +7,7 @@ Out of scope: prior times (`circuits.keeping.priors`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from impctl.aliases import TableName
 from impctl.app.maintaining.keeping.opened import Opened
@@ -39,6 +39,11 @@ def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]
         return 1.0 - max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
 
     return Numbers(rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh)
+
+
+def rows_of_change(expected: Expected, tables: Collection[TableName]) -> float:
+    """Rows that such a change moves in these tables, together."""
+    return sum(_rows(expected, name) for name in expected.tables if name in tables)
 
 
 def _rows(expected: Expected, table: TableName) -> float:

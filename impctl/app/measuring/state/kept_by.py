@@ -23,7 +23,7 @@ from impctl.app.measuring.state.rivals import RIVALS, Rival
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.circuits.keeping.choice import StateChoice, choose, told
+from impctl.circuits.keeping.choice import StateChoice, told
 from impctl.circuits.keeping.graph import Graph
 from impctl.errors import StateCorruptError
 from impctl.stopwatch import Stopwatch
@@ -85,8 +85,8 @@ def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -
         return 0.0
     watch = Stopwatch()
     rival = RIVALS.get(way)
-    by: Choose = choose if rival is None else _by(rival)
-    kept = kept_within(desk, desk.store(), [spec], 0 if way == READ else budget, by)
+    by = None if rival is None else _by(rival)
+    kept = kept_within(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
     said = [*kept.troubles.values()]
     for name in kept.queries:
         said += converted(desk, desk.store(), kept, name)

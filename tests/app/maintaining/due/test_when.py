@@ -283,6 +283,9 @@ class Forecast:
     def rows(self, query: str, since: float, until: float) -> float:
         return until - since
 
+    def moved(self, query: str, since: float, until: float) -> tuple[str, ...]:
+        return () if until - since < 1_500 else ("s",)
+
 
 def test_costs_follow_the_recorded_runs() -> None:
     some = pending((0.0, 3_000))
@@ -297,6 +300,21 @@ def test_costs_follow_the_recorded_runs() -> None:
     ahead = costs_of("q", hourly, some, runs, (NOON + 1_600, NOON + 2_600), Forecast())
     assert ahead.each_look == pytest.approx(0.2)
     assert ahead.expected == pytest.approx(0.2), "2,000 rows until the hour"
+
+
+def test_costs_are_those_of_changes_of_the_same_tables() -> None:
+    def over(table: str, rows: int, ms: float) -> RunCost:
+        return replace(run_of(rows, ms), moved=(table,))
+
+    runs = [over("r", 1_000, 200.0), over("r", 2_000, 300.0), over("s", 1_000, 5_000.0)]
+    cheap = replace(pending((0.0, 1_000)), moved=("r",))
+    dear = replace(cheap, moved=("s",))
+    assert costs_of("q", ON_COMMIT, cheap, runs, (0, 5)).pending == pytest.approx(0.2)
+    assert costs_of("q", ON_COMMIT, dear, runs, (0, 5)).pending == pytest.approx(5.0)
+    # Until the moment s is expected: a run of both is not known, and all runs tell.
+    hourly = Trigger(every=3_600.0)
+    ahead = costs_of("q", hourly, dear, runs, (NOON + 1_600, NOON + 3_500), Forecast())
+    assert ahead.each_look == pytest.approx(5.0)
 
 
 def test_what_a_run_left_is_tried_again_after_the_clock_was_put_back() -> None:

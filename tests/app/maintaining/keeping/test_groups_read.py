@@ -81,14 +81,19 @@ def test_groups_by_every_type_of_key_are_found_in_files(cli: Cli, tmp_path: Path
 
 
 def test_groups_go_and_come_back_and_no_sketch_notices(cli: Cli, tmp_path: Path) -> None:
+    free = cli.workload.read_text()
+    kept = free.replace("join: auto}", "join: auto, state: keep}")
+    assert free != kept
     cli.good("capture")
     rng = random.Random(7)
     for turn in range(0, 6, 2):
         changed(cli, tmp_path, rng, turn, "--disk", "0")
         assert all(piece in read_of(tmp_path, name) for name, piece in READ.items())
         changed(cli, tmp_path, rng, turn + 1)
-        # What room there is for is kept again, and so a twin's state is that of the query.
-        cli.good("capture", "--query", "by_i_kept", "--disk", "1GB")
+        # What is asked for is kept again, and so a twin's state is that of the query.
+        cli.workload.write_text(kept)
+        cli.good("maintain", "--disk", "1GB")
+        cli.workload.write_text(free)
         assert not any(piece in read_of(tmp_path, name) for name, piece in READ.items())
         assert_alike(tmp_path)
 

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.keeping import conversion, keep_to
+from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.workbench.sessions import OwnSession
 from impctl.errors import HistoryGoneError, StorageError
 from impctl.store.records import MaintainCommit
@@ -218,7 +219,7 @@ def test_a_query_that_cannot_be_opened_fails_no_run_of_others(cli: Cli, tmp_path
 
 @pytest.mark.parametrize("size", [0, 7, 999, 1_001, 708_400, 999_501, 1_000_000, 12_345_678_901])
 def test_what_is_said_to_be_enough_is(size: int) -> None:
-    said = keep_to._enough(size)
+    said = enough_text(size)
     assert size <= size_from(said) <= size * 1.01
 
 
@@ -245,7 +246,7 @@ def test_a_query_that_cannot_be_read_any_more_does_not_stop_others(
 def test_what_cannot_be_chosen_is_told(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unreachable(*_: Any) -> None:
+    def unreachable(*_: Any, **__: Any) -> None:
         raise StorageError("a log cannot be read", hint="look at it")
 
     cli.good("capture")

@@ -1,0 +1,203 @@
+"""What recorded runs of a query say of the costs in its graph, kind of change by kind of change.
+
+Law: learned from runs that carried on the same tables, where there are `FEWEST` of them; from fewer
+nothing. Of a run the time of each operator tells of this operator's work, what reads of sides took
+of these, and the rest of it of what no choice of state changes. An operator's time tells nothing of
+other modes of its pieces than those it had in that run.
+Out of scope: the prior times (`circuits.keeping.priors`), a line through runs (`cost_model`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from impctl.aliases import TableName
+from impctl.app.maintaining.cost_model import learned as line_through
+from impctl.circuits.keeping.demands import own
+from impctl.circuits.keeping.evaluated import Modes
+from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, PerKind
+from impctl.circuits.keeping.prices import Learned
+from impctl.store.records import RunCost, RunKind, RunParts
+from impctl.values import dataclass
+
+FEWEST = 3
+"""Runs, or reads, from which on they are thought to tell more than prior times."""
+
+_MOST_TIMES = 30.0
+"""How far prior times were off at worst; what an operator takes beyond is not of its pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A run whose parts are known."""
+
+    rows: int
+    elapsed_ms: float
+    parts: RunParts
+
+    @property
+    def read(self) -> frozenset[str]:
+        """The sides that were read from files, had there been something to read."""
+        return frozenset(one.side for one in self.parts.reads)
+
+    def reads_ms(self, names: Collection[str]) -> float:
+        return sum(one.ms for one in self.parts.reads if one.side in names)
+
+
+def learned_of(
+    graph: Graph,
+    tables: Collection[TableName],
+    modes: Modes,
+    costs: Sequence[RunCost],
+    rows: Sequence[float],
+) -> Learned:
+    """What the runs tell: `modes` are those that pieces have now, `rows` those of a run of each
+    kind that change in the query's tables."""
+    return _Lessons(graph, frozenset(tables), modes, costs, rows).learned()
+
+
+class _Lessons:
+    def __init__(
+        self,
+        graph: Graph,
+        tables: frozenset[TableName],
+        modes: Modes,
+        costs: Sequence[RunCost],
+        rows: Sequence[float],
+    ) -> None:
+        self._graph = graph
+        self._modes = modes
+        self._rows = rows
+        alike = [_alike(costs, kind, tables) for kind in graph.kinds]
+        self._whole = alike
+        self._operators = sum(1 for node in graph.nodes if node.inputs)
+        self._first = len(graph.nodes) - self._operators
+        self._timed = [self._with_parts(runs) for runs in alike]
+        self._every = self._with_parts([one for one in costs if one.kind is RunKind.MAINTAIN])
+
+    def learned(self) -> Learned:
+        kinds = range(len(self._graph.kinds))
+        each = [self._of_kind(kind) for kind in kinds]
+        places = range(self._first, len(self._graph.nodes))
+        return Learned(
+            times={at: tuple(times[at] for times, _ in each) for at in places},
+            reads=self._reads(),
+            hits=self._hits(),
+            beside=tuple(beside for _, beside in each),
+            runs=tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole),
+        )
+
+    def _of_kind(self, kind: int) -> tuple[Mapping[int, float], float]:
+        """How many times as long as estimated each node takes, and what is beside them all."""
+        places = range(self._first, len(self._graph.nodes))
+        estimated = {at: self._estimated(at, kind) for at in places}
+        if len(self._timed[kind]) < FEWEST:
+            return self._of_whole(kind, estimated)
+        actual = {at: self._actual(at, kind) for at in places}
+        known = {at: ms for at, ms in actual.items() if ms is not None and estimated[at] > 0}
+        usual = _bounded(sum(known.values()), sum(estimated[at] for at in known))
+        times, beyond = {}, 0.0
+        for at in places:
+            times[at] = _bounded(known[at], estimated[at]) if at in known else usual
+            beyond += max(0.0, (actual[at] or 0.0) - times[at] * estimated[at])
+        left = [(run.rows, run.elapsed_ms - sum(run.parts.times)) for run in self._timed[kind]]
+        return times, self._at(left, kind) + beyond
+
+    def _of_whole(
+        self, kind: int, estimated: Mapping[int, float]
+    ) -> tuple[Mapping[int, float], float]:
+        """The same of runs whose parts are not known: what is more than estimated is beside."""
+        total, runs = sum(estimated.values()), self._whole[kind]
+        if len(runs) < FEWEST:
+            return dict.fromkeys(estimated, 1.0), 0.0
+        ms = self._at([(run.rows, run.elapsed_ms) for run in runs], kind)
+        factor = min(1.0, _bounded(ms, total))
+        return dict.fromkeys(estimated, factor), max(0.0, ms - factor * total)
+
+    def _with_parts(self, runs: Sequence[RunCost]) -> list[_Timed]:
+        return [
+            _Timed(run.rows, run.elapsed_ms, run.parts)
+            for run in runs
+            if run.parts is not None and len(run.parts.times) == self._operators
+        ]
+
+    def _estimated(self, at: int, kind: int) -> float:
+        """What the node's work is estimated to take with its pieces as they are."""
+        node = self._graph.nodes[at]
+        active = [self._graph.active[wire][kind] for wire in node.inputs]
+        return own(node, active, self._now(node), kind, Demand.DELTA).work
+
+    def _now(self, node: Node) -> list[Mode]:
+        return [self._modes[piece.name] for piece in node.pieces]
+
+    def _actual(self, at: int, kind: int) -> float | None:
+        """What it took, in runs in which its pieces were as they are; None of too few."""
+        node = self._graph.nodes[at]
+        names = {piece.name for piece in node.pieces}
+        read = {name for name in names if self._modes[name] is Mode.READ}
+        runs = [run for run in self._timed[kind] if run.read & names == read]
+        if len(runs) < FEWEST:
+            return None
+        place = at - self._first
+        return self._at(
+            [(run.rows, run.parts.times[place] - run.reads_ms(names)) for run in runs], kind
+        )
+
+    def _at(self, points: Sequence[tuple[int, float]], kind: int) -> float:
+        """What runs took, of as many rows as are expected."""
+        line = line_through([(float(rows), max(0.0, ms)) for rows, ms in points])
+        return 0.0 if line is None else line.at(self._rows[kind])
+
+    def _reads(self) -> dict[str, PerKind]:
+        """Milliseconds of a read of each side that was read often enough, whatever asked it."""
+        found = {}
+        for piece in self._graph.pieces:
+            took = [
+                one.ms
+                for run in self._every
+                for one in run.parts.reads
+                if one.side == piece.name and one.keys
+            ]
+            if len(took) >= FEWEST:
+                found[piece.name] = (sum(took) / len(took),) * len(self._graph.kinds)
+        return found
+
+    def _hits(self) -> dict[str, PerKind]:
+        """The chance of a read, for kinds of change that came often enough while it was read.
+
+        What was thought of it counts as one run more: what did not come in three may yet come.
+        """
+        found = {}
+        for piece in self._graph.pieces:
+            told = [_asked(runs, piece.name) for runs in self._timed]
+            if any(len(asked) >= FEWEST for asked in told):
+                thought = piece.hit or (1.0,) * len(self._graph.kinds)
+                found[piece.name] = tuple(
+                    (sum(asked) + prior) / (len(asked) + 1) if len(asked) >= FEWEST else prior
+                    for asked, prior in zip(told, thought, strict=True)
+                )
+        return found
+
+
+def _asked(runs: Sequence[_Timed], side: str) -> list[bool]:
+    """Of the runs in which a side was to be read, whether it was."""
+    return [one.keys > 0 for run in runs for one in run.parts.reads if one.side == side]
+
+
+def _alike(
+    costs: Sequence[RunCost], kind: KindOfChange, tables: frozenset[TableName]
+) -> list[RunCost]:
+    """The runs that carried on just what such a change moves of the query's tables."""
+    wanted = tuple(sorted(kind.tables & tables))
+    return [
+        cost
+        for cost in costs
+        if wanted and cost.kind is RunKind.MAINTAIN and not cost.spark and cost.moved == wanted
+    ]
+
+
+def _bounded(actual: float, estimated: float) -> float:
+    """Their ratio, no further from 1 than prior times were ever off."""
+    if estimated <= 0:
+        return 1.0
+    return min(_MOST_TIMES, max(1 / _MOST_TIMES, actual / estimated))

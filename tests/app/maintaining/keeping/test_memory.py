@@ -1,0 +1,185 @@
+"""Sides that may not fit into the memory there is are read; states that do not fit are dropped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from impctl.app import follow as follow_case
+from impctl.app.maintaining import kept_states
+from impctl.app.maintaining.kept_states import KeptStates
+from impctl.app.workbench.memory_limit import largest_side, machine_memory, memory_of
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.sessions import OwnSession
+from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.workload.load import load_workload
+from tests.behaviour.typed_joins import QUERIES, change, write_workload
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    def no_spark(*_: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr(OwnSession, "open", no_spark)
+    asked = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
+    return Cli(capsys, write_workload(tmp_path, asked))
+
+
+def read_sides(folder: Path, name: str) -> list[str]:
+    found = stored(folder, name).state_meta.get("from_files", [])
+    assert isinstance(found, list)
+    return found
+
+
+def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
+
+
+def test_a_side_that_may_not_fit_is_read(cli: Cli, tmp_path: Path) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
+    cli.good("capture")
+    assert len(read_sides(tmp_path, "two")) == 2
+    # What the workload pins is kept all the same, and no choice under a budget builds the other.
+    assert not read_sides(tmp_path, "twin")
+    reasons = stored(tmp_path, "two").state_meta["side_reasons"]
+    of_sides = {reasons[side] for side in read_sides(tmp_path, "two")}
+    assert of_sides == {"building it may take more memory than there is"}
+    rng = random.Random(1)
+    for turn in range(3):
+        change(tmp_path, rng, turn)
+        cli.good("maintain")
+        assert fragments(tmp_path, "two") == fragments(tmp_path, "twin")
+    assert len(read_sides(tmp_path, "two")) == 2
+    # A flag wins over the file.
+    cli.workload.write_text(text + "budget: {memory: 50MB}\n")
+    cli.good("capture", "--memory", "1GB")
+    assert not read_sides(tmp_path, "two")
+
+
+@pytest.mark.parametrize(
+    ("written", "is_right"),
+    [
+        *(("2GB", True), ("25%", True), ("100 %", True), ("1", True)),
+        *(("0", False), ("0%", False), ("101%", False), ("-5%", False), ("1XB", False)),
+        *(("a lot", False), ("25%%", False)),
+    ],
+)
+def test_memory_is_a_size_or_a_share(cli: Cli, written: str, is_right: bool) -> None:
+    text = cli.workload.read_text()
+    cli.workload.write_text(text + f"budget: {{memory: '{written}'}}\n")
+    ran = cli("check")
+    assert (ran.code == 0) == is_right
+    if not is_right:
+        assert ran.code == 2
+        assert "`budget.memory` must be a size" in str(ran.error)
+
+
+def test_the_run_comes_before_the_file(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    plain = load_workload(cli.workload, {})
+    assert memory_of(Settings(cli.workload), plain) is None
+    cli.workload.write_text(text + "budget: {memory: 25%}\n")
+    said = load_workload(cli.workload, {})
+    assert memory_of(Settings(cli.workload, memory=7), said) == 7
+    whole = machine_memory()
+    assert whole is not None
+    assert memory_of(Settings(cli.workload), said) == whole // 4
+
+
+def test_what_fits_takes_no_more_than_there_is() -> None:
+    assert largest_side(None) is None
+    for memory in (0, 1, 49_999_999, 50_000_000):
+        assert largest_side(memory) == 0
+    for memory in (50_000_004, 10**9, 10**12):
+        found = largest_side(memory)
+        assert found is not None
+        assert memory - 4 <= 50_000_000 + 4 * found <= memory
+
+
+@dataclass
+class _State:
+    size: int
+
+    def state_bytes(self) -> int:
+        return self.size
+
+
+@dataclass
+class _Stored:
+    query: str
+    pins: Sequence[Any] = ()
+
+
+@dataclass
+class _Taken:
+    stored: _Stored
+    state: _State
+
+
+def kept_after(
+    monkeypatch: pytest.MonkeyPatch, memory: int, over: int, sizes: dict[str, int], order: str
+) -> list[str]:
+    """The queries whose states are kept after these steps, the last of which is over by so much."""
+    monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
+    held = [memory] * (len(order) - 1) + [memory + over]
+    kept = KeptStates(memory=memory, held=lambda: held.pop(0))
+    for name in order:
+        taken: Any = _Taken(_Stored(name), _State(sizes[name]))
+        desk: Any = SimpleNamespace(tables=None)
+        kept.keep(desk, taken)
+    return sorted(kept._kept)
+
+
+def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"a": 100, "b": 60, "c": 10}
+    # Used once each, the largest goes; used twice as often as its neighbour, that one does.
+    assert kept_after(monkeypatch, 500, 0, sizes, "abc") == ["a", "b", "c"]
+    assert kept_after(monkeypatch, 500, 1, sizes, "abc") == ["b", "c"]
+    assert kept_after(monkeypatch, 500, 1, sizes, "abac") == ["a", "c"]
+    assert kept_after(monkeypatch, 500, 100, sizes, "abc") == ["b", "c"]
+    assert kept_after(monkeypatch, 500, 101, sizes, "abc") == ["c"]
+    assert kept_after(monkeypatch, 500, 10**9, sizes, "abc") == []
+    assert kept_after(monkeypatch, 500, -1, sizes, "abc") == ["a", "b", "c"]
+
+
+def test_without_a_bound_nothing_is_measured() -> None:
+    def never() -> int:
+        raise AssertionError("asked for what the process holds")
+
+    kept = KeptStates(held=never)
+    kept._drop_to_memory()
+
+
+def test_a_process_that_follows_has_the_bound_of_its_run(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(Exception):
+        """What the states are bounded by."""
+
+    def states(*, memory: int | None) -> KeptStates:
+        raise Told(memory)
+
+    monkeypatch.setattr(follow_case, "KeptStates", states)
+    nothing: Any = None
+    for settings, memory in ((Settings(cli.workload, memory=7), 7), (Settings(cli.workload), None)):
+        with pytest.raises(Told) as told:
+            follow_case.follow(
+                settings,
+                None,
+                FollowRequest(),
+                batch_rows=None,
+                reporter=SilentReporter(),
+                stop=nothing,
+                show=nothing,
+            )
+        assert told.value.args == (memory,)
