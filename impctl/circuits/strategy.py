@@ -70,6 +70,8 @@ class SideChoice:
     rows: int | None = None
     bytes: int | None = None
     readers: tuple[Strategy, ...] = ()
+    room: int = 0
+    """Bytes up to which its rows are kept all the same, once they are found to take no more."""
 
 
 class Chooser(Protocol):
@@ -129,7 +131,9 @@ class BySize:
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes
         strategy, reason = self._decided(facts, size)
-        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size)
+        is_open = self.asked is None and strategy is Strategy.FILES
+        room = (self.from_files or 0) if is_open else 0
+        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.readers:

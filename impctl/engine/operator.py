@@ -197,6 +197,10 @@ class Operator(ABC):
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: of which inputs no more rows will come."""
 
+    def keep_at_hand(self) -> Sequence[str]:
+        """Before filling ends: keep inputs that it would read but has at hand; their names."""
+        return ()
+
     def filled(self) -> Iterable[Batch]:
         """The output that was held back while it filled; asked for once, before filling ends."""
         return ()

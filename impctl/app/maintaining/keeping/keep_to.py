@@ -13,6 +13,7 @@ from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import convert
 from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.results.amounts import size_text
+from impctl.app.workbench.memory_limit import give_back
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
@@ -36,6 +37,7 @@ def keep_to_budget(desk: Workbench, store: Store, *, has_captured: bool) -> list
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
     for name in kept.queries:
         warnings += _converted(desk, store, kept, name)
+        give_back()
     size = state_bytes(store, names)
     if size > budget:
         warnings.append(
