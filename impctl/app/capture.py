@@ -25,10 +25,10 @@ from impctl.app.results.results import CaptureResult, Failure, LeftEntry, Outcom
 from impctl.app.results.subject import named_before
 from impctl.app.results.unsketched import unsketched_capture
 from impctl.app.workbench.isolated import Isolated
-from impctl.app.workbench.memory_limit import give_back
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
+from impctl.data.given_back import give_back
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
 

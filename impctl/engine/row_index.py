@@ -1,7 +1,8 @@
 """Rows kept by a key, as a few sorted runs: what an operator looks partners up in.
 
 Law: the index means the sum of all rows ever added, with their weights and tags; a row and its
-negative cancel when their runs are merged, and until then both are found. Rows that are added wait
+negative cancel when their runs are merged, and until then both are found. A run may have equal rows
+side by side. Rows that are added wait
 until something is asked, a million at most: a side that fills while nobody looks partners up in it
 is sorted once. Adding costs the rows added, plus merges each row takes part in a logarithmic number
 of times; finding costs the rows found, plus a binary search per run. Rows are equal when all
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
+from impctl.data.order import MANY, ascending, when_many
 from impctl.data.pages import (
     CheckedPages,
     PagedTable,
@@ -32,12 +34,12 @@ from impctl.data.pages import (
 )
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import ends_of
+from impctl.data.sorted_rows import ends_of, perhaps_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.consolidate import packed, summed
+from impctl.engine.consolidate import packed, repeating, summed, unpacked
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.tags import RowTags, SetTags, Tags
+from impctl.engine.tags import RowTags, Tags
 from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
@@ -48,13 +50,15 @@ _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used where they lie, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: of more, what cancels or is equal would take room."""
-_MANY = 1000
-"""Codes that are asked for from which on it pays to sort them first."""
+_FEW_RUNS = 2
+"""Runs up to which each is asked by itself."""
+_MANY_ROWS = 1 << 16
+"""Rows from which on it pays to leave equal ones side by side."""
+_HARDLY, _LOOKED_AT = 0.1, 4_096
+"""Where so few rows are there again, by so many of a run, they take little room."""
 _FEWER = 4
 """Codes that are asked for, per code that is held, from which on it pays to leave out most of those
 that are not there without a search."""
-_BITS = 8
-"""Places per code that is held: one in so many that are not there is searched for all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class RowIndex:
         self._accesses = accesses
         self._order = order
         self._log: RunLog[_Rows] = RunLog(
-            lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
+            lambda runs, _: self._together(runs), lambda run: _to_arrow(run, self.columns)
         )
         self._waiting: list[_Rows] = []
 
@@ -162,7 +166,7 @@ class RowIndex:
         """All runs, what waits sorted into one."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            run = waiting[0] if len(waiting) == 1 else self._merged(waiting)
+            run = waiting[0] if len(waiting) == 1 else self._together(waiting)
             if len(run):
                 self._log.append(run)
         return self._log.runs
@@ -170,17 +174,23 @@ class RowIndex:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
-        order, codes = _in_order(codes)
-        for run in self._runs() if len(codes) else ():
-            asked = _perhaps_in(run, codes)
-            some = codes if asked is None else codes[asked]
+        runs = self._runs() if len(codes) else ()
+        # Of few runs each is asked for what it may hold, which may be far less to sort.
+        ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
+        for run in runs:
+            is_far_more = len(codes) >= max(_FEWER * len(run), MANY)
+            asked = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
+            if asked is not None or ordered is None:
+                order, some = when_many(codes if asked is None else codes[asked])
+            else:
+                order, some = ordered
             first, last = run.slices(some)
             _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
                 continue
-            owner = owner if asked is None else asked[owner]
             owner = owner if order is None else order[owner]
+            owner = owner if asked is None else asked[owner]
             batch = run.at(positions)
             held = [batch.columns[key] for key in self.keys]
             if not are_told_by_codes(held, keys):
@@ -196,7 +206,7 @@ class RowIndex:
 
     def count(self, codes: Ints) -> Ints:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
-        order, codes = _in_order(codes)
+        order, codes = when_many(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
         for run in self._runs():
             first, last = run.slices(codes)
@@ -258,11 +268,27 @@ class RowIndex:
     def _sorted(self, codes: Ints, batch: Batch) -> Ints:
         """The order in which a run keeps rows."""
         if self._order is None:
-            return np.argsort(codes, kind="stable")
+            return ascending(codes)
         return np.lexsort((self._ranks(batch), codes))
 
+    def _together(self, runs: Sequence[_Rows]) -> _Rows:
+        """One run for all of these. Of many rows that only came, and hardly one of them twice,
+        equal ones are left side by side: finding them takes longer than sorting."""
+        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
+            return self._merged(runs)
+        first = np.arange(_LOOKED_AT)
+        looked = [first[: len(run)] for run in runs]
+        # The first rows of a run have their codes: equal ones are among them.
+        if max(repeating(r.at(at).take(at)) for r, at in zip(runs, looked, strict=True)) > _HARDLY:
+            return self._merged(runs)
+        check_each(runs)
+        codes = np.concatenate([run.codes for run in runs])
+        batch = stacked_batches([run.batch for run in runs])
+        order = self._sorted(codes, batch)
+        return _Rows(runs[-1].sequence, codes[order], batch.take(order))
+
     def _merged(self, runs: Sequence[_Rows]) -> _Rows:
-        """One run for all of these, rows that cancel left out."""
+        """One run for all of these, each row once and those that cancel left out."""
         check_each(runs)
         codes = np.concatenate([run.codes for run in runs])
         batch = stacked_batches([run.batch for run in runs])
@@ -316,27 +342,6 @@ def _with_code(stored: StoredTable, code: int) -> StoredTable:
     return some if pages is None else PagedTable(some, pages)
 
 
-def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
-    """Codes that are asked for in ascending order, and what sorts them; None where they are few, or
-    sorted as they are. Neighbours are found in the same part of a run, in a quarter of the time."""
-    if len(codes) < _MANY or bool((codes[1:] >= codes[:-1]).all()):
-        return None, codes
-    order = np.argsort(codes)
-    return order, codes[order]
-
-
-def _perhaps_in(run: _Rows, asked: Ints) -> Ints | None:
-    """Which of many codes may be among far fewer, by some of their bits; None for all of them."""
-    if len(asked) < max(_FEWER * len(run.codes), _MANY):
-        return None
-    held = whole(run.pages, run.codes)
-    mask = (1 << (_BITS * len(held)).bit_length()) - 1
-    is_there = np.zeros(mask + 1, dtype=np.bool_)
-    is_there[held & mask] = True
-    some: Ints = is_there[asked & mask].nonzero()[0]
-    return some
-
-
 def _check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
@@ -348,16 +353,6 @@ def _check_size(pairs: int) -> None:
 def _kept(tag: Tags) -> Tags:
     """The tag in a form that does not refer to other state."""
     return tag if isinstance(tag, RowTags) else tag.sets()
-
-
-def _unpacked(array: pa.Array) -> SetTags:
-    _, offsets, data = array.buffers()
-    size = np.dtype(np.int32).itemsize
-    ends = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    whole = np.zeros(0, np.int32)
-    if data is not None and ends[-1]:
-        whole = np.frombuffer(data, np.int32, count=int(ends[-1]) // size)
-    return SetTags(ends // size, whole)
 
 
 def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
@@ -393,6 +388,6 @@ def _from_arrow(
     tags: list[Tags] = []
     for at in range(accesses):
         held = array(f"tag{at}", pa.int32())
-        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else _unpacked(held))
+        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
     return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

@@ -8,6 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from impctl.data import order
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
 from impctl.engine import row_index
@@ -78,7 +79,8 @@ def rows_of(found: Batch) -> Rows:
 def test_rows_come_and_go_whatever_runs_they_lie_in(
     keys: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_index, "_MANY", many)
+    monkeypatch.setattr(order, "MANY", many)
+    monkeypatch.setattr(row_index, "MANY", many)
     random = Random(keys)
     index = RowIndex("i", (("k", LONG), ("v", LONG)), ("k",), 1)
     there: Rows = Counter()

@@ -7,10 +7,8 @@ Out of scope: what becomes of a run that ends so (whoever began it).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-from functools import cache
 from mmap import PAGESIZE
 from pathlib import Path
 
@@ -67,28 +65,6 @@ def held_memory() -> int | None:
         resident, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
         return (int(resident) - int(shared)) * PAGESIZE
     except (OSError, ValueError):
-        return None
-
-
-def give_back() -> None:
-    """Give the machine what nobody uses any more: allocators keep it for what comes next.
-
-    To be called between queries, whose state is of other sizes. Cost: pages that are used again
-    are zeroed again. Where the C library has no such call, Arrow's part alone.
-    """
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
-    trim = getattr(_c_library(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-@cache
-def _c_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(None)
-    except (OSError, TypeError):
         return None
 
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.keys import key_codes
+from impctl.data.order import ascending
 from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
@@ -192,7 +193,7 @@ def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
 
     A tuple's code is made of its key too, so that of one code there is one key.
     """
-    order = np.argsort(counts if are_tuples else keys)
+    order = ascending(counts if are_tuples else keys)
     keys, counts = keys[order], counts[order]
     if are_tuples:
         is_first = starts_in(counts)

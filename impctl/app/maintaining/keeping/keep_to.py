@@ -13,10 +13,10 @@ from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import convert
 from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.results.amounts import size_text
-from impctl.app.workbench.memory_limit import give_back
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
+from impctl.data.given_back import give_back
 from impctl.errors import ImpctlError
 from impctl.store.store import Store
 
