@@ -24,6 +24,8 @@ from impctl.values import dataclass
 LARGEST_INDEX = 4 << 30
 """Bytes of one side that is kept unasked: what a small machine maps with ease."""
 
+_ROOM = 2
+"""Times what a side may take to be kept at first that it may be found to take."""
 _CODE_AND_WEIGHT = 16
 _FRAGMENT = 4
 _WIDTHS = {
@@ -132,7 +134,7 @@ class BySize:
         size = None if rows is None else rows * facts.row_bytes
         strategy, reason = self._decided(facts, size)
         is_open = self.asked is None and strategy is Strategy.FILES
-        room = (self.from_files or 0) if is_open else 0
+        room = _ROOM * (self.from_files or 0) if is_open else 0
         return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:

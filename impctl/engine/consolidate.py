@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import group_rows, key_codes
+from impctl.data.keys import group_rows, key_codes, same_keys
 from impctl.data.order import in_order
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
@@ -48,6 +48,27 @@ def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
         )
     kept = weights.nonzero()[0]
     return kept, weights[kept]
+
+
+def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
+    """The rows and their ascending codes, those that are one with the row before it added to it.
+
+    For rows that do not cancel. Cost: the rows that have a code like the one before.
+    """
+    again = (codes[1:] == codes[:-1]).nonzero()[0]
+    vectors = [*map(identity_of, batch.columns.values()), *map(_comparable, batch.tags)]
+    for vector in vectors if len(again) else ():
+        is_same = same_keys([vector.take(again)], [vector.take(again + 1)])
+        assert is_same is not None, "of one column"
+        again = again[is_same]
+    if not len(again):
+        return codes, batch
+    is_first = np.ones(len(codes), dtype=np.bool_)
+    is_first[again + 1] = False
+    first = is_first.nonzero()[0]
+    rows = batch.take(first)
+    weights = np.add.reduceat(batch.weights, first)
+    return codes[first], Batch(rows.columns, weights, rows.tags)
 
 
 def repeating(batch: Batch) -> float:

@@ -36,7 +36,7 @@ class RowReader(Protocol):
         ...
 
 
-_WORTH_KEEPING = 4
+_WORTH_KEEPING = 2
 """Times `room` that rows may take which are there when all has come."""
 
 

@@ -179,7 +179,7 @@ class Operator(ABC):
         return ()
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep all rows that input `at`, one of those, has by now; before a step."""
+        """Keep rows that input `at`, one of those, has by now, in the end all; before a step."""
         raise NotImplementedError
 
     @property

@@ -37,7 +37,7 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import ends_of, perhaps_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.consolidate import packed, repeating, summed, unpacked
+from impctl.engine.consolidate import packed, repeating, summed, united_neighbours, unpacked
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, Tags
 from impctl.errors import JoinTooLargeError
@@ -53,7 +53,7 @@ _MOST_WAITING = 1 << 20
 _FEW_RUNS = 2
 """Runs up to which each is asked by itself."""
 _MANY_ROWS = 1 << 16
-"""Rows from which on it pays to leave equal ones side by side."""
+"""Rows from which on it pays not to look for all that are equal."""
 _HARDLY, _LOOKED_AT = 0.1, 4_096
 """Where so few rows are there again, by so many of a run, they take little room."""
 _FEWER = 4
@@ -112,6 +112,54 @@ class _Rows:
         return self.batch
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What runs are, apart from the index: who merges them does not hold it, so that it can go."""
+
+    columns: tuple[tuple[AttributeId, SqlType], ...]
+    order: AttributeId | None
+
+    def ranks(self, batch: Batch) -> Ints:
+        assert self.order is not None
+        ranks: Ints = batch.columns[self.order].values
+        return ranks
+
+    def sorted(self, codes: Ints, batch: Batch) -> Ints:
+        """The order in which a run keeps rows."""
+        if self.order is None:
+            return ascending(codes)
+        return np.lexsort((self.ranks(batch), codes))
+
+    def together(self, runs: Sequence[_Rows]) -> _Rows:
+        """One run for all of these. Of many rows that only came those are united that come to lie
+        side by side, and all only where more are alike: finding these takes longer than sorting."""
+        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
+            return self.merged(runs)
+        check_each(runs)
+        codes = np.concatenate([run.codes for run in runs])
+        batch = stacked_batches([run.batch for run in runs])
+        order = self.sorted(codes, batch)
+        codes, batch = united_neighbours(codes[order], batch.take(order))
+        found = _Rows(runs[-1].sequence, codes, batch)
+        # The first rows have their codes: those that are alike are among them.
+        some = batch.take(np.arange(min(len(found), _LOOKED_AT)))
+        return found if repeating(some) <= _HARDLY else self.merged([found])
+
+    def merged(self, runs: Sequence[_Rows]) -> _Rows:
+        """One run for all of these, each row once and those that cancel left out."""
+        check_each(runs)
+        codes = np.concatenate([run.codes for run in runs])
+        batch = stacked_batches([run.batch for run in runs])
+        columns = [batch.columns[name] for name, _ in self.columns]
+        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
+        if len(kept) < len(batch):
+            codes, batch = codes[kept], batch.take(kept)
+        # Each run is sorted, so that this only merges them.
+        order = self.sorted(codes, batch)
+        rows = Batch(batch.columns, weights, batch.tags).take(order)
+        return _Rows(runs[-1].sequence, codes[order], rows)
+
+
 class RowIndex:
     """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
 
@@ -131,9 +179,9 @@ class RowIndex:
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self._accesses = accesses
-        self._order = order
+        form = self._form = _Form(self.columns, order)
         self._log: RunLog[_Rows] = RunLog(
-            lambda runs, _: self._together(runs), lambda run: _to_arrow(run, self.columns)
+            lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[_Rows] = []
 
@@ -154,7 +202,7 @@ class RowIndex:
         """Count the batch in."""
         if len(batch) == 0:
             return
-        order = self._sorted(codes, batch)
+        order = self._form.sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
@@ -166,7 +214,7 @@ class RowIndex:
         """All runs, what waits sorted into one."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            run = waiting[0] if len(waiting) == 1 else self._together(waiting)
+            run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
             if len(run):
                 self._log.append(run)
         return self._log.runs
@@ -225,7 +273,7 @@ class RowIndex:
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
         runs = self._runs()
-        return self._merged(runs).batch if runs else empty_batch(self._accesses)
+        return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
         """The rows of each key up to where the first `window` of every run tell what there is."""
@@ -237,7 +285,7 @@ class RowIndex:
             cut = np.minimum(high, low + window)
             is_cut = cut < high
             lasts = cut[is_cut] - 1
-            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.at(lasts))[lasts])
+            limits[is_cut] = np.minimum(limits[is_cut], self._form.ranks(run.at(lasts))[lasts])
             is_whole &= ~is_cut
             ends.append((run, low, cut))
         parts = []
@@ -246,7 +294,7 @@ class RowIndex:
             positions, owner = slice_positions(low, cut)
             batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
-            useful = self._ranks(batch)[positions] <= limits[owner]
+            useful = self._form.ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
             held = [batch.columns[key].take(positions) for key in self.keys]
             same = same_keys(held, [key.take(owner) for key in keys])
@@ -257,49 +305,8 @@ class RowIndex:
         if not parts:
             nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
             return Leading(nothing, limits, is_whole)
-        merged = self._merged(parts)
+        merged = self._form.merged(parts)
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
-
-    def _ranks(self, batch: Batch) -> Ints:
-        assert self._order is not None
-        ranks: Ints = batch.columns[self._order].values
-        return ranks
-
-    def _sorted(self, codes: Ints, batch: Batch) -> Ints:
-        """The order in which a run keeps rows."""
-        if self._order is None:
-            return ascending(codes)
-        return np.lexsort((self._ranks(batch), codes))
-
-    def _together(self, runs: Sequence[_Rows]) -> _Rows:
-        """One run for all of these. Of many rows that only came, and hardly one of them twice,
-        equal ones are left side by side: finding them takes longer than sorting."""
-        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
-            return self._merged(runs)
-        first = np.arange(_LOOKED_AT)
-        looked = [first[: len(run)] for run in runs]
-        # The first rows of a run have their codes: equal ones are among them.
-        if max(repeating(r.at(at).take(at)) for r, at in zip(runs, looked, strict=True)) > _HARDLY:
-            return self._merged(runs)
-        check_each(runs)
-        codes = np.concatenate([run.codes for run in runs])
-        batch = stacked_batches([run.batch for run in runs])
-        order = self._sorted(codes, batch)
-        return _Rows(runs[-1].sequence, codes[order], batch.take(order))
-
-    def _merged(self, runs: Sequence[_Rows]) -> _Rows:
-        """One run for all of these, each row once and those that cancel left out."""
-        check_each(runs)
-        codes = np.concatenate([run.codes for run in runs])
-        batch = stacked_batches([run.batch for run in runs])
-        columns = [batch.columns[name] for name, _ in self.columns]
-        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
-        if len(kept) < len(batch):
-            codes, batch = codes[kept], batch.take(kept)
-        # Each run is sorted, so that this only merges them.
-        order = self._sorted(codes, batch)
-        rows = Batch(batch.columns, weights, batch.tags).take(order)
-        return _Rows(runs[-1].sequence, codes[order], rows)
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""

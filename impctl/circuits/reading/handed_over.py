@@ -11,15 +11,15 @@ Out of scope: which sides (`circuits.keeping`), reading (`app.capturing.partners
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from impctl.circuits.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.row_index import RowIndex
 
-ReadWhole = Callable[[str], Batch]
-"""All rows of a side, by its name, at the versions the state stands at."""
+ReadWhole = Callable[[str], Iterable[Batch]]
+"""All rows of a side, by its name, at the versions the state stands at; in parts."""
 
 
 def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) -> None:
@@ -31,7 +31,8 @@ def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) 
             if isinstance(side, DistantRows) and isinstance(known, RowIndex):
                 side.know(known.codes())
             elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
-                join.keep_again(at, read(side.name))
+                for rows in read(side.name):
+                    join.keep_again(at, rows)
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:

@@ -28,13 +28,15 @@ from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
 
 MANY_ROWS = 4_000_000
 """Rows of a table from which on a sample of keys is counted."""
 ONE_IN = 16
 """One key of so many is in a sample."""
+_LARGE, _LEFT_OUT = 100_000, 0.01
+"""Rows of a table of which files are left out, and the most of them that these may hold."""
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -113,7 +115,17 @@ def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
     """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
     EvaluationError where the condition fails on a row."""
-    return counted(read_batches(snapshot, columns.names), columns, one_in)
+    return counted(read_batches(snapshot, columns.names, _telling(snapshot)), columns, one_in)
+
+
+def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
+    """The files to count: of a large table not the smallest, which take longer to open than to
+    read, and together hold hardly any of its rows."""
+    files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
+    if snapshot.likely_rows < _LARGE or any(file.rows is None for file in files):
+        return snapshot.files
+    ends = np.cumsum([file.rows for file in files])
+    return files[: 1 + int(np.searchsorted(ends, (1.0 - _LEFT_OUT) * float(ends[-1])))]
 
 
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
