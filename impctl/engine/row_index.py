@@ -1,12 +1,11 @@
 """Rows kept by a key, as a few sorted runs: what an operator looks partners up in.
 
 Law: the index means the sum of all rows ever added, with their weights and tags; a row and its
-negative cancel when their runs are merged, and until then both are found. A run may have equal rows
-side by side. Rows that are added wait
-until something is asked, a million at most: a side that fills while nobody looks partners up in it
-is sorted once. Adding costs the rows added, plus merges each row takes part in a logarithmic number
-of times; finding costs the rows found, plus a binary search per run. Rows are equal when all
-columns and all tags are.
+negative cancel when their runs are merged, and until then both are found. A run may hold equal rows
+more than once. Rows that are added wait until something is asked, a million at most: a side that
+fills while nobody looks partners up in it is sorted once. Adding costs the rows added, plus merges
+each row takes part in a logarithmic number of times; finding costs the rows found, plus a binary
+search per run. Rows are equal when all columns and all tags are.
 Out of scope: what is done with the rows found (`engine.operators`), files (`store`).
 """
 
@@ -35,11 +34,11 @@ from impctl.data.pages import (
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import ends_of, perhaps_in
-from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import packed, repeating, summed, united_neighbours, unpacked
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.tags import RowTags, Tags
+from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
@@ -57,8 +56,7 @@ _MANY_ROWS = 1 << 16
 _HARDLY, _LOOKED_AT = 0.1, 4_096
 """Where so few rows are there again, by so many of a run, they take little room."""
 _FEWER = 4
-"""Codes that are asked for, per code that is held, from which on it pays to leave out most of those
-that are not there without a search."""
+"""Codes asked for, per code held, from which on those not there are mostly left out unsearched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,28 +134,35 @@ class _Form:
         if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
             return self.merged(runs)
         check_each(runs)
-        codes = np.concatenate([run.codes for run in runs])
-        batch = stacked_batches([run.batch for run in runs])
-        order = self.sorted(codes, batch)
-        codes, batch = united_neighbours(codes[order], batch.take(order))
+        codes, batch = united_neighbours(*self.in_turn(runs))
         found = _Rows(runs[-1].sequence, codes, batch)
         # The first rows have their codes: those that are alike are among them.
         some = batch.take(np.arange(min(len(found), _LOOKED_AT)))
         return found if repeating(some) <= _HARDLY else self.merged([found])
 
+    def in_turn(self, runs: Sequence[_Rows]) -> tuple[Ints, Batch]:
+        """All rows sorted, column by column: no second copy of them all is held meanwhile."""
+        parts = [run.batch for run in runs]
+        codes = np.concatenate([run.codes for run in runs])
+        ranks = [] if self.order is None else [self.ranks(part) for part in parts]
+        order = np.lexsort((np.concatenate(ranks), codes)) if ranks else ascending(codes)
+        columns = {
+            name: concat([part.columns[name] for part in parts]).take(order)
+            for name, _ in self.columns
+        }
+        weights = np.concatenate([part.weights for part in parts])[order]
+        tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
+        return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
+
     def merged(self, runs: Sequence[_Rows]) -> _Rows:
         """One run for all of these, each row once and those that cancel left out."""
         check_each(runs)
-        codes = np.concatenate([run.codes for run in runs])
-        batch = stacked_batches([run.batch for run in runs])
+        codes, batch = self.in_turn(runs)
         columns = [batch.columns[name] for name, _ in self.columns]
         kept, weights = summed(batch, [Vector(LONG, codes), *columns])
         if len(kept) < len(batch):
             codes, batch = codes[kept], batch.take(kept)
-        # Each run is sorted, so that this only merges them.
-        order = self.sorted(codes, batch)
-        rows = Batch(batch.columns, weights, batch.tags).take(order)
-        return _Rows(runs[-1].sequence, codes[order], rows)
+        return _Rows(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
 
 
 class RowIndex:
@@ -204,7 +209,7 @@ class RowIndex:
             return
         order = self._form.sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
-        tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
+        tags = tuple(apart(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
         self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
         if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
@@ -355,11 +360,6 @@ def _check_size(pairs: int) -> None:
             f"A change has {pairs:,} partners in a join",
             hint="recapture with `impctl capture`, or give the join a narrower condition",
         )
-
-
-def _kept(tag: Tags) -> Tags:
-    """The tag in a form that does not refer to other state."""
-    return tag if isinstance(tag, RowTags) else tag.sets()
 
 
 def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
