@@ -12,6 +12,7 @@ from deltalake import write_deltalake
 
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.data.schema import LONG
+from impctl.errors import Location
 from impctl.sketch.partition import RangePartition
 from impctl.tables import rows
 from impctl.tables.rows import FileReader, read_batches, read_rows
@@ -47,7 +48,7 @@ def test_parts_are_the_rows_that_are_left(
 
 def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> None:
     table_of(tmp_path / "t", 3)
-    tables = PinnedTables({"t": TableSpec("t", str(tmp_path / "t"))})
+    tables = PinnedTables({"t": TableSpec("t", str(tmp_path / "t"), {}, Location("w", 1, 1))})
     made: list[int] = []
 
     def make(*boundaries: int) -> RangePartition:
