@@ -60,6 +60,8 @@ def test_ranges_of_a_column_are_proposed_once_for_a_version(tmp_path: Path) -> N
     assert tables.partition("t", "a", 2, lambda: make(1, 2)) is not first
     assert tables.partition("t", "b", 1, lambda: make(1, 2)) is not first
     table_of(tmp_path / "t", 3)
-    tables.repin("t")
+    tables.advance("t")
     assert tables.partition("t", "a", 1, lambda: make(5)).boundaries == (5,)
-    assert made == [1, 2, 2, 1]
+    tables.list_anew("t")
+    assert tables.partition("t", "a", 1, lambda: make(6)).boundaries == (6,)
+    assert made == [1, 2, 2, 1, 1]
