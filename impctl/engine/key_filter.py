@@ -201,7 +201,7 @@ def _set_bits(words: _Words, mixed: _Words) -> None:
         for at in range(_WORDS_PER_BLOCK):
             np.bitwise_or.at(words, first + at, _bits(mixed, at))
         return
-    # Of many keys all bits are spelled out, which takes a fifth of the time.
+    # Of many keys all bits are spelled out: setting them one by one is what takes long.
     is_set = np.zeros(64 * len(words), dtype=np.bool_)
     for at in range(_WORDS_PER_BLOCK):
         shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)
