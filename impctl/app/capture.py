@@ -28,6 +28,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
+from impctl.data.given_back import give_back
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
 
@@ -63,6 +64,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 if captured.no_answer:
                     warnings.append(_without_answer(prepared, captured.no_answer))
                 stored.append((prepared, captured.sketches))
+            give_back()
         forecasts = ClusterForecasts(desk, store)
         for prepared, sketches in stored:
             warnings += _advice(desk, store, forecasts, prepared, sketches)

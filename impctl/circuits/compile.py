@@ -45,6 +45,9 @@ from impctl.values import dataclass
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
 
 
+_TURNED_OUT = "it turned out small enough to keep"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
     """A circuit for one query: its sources, its sketched accesses, the sizes of their partitions.
@@ -97,6 +100,20 @@ class Compiled:
     def pieces(self) -> tuple[SideChoice, ...]:
         """All that may be kept or read: the sides of joins, then groupings."""
         return (*self.sides, *self.groupings)
+
+    def keeping(self, names: Collection[str]) -> Compiled:
+        """The same where the circuit keeps these sides, which it was to read."""
+        if not names:
+            return self
+        sides = tuple(
+            replace(one, strategy=Strategy.INDEX, reason=_TURNED_OUT) if one.side in names else one
+            for one in self.sides
+        )
+        left = [
+            replace(join, sides=tuple(side for side in join.sides if side.name not in names))
+            for join in self.distant
+        ]
+        return replace(self, sides=sides, distant=tuple(join for join in left if join.sides))
 
     @property
     def asks_spark(self) -> bool:

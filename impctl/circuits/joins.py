@@ -273,6 +273,7 @@ class _Parts:
             is_distant=choice.strategy is not Strategy.INDEX,
             has_filter=chooser.has_filter,
             is_held=choice.strategy is Strategy.FILES,
+            room=choice.room,
         )
 
     def _side(self, flow: Flow, keys: Sequence[Expr], name: str) -> tuple[Flow, Side]:

@@ -205,7 +205,7 @@ class MaintainedQuery:
 
         `pairs` gives the rows of a join with a side that Spark reads, and is needed for such. Where
         tables come `in_turn`, one whole after the other, sides that are not kept are let go as soon
-        as nothing will ask for them.
+        as nothing will ask for them, but for those with room enough, which are kept after all.
         """
         self.count(self.circuit.start())
         self.circuit.fill(True)
@@ -225,6 +225,7 @@ class MaintainedQuery:
                 self.count(self.circuit.resume(batch, join.operator))
         for held_back in self.circuit.filled():
             self.count(held_back)
+        self.compiled = self.compiled.keeping(self.circuit.keep_at_hand())
         self.circuit.fill(False)
         for keeper in self.keepers():
             keeper.compact()

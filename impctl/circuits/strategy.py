@@ -25,6 +25,8 @@ from impctl.values import dataclass
 LARGEST_INDEX = 4 << 30
 """Bytes of one side that is kept unasked: what a small machine maps with ease."""
 
+_ROOM = 2
+"""Times what a side may take to be kept at first that it may be found to take."""
 _CODE_AND_WEIGHT = 16
 _FRAGMENT = 4
 _WIDTHS = {
@@ -80,6 +82,8 @@ class SideChoice:
     rows: int | None = None
     bytes: int | None = None
     readers: tuple[Strategy, ...] = ()
+    room: int = 0
+    """Bytes up to which its rows are kept all the same, once they are found to take no more."""
 
 
 class Chooser(Protocol):
@@ -147,7 +151,9 @@ class BySize:
         rows = None if None in counts else max((count or 0 for count in counts), default=0)
         size = None if rows is None else rows * facts.row_bytes
         strategy, reason = self._decided(facts, size)
-        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size)
+        is_open = self.asked is None and strategy is Strategy.FILES
+        room = _ROOM * (self.from_files or 0) if is_open else 0
+        return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.readers:

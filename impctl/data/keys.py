@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from impctl.data.order import ascending
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 from impctl.values import dataclass
@@ -202,15 +203,10 @@ def group_normal(columns: Sequence[Vector], length: int) -> tuple[list[Vector], 
 
 
 def _ordered(codes: Ints) -> Positions | slice:
-    """What sorts them, in no order among equal ones."""
-    if len(codes) >= _MANY:
-        if _is_sorted(codes[:_MANY]) and _is_sorted(codes):
-            return _AS_THEY_ARE
-        lowest = int(codes.min())
-        if int(codes.max()) - lowest < 1 << 16:
-            # NumPy sorts words of 16 bits by counting: less than half the time.
-            return np.argsort((codes - lowest).astype(np.uint16), kind="stable")
-    return np.argsort(codes)
+    """What sorts them."""
+    if len(codes) >= _MANY and _is_sorted(codes[:_MANY]) and _is_sorted(codes):
+        return _AS_THEY_ARE
+    return ascending(codes)
 
 
 def _is_sorted(codes: Ints) -> bool:

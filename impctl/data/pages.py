@@ -32,14 +32,19 @@ class PageSums:
 
     def add(self, data: memoryview) -> None:
         """The next bytes."""
-        at = 0
-        while at < len(data):
-            taken = min(PAGE - self._filled, len(data) - at)
-            self._sum = zlib.crc32(data[at : at + taken], self._sum)
-            self._filled += taken
-            at += taken
-            if self._filled == PAGE:
-                self._close()
+        at = self._more(data) if self._filled else 0
+        whole = len(data) - (len(data) - at) % PAGE
+        self._sums += [zlib.crc32(data[page : page + PAGE]) for page in range(at, whole, PAGE)]
+        self._more(data[max(at, whole) :])
+
+    def _more(self, data: memoryview) -> int:
+        """What still belongs to the page that has begun: so many bytes."""
+        taken = min(PAGE - self._filled, len(data))
+        self._sum = zlib.crc32(data[:taken], self._sum)
+        self._filled += taken
+        if self._filled == PAGE:
+            self._close()
+        return taken
 
     def table(self) -> bytes:
         """All of them as they are stored; nothing more may be added."""

@@ -185,9 +185,9 @@ def _unscaled(array: pa.Array, kind: SqlType) -> Any:
     if pa.types.is_integer(array.type):
         valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
         return _numpy(array, valid, pa.int64())
-    wanted = pa.decimal128(38, kind.scale)
-    if array.type != wanted:
-        array = array.cast(wanted)
+    if not pa.types.is_decimal128(array.type) or array.type.scale != kind.scale:
+        # All of one scale have the same words, whatever their precision.
+        array = array.cast(pa.decimal128(38, kind.scale))
     words = np.frombuffer(array.buffers()[1], dtype=np.int64)
     words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
     low, high = words[:, 0].copy(), words[:, 1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -44,7 +45,7 @@ class Arrangement:
         self.name = name
         self.key_types = tuple(key_types)
         self.alive = alive
-        self._log: RunLog[Run] = RunLog(self._folded, Run.to_arrow)
+        self._log: RunLog[Run] = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -114,24 +115,11 @@ class Arrangement:
         arrays = tuple(key.to_arrow() for key in keys)
         self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
 
-    def _folded(self, runs: Sequence[Run], is_oldest: bool) -> Run:
-        """One run that means all of these."""
-        check_each(runs)
-        if len(runs) > 1:
-            at_once = merge_at_once(runs, self.key_types, self.alive, is_oldest=is_oldest)
-            if at_once is not None:
-                return at_once
-        merged = runs[-1]
-        for index in range(len(runs) - 2, -1, -1):
-            is_last = is_oldest and index == 0
-            merged = merge_runs(runs[index], merged, self.key_types, self.alive, is_oldest=is_last)
-        return merged
-
     def whole(self) -> Run | None:
         """All living rows as one run, which this does not change; None without any."""
         if not self.runs:
             return None
-        run = self._folded(self.runs, True)
+        run = _folded(self.key_types, self.alive, self.runs, True)
         alive = run.values.get(self.alive)
         if alive is None:
             return None
@@ -212,3 +200,17 @@ def _newest(owner: Ints, code: Ints, value: Ints, *, is_one_each: bool) -> tuple
 def _bytes(run: Run) -> int:
     keys = sum(int(part.nbytes) for part in run.keys)
     return keys + int(run.codes.nbytes) + sum(int(v.nbytes) for v in run.values.values())
+
+
+def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
+    """One run that means all of these."""
+    check_each(runs)
+    if len(runs) > 1:
+        at_once = merge_at_once(runs, key_types, alive, is_oldest=is_oldest)
+        if at_once is not None:
+            return at_once
+    merged = runs[-1]
+    for index in range(len(runs) - 2, -1, -1):
+        is_last = is_oldest and index == 0
+        merged = merge_runs(runs[index], merged, key_types, alive, is_oldest=is_last)
+    return merged

@@ -197,6 +197,11 @@ class Circuit(Operator):
             operator.ended(of_wires)
             known[at] = all(of_wires)
 
+    def keep_at_hand(self) -> Sequence[str]:
+        kept = [name for operator in self._operators for name in operator.keep_at_hand()]
+        self._keepers = _each_once(self._operators)
+        return kept
+
     def filled(self) -> Iterator[Batch]:
         """What becomes of the output that operators held back, the lower ones' first."""
         for operator in self._operators:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import group_rows, key_codes
+from impctl.data.keys import group_rows, key_codes, same_keys
+from impctl.data.order import in_order
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
@@ -49,9 +50,36 @@ def summed(batch: Batch, columns: Sequence[Vector]) -> tuple[Ints, Ints]:
     return kept, weights[kept]
 
 
+def united_neighbours(codes: Ints, batch: Batch) -> tuple[Ints, Batch]:
+    """The rows and their ascending codes, those that are one with the row before it added to it.
+
+    For rows that do not cancel. Cost: the rows that have a code like the one before.
+    """
+    again = (codes[1:] == codes[:-1]).nonzero()[0]
+    vectors = [*map(identity_of, batch.columns.values()), *map(_comparable, batch.tags)]
+    for vector in vectors if len(again) else ():
+        is_same = same_keys([vector.take(again)], [vector.take(again + 1)])
+        assert is_same is not None, "of one column"
+        again = again[is_same]
+    if not len(again):
+        return codes, batch
+    is_first = np.ones(len(codes), dtype=np.bool_)
+    is_first[again + 1] = False
+    first = is_first.nonzero()[0]
+    rows = batch.take(first)
+    weights = np.add.reduceat(batch.weights, first)
+    return codes[first], Batch(rows.columns, weights, rows.tags)
+
+
+def repeating(batch: Batch) -> float:
+    """Which share of the rows is one that is there already."""
+    kept, _ = summed(batch, list(batch.columns.values()))
+    return 1.0 - len(kept) / max(len(batch), 1)
+
+
 def _perhaps_again(codes: Ints) -> Ints:
     """Positions of rows with the code of another one: most have none, and need no comparing."""
-    ordered = np.sort(codes)
+    ordered = in_order(codes)
     twice: Ints = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(twice):
         return twice
@@ -82,6 +110,17 @@ def packed(tag: SetTags) -> pa.Array:
     return pa.Array.from_buffers(
         pa.large_binary(), len(tag), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
+
+
+def unpacked(array: pa.Array) -> SetTags:
+    """The inverse of `packed`."""
+    _, offsets, data = array.buffers()
+    size = np.dtype(np.int32).itemsize
+    ends = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
+    whole = np.zeros(0, np.int32)
+    if data is not None and ends[-1]:
+        whole = np.frombuffer(data, np.int32, count=int(ends[-1]) // size)
+    return SetTags(ends // size, whole)
 
 
 def _comparable(tag: Tags) -> Vector:

@@ -4,13 +4,14 @@ Law: `find` answers as of what was added, as `row_index` does, for every key tha
 is read is as after the step, so the rows of this step that are still to be added (`expect`) are
 taken off it. A key that was never added is never asked for, so rows that come in one step with the
 first of their key ask nothing. Cost: the reading, once per step that has a key to ask for; of state
-only the filter of keys.
+only the filter of keys. Rows that are held while the circuit is filled are held on, when nothing
+will ask for them, while they take no more than `room`: who fills may keep them after all.
 Out of scope: where the rows lie and are read (whoever sets `reader`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -34,9 +35,13 @@ class RowReader(Protocol):
         """
         ...
 
-    def whole(self, side: str) -> Batch:
-        """All rows of the side as after the step, with their tags."""
+    def whole(self, side: str) -> Iterator[Batch]:
+        """All rows of the side as after the step, with their tags; in parts."""
         ...
+
+
+_WORTH_KEEPING = 2
+"""Times `room` that rows may take which are there when all has come."""
 
 
 class DistantRows:
@@ -51,8 +56,9 @@ class DistantRows:
         *,
         has_filter: bool = True,
         is_held: bool = False,
+        room: int = 0,
     ) -> None:
-        """With `is_held` the rows are at hand while the circuit is filled."""
+        """With `is_held` the rows are at hand while the circuit is filled; `room` is in bytes."""
         self.name = name
         self.columns = tuple(columns)
         self.keys = tuple(keys)
@@ -60,6 +66,9 @@ class DistantRows:
         self._accesses = accesses
         self._is_held = is_held
         self._held: RowIndex | None = None
+        self._room = room
+        self._bytes = 0
+        self._is_asked = False
         self.filled_rows = 0
         """Rows that came while the circuit was filled."""
         self._is_filling = False
@@ -74,10 +83,27 @@ class DistantRows:
         """Hold the rows that come from now on, where that is asked; or no longer."""
         self._is_filling = is_filling
         self._held = self._index() if is_filling and self._is_held else None
+        self._bytes, self._is_asked = 0, is_filling
 
     def let_go(self) -> None:
         """While the circuit is filled: nothing will ask for what it holds."""
-        self._held = None
+        self._is_asked = False
+        self._make_room(0)
+
+    def _make_room(self, coming: int) -> None:
+        """Let go what nothing asks for, where it takes too much with so many bytes that come."""
+        self._bytes += coming
+        if not self._is_asked and self._bytes > self._room:
+            self._held = None
+
+    @property
+    def at_hand(self) -> RowIndex | None:
+        """While the circuit is filled: all its rows, where these are few enough to be kept.
+
+        What had to be held to the end was paid for, and may be larger.
+        """
+        largest = _WORTH_KEEPING * self._room if self._is_asked else self._room
+        return self._held if self._bytes <= largest else None
 
     def _index(self) -> RowIndex:
         return RowIndex(self.name, self.columns, self.keys, self._accesses)
@@ -90,6 +116,8 @@ class DistantRows:
         """From now on the keys of these rows may be there; of a deletion they already were."""
         self._coming.clear()
         self.filled_rows += len(batch) if self._is_filling else 0
+        if self._held is not None:
+            self._make_room(_bytes_of(batch))
         if self._held is not None:
             self._held.add(batch, codes)
         if self._filter is not None:
@@ -121,11 +149,17 @@ class DistantRows:
         found = index.find(codes[asked], wanted)
         return Found(asked[found.owners], found.rows)
 
-    def whole(self) -> Batch:
-        """All rows as after the step."""
+    def whole(self) -> Iterator[Batch]:
+        """All rows as after the step; in parts."""
         assert self.reader is not None, "a session with distant sides is given a reader"
         return self.reader.whole(self.name)
 
     def arrangements(self) -> tuple[KeyFilter, ...]:
         """The filter, if there is one."""
         return () if self._filter is None else (self._filter,)
+
+
+def _bytes_of(batch: Batch) -> int:
+    """About what the rows take in an index, in which codes, weights and fragments lie beside."""
+    beside = 16 + 4 * len(batch.tags)
+    return sum(int(one.values.nbytes) for one in batch.columns.values()) + beside * len(batch)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from impctl.data.order import ascending, in_order
 from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
@@ -51,7 +52,7 @@ class FragmentCounts:
         """Count a change in; `pairs.slots` index into `groups`. Returns old sets and crossings."""
         before = self.arrangement.runs
         codes = (groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments
-        order = np.argsort(codes)
+        order = ascending(codes)
         codes = codes[order]
         if len(codes) == 0:
             return GroupSets(before, groups, pairs)
@@ -70,7 +71,7 @@ class FragmentCounts:
         if not bool((pairs.weights == 1).all()):
             self.count(groups, pairs)
             return
-        codes = np.sort((groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments)
+        codes = in_order((groups[pairs.slots] << FRAGMENT_BITS) | pairs.fragments)
         if len(codes):
             starts = starts_in(codes).nonzero()[0]
             self._changed(codes[starts], np.diff(starts, append=len(codes)))

@@ -33,6 +33,8 @@ _FOLDED_SHARE = 8
 """Keys added since that come to this part of the filter's own go into its words."""
 _MOST_RUNS = 16
 """Runs of keys that a look-up may have to search."""
+_WORDS_PER_KEY = 8
+"""Words of a filter, per key that goes into them, up to which all bits are spelled out."""
 _WORD, _CODE, _COUNT = "word", "code", b"count"
 _SPREAD = np.array(
     [
@@ -121,10 +123,7 @@ class KeyFilter:
             words = self._words.copy()
         else:
             words = np.zeros(_size_for(len(codes)), np.uint64)
-        mixed = _mixed(codes)
-        first = _first_words(mixed, len(words))
-        for at in range(_WORDS_PER_BLOCK):
-            np.bitwise_or.at(words, first + at, _bits(mixed, at))
+        _set_bits(words, _mixed(codes))
         self._words, self._base, self._added = words, sequence, []
         self._counted += len(codes)
         self._fresh = frozenset((sequence,))
@@ -193,6 +192,21 @@ def _bits(mixed: _Words, at: int) -> _Words:
     """The bit of each key in the word at that place of its block."""
     shifts: _Words = (mixed * _SPREAD[at]) >> np.uint64(58)
     return np.left_shift(np.uint64(1), shifts)
+
+
+def _set_bits(words: _Words, mixed: _Words) -> None:
+    """Set the bits of these keys, in place."""
+    first = _first_words(mixed, len(words))
+    if _WORDS_PER_KEY * len(mixed) < len(words):
+        for at in range(_WORDS_PER_BLOCK):
+            np.bitwise_or.at(words, first + at, _bits(mixed, at))
+        return
+    # Of many keys all bits are spelled out: setting them one by one is what takes long.
+    is_set = np.zeros(64 * len(words), dtype=np.bool_)
+    for at in range(_WORDS_PER_BLOCK):
+        shifts = ((mixed * _SPREAD[at]) >> np.uint64(58)).astype(np.int64)
+        is_set[64 * (first + at) + shifts] = True
+    words |= np.packbits(is_set, bitorder="little").view("<u8")
 
 
 def _flat(table: pa.Table, name: str) -> npt.NDArray[np.int64]:

@@ -197,7 +197,7 @@ class Operator(ABC):
         return ()
 
     def keep_again(self, at: int, rows: Batch) -> None:
-        """Keep all rows that input `at`, one of those, has by now; before a step."""
+        """Keep rows that input `at`, one of those, has by now, in the end all; before a step."""
         raise NotImplementedError
 
     @property
@@ -214,6 +214,10 @@ class Operator(ABC):
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: of which inputs no more rows will come."""
+
+    def keep_at_hand(self) -> Sequence[str]:
+        """Before filling ends: keep inputs that it would read but has at hand; their names."""
+        return ()
 
     def filled(self) -> Iterable[Batch]:
         """The output that was held back while it filled; asked for once, before filling ends."""

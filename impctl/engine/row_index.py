@@ -1,11 +1,11 @@
 """Rows kept by a key, as a few sorted runs: what an operator looks partners up in.
 
 Law: the index means the sum of all rows ever added, with their weights and tags; a row and its
-negative cancel when their runs are merged, and until then both are found. Rows that are added wait
-until something is asked, a million at most: a side that fills while nobody looks partners up in it
-is sorted once. Adding costs the rows added, plus merges each row takes part in a logarithmic number
-of times; finding costs the rows found, plus a binary search per run. Rows are equal when all
-columns and all tags are.
+negative cancel when their runs are merged, and until then both are found. A run may hold equal rows
+more than once. Rows that are added wait until something is asked, a million at most: a side that
+fills while nobody looks partners up in it is sorted once. Adding costs the rows added, plus merges
+each row takes part in a logarithmic number of times; finding costs the rows found, plus a binary
+search per run. Rows are equal when all columns and all tags are.
 Out of scope: what is done with the rows found (`engine.operators`), files (`store`).
 """
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
+from impctl.data.order import MANY, ascending, when_many
 from impctl.data.pages import (
     CheckedPages,
     PagedTable,
@@ -32,12 +33,12 @@ from impctl.data.pages import (
 )
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import ends_of
-from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
+from impctl.data.sorted_rows import ends_of, perhaps_in
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.consolidate import packed, summed
+from impctl.engine.consolidate import packed, repeating, summed, united_neighbours, unpacked
 from impctl.engine.run_log import RunChange, RunLog
-from impctl.engine.tags import RowTags, SetTags, Tags
+from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
@@ -48,13 +49,14 @@ _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
 """Stored types whose values are used where they lie, if none is NULL."""
 _MOST_WAITING = 1 << 20
 """Rows that wait to be sorted: of more, what cancels or is equal would take room."""
-_MANY = 1000
-"""Codes that are asked for from which on it pays to sort them first."""
+_FEW_RUNS = 2
+"""Runs up to which each is asked by itself."""
+_MANY_ROWS = 1 << 16
+"""Rows from which on it pays not to look for all that are equal."""
+_HARDLY, _LOOKED_AT = 0.1, 4_096
+"""Where so few rows are there again, by so many of a run, they take little room."""
 _FEWER = 4
-"""Codes that are asked for, per code that is held, from which on it pays to leave out most of those
-that are not there without a search."""
-_BITS = 8
-"""Places per code that is held: one in so many that are not there is searched for all the same."""
+"""Codes asked for, per code held, from which on those not there are mostly left out unsearched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,61 @@ class _Rows:
         return self.batch
 
 
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What runs are, apart from the index: who merges them does not hold it, so that it can go."""
+
+    columns: tuple[tuple[AttributeId, SqlType], ...]
+    order: AttributeId | None
+
+    def ranks(self, batch: Batch) -> Ints:
+        assert self.order is not None
+        ranks: Ints = batch.columns[self.order].values
+        return ranks
+
+    def sorted(self, codes: Ints, batch: Batch) -> Ints:
+        """The order in which a run keeps rows."""
+        if self.order is None:
+            return ascending(codes)
+        return np.lexsort((self.ranks(batch), codes))
+
+    def together(self, runs: Sequence[_Rows]) -> _Rows:
+        """One run for all of these. Of many rows that only came those are united that come to lie
+        side by side, and all only where more are alike: finding these takes longer than sorting."""
+        if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
+            return self.merged(runs)
+        check_each(runs)
+        codes, batch = united_neighbours(*self.in_turn(runs))
+        found = _Rows(runs[-1].sequence, codes, batch)
+        # The first rows have their codes: those that are alike are among them.
+        some = batch.take(np.arange(min(len(found), _LOOKED_AT)))
+        return found if repeating(some) <= _HARDLY else self.merged([found])
+
+    def in_turn(self, runs: Sequence[_Rows]) -> tuple[Ints, Batch]:
+        """All rows sorted, column by column: no second copy of them all is held meanwhile."""
+        parts = [run.batch for run in runs]
+        codes = np.concatenate([run.codes for run in runs])
+        ranks = [] if self.order is None else [self.ranks(part) for part in parts]
+        order = np.lexsort((np.concatenate(ranks), codes)) if ranks else ascending(codes)
+        columns = {
+            name: concat([part.columns[name] for part in parts]).take(order)
+            for name, _ in self.columns
+        }
+        weights = np.concatenate([part.weights for part in parts])[order]
+        tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
+        return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
+
+    def merged(self, runs: Sequence[_Rows]) -> _Rows:
+        """One run for all of these, each row once and those that cancel left out."""
+        check_each(runs)
+        codes, batch = self.in_turn(runs)
+        columns = [batch.columns[name] for name, _ in self.columns]
+        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
+        if len(kept) < len(batch):
+            codes, batch = codes[kept], batch.take(kept)
+        return _Rows(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
+
+
 class RowIndex:
     """Rows of `columns` by the key columns `keys`, with tags for so many accesses.
 
@@ -127,9 +184,9 @@ class RowIndex:
         self.columns = tuple(columns)
         self.keys = tuple(keys)
         self._accesses = accesses
-        self._order = order
+        form = self._form = _Form(self.columns, order)
         self._log: RunLog[_Rows] = RunLog(
-            lambda runs, _: self._merged(runs), lambda run: _to_arrow(run, self.columns)
+            lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[_Rows] = []
 
@@ -150,9 +207,9 @@ class RowIndex:
         """Count the batch in."""
         if len(batch) == 0:
             return
-        order = self._sorted(codes, batch)
+        order = self._form.sorted(codes, batch)
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
-        tags = tuple(_kept(tag.take(order)) for tag in batch.tags)
+        tags = tuple(apart(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
         self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
         if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
@@ -162,7 +219,7 @@ class RowIndex:
         """All runs, what waits sorted into one."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
-            run = waiting[0] if len(waiting) == 1 else self._merged(waiting)
+            run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
             if len(run):
                 self._log.append(run)
         return self._log.runs
@@ -170,17 +227,23 @@ class RowIndex:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
-        order, codes = _in_order(codes)
-        for run in self._runs() if len(codes) else ():
-            asked = _perhaps_in(run, codes)
-            some = codes if asked is None else codes[asked]
+        runs = self._runs() if len(codes) else ()
+        # Of few runs each is asked for what it may hold, which may be far less to sort.
+        ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
+        for run in runs:
+            is_far_more = len(codes) >= max(_FEWER * len(run), MANY)
+            asked = perhaps_in(whole(run.pages, run.codes), codes) if is_far_more else None
+            if asked is not None or ordered is None:
+                order, some = when_many(codes if asked is None else codes[asked])
+            else:
+                order, some = ordered
             first, last = run.slices(some)
             _check_size(int((last - first).sum()))
             positions, owner = slice_positions(first, last)
             if not len(positions):
                 continue
-            owner = owner if asked is None else asked[owner]
             owner = owner if order is None else order[owner]
+            owner = owner if asked is None else asked[owner]
             batch = run.at(positions)
             held = [batch.columns[key] for key in self.keys]
             if not are_told_by_codes(held, keys):
@@ -196,7 +259,7 @@ class RowIndex:
 
     def count(self, codes: Ints) -> Ints:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
-        order, codes = _in_order(codes)
+        order, codes = when_many(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
         for run in self._runs():
             first, last = run.slices(codes)
@@ -215,7 +278,7 @@ class RowIndex:
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
         runs = self._runs()
-        return self._merged(runs).batch if runs else empty_batch(self._accesses)
+        return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
         """The rows of each key up to where the first `window` of every run tell what there is."""
@@ -227,7 +290,7 @@ class RowIndex:
             cut = np.minimum(high, low + window)
             is_cut = cut < high
             lasts = cut[is_cut] - 1
-            limits[is_cut] = np.minimum(limits[is_cut], self._ranks(run.at(lasts))[lasts])
+            limits[is_cut] = np.minimum(limits[is_cut], self._form.ranks(run.at(lasts))[lasts])
             is_whole &= ~is_cut
             ends.append((run, low, cut))
         parts = []
@@ -236,7 +299,7 @@ class RowIndex:
             positions, owner = slice_positions(low, cut)
             batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
-            useful = self._ranks(batch)[positions] <= limits[owner]
+            useful = self._form.ranks(batch)[positions] <= limits[owner]
             positions, owner = positions[useful], owner[useful]
             held = [batch.columns[key].take(positions) for key in self.keys]
             same = same_keys(held, [key.take(owner) for key in keys])
@@ -247,33 +310,8 @@ class RowIndex:
         if not parts:
             nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
             return Leading(nothing, limits, is_whole)
-        merged = self._merged(parts)
+        merged = self._form.merged(parts)
         return Leading(Found(merged.codes, merged.batch), limits, is_whole)
-
-    def _ranks(self, batch: Batch) -> Ints:
-        assert self._order is not None
-        ranks: Ints = batch.columns[self._order].values
-        return ranks
-
-    def _sorted(self, codes: Ints, batch: Batch) -> Ints:
-        """The order in which a run keeps rows."""
-        if self._order is None:
-            return np.argsort(codes, kind="stable")
-        return np.lexsort((self._ranks(batch), codes))
-
-    def _merged(self, runs: Sequence[_Rows]) -> _Rows:
-        """One run for all of these, rows that cancel left out."""
-        check_each(runs)
-        codes = np.concatenate([run.codes for run in runs])
-        batch = stacked_batches([run.batch for run in runs])
-        columns = [batch.columns[name] for name, _ in self.columns]
-        kept, weights = summed(batch, [Vector(LONG, codes), *columns])
-        if len(kept) < len(batch):
-            codes, batch = codes[kept], batch.take(kept)
-        # Each run is sorted, so that this only merges them.
-        order = self._sorted(codes, batch)
-        rows = Batch(batch.columns, weights, batch.tags).take(order)
-        return _Rows(runs[-1].sequence, codes[order], rows)
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
@@ -316,48 +354,12 @@ def _with_code(stored: StoredTable, code: int) -> StoredTable:
     return some if pages is None else PagedTable(some, pages)
 
 
-def _in_order(codes: Ints) -> tuple[Ints | None, Ints]:
-    """Codes that are asked for in ascending order, and what sorts them; None where they are few, or
-    sorted as they are. Neighbours are found in the same part of a run, in a quarter of the time."""
-    if len(codes) < _MANY or bool((codes[1:] >= codes[:-1]).all()):
-        return None, codes
-    order = np.argsort(codes)
-    return order, codes[order]
-
-
-def _perhaps_in(run: _Rows, asked: Ints) -> Ints | None:
-    """Which of many codes may be among far fewer, by some of their bits; None for all of them."""
-    if len(asked) < max(_FEWER * len(run.codes), _MANY):
-        return None
-    held = whole(run.pages, run.codes)
-    mask = (1 << (_BITS * len(held)).bit_length()) - 1
-    is_there = np.zeros(mask + 1, dtype=np.bool_)
-    is_there[held & mask] = True
-    some: Ints = is_there[asked & mask].nonzero()[0]
-    return some
-
-
 def _check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
             f"A change has {pairs:,} partners in a join",
             hint="recapture with `impctl capture`, or give the join a narrower condition",
         )
-
-
-def _kept(tag: Tags) -> Tags:
-    """The tag in a form that does not refer to other state."""
-    return tag if isinstance(tag, RowTags) else tag.sets()
-
-
-def _unpacked(array: pa.Array) -> SetTags:
-    _, offsets, data = array.buffers()
-    size = np.dtype(np.int32).itemsize
-    ends = np.frombuffer(offsets, dtype=np.int64)[array.offset : array.offset + len(array) + 1]
-    whole = np.zeros(0, np.int32)
-    if data is not None and ends[-1]:
-        whole = np.frombuffer(data, np.int32, count=int(ends[-1]) // size)
-    return SetTags(ends // size, whole)
 
 
 def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
@@ -393,6 +395,6 @@ def _from_arrow(
     tags: list[Tags] = []
     for at in range(accesses):
         held = array(f"tag{at}", pa.int32())
-        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else _unpacked(held))
+        tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
     return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

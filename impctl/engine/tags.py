@@ -131,6 +131,11 @@ def no_fragments(rows: int) -> SetTags:
     return SetTags(np.zeros(rows + 1, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
 
+def apart(tag: Tags) -> Tags:
+    """The tags in a form that does not refer to other state."""
+    return tag if isinstance(tag, RowTags) else tag.sets()
+
+
 def stacked(tags: Sequence[Tags]) -> Tags:
     """The tags of several batches, one after the other; at least one."""
     if len(tags) == 1:

@@ -137,15 +137,15 @@ def _literal(expr: Literal, length: int) -> Vector:
     if kind.kind is Kind.BINARY:
         return Vector(kind, pa.repeat(pa.scalar(value, pa.large_binary()), length))
     if kind.kind is Kind.BOOLEAN:
-        return Vector(kind, np.full(length, bool(value)))
+        return Vector(kind, np.broadcast_to(bool(value), length))
     if kind.is_fractional:
         number = float(str(value))
         # A FLOAT constant is the nearest single-precision value, as in Spark.
         shown = float(np.float32(number)) if kind.kind is Kind.FLOAT else number
-        return Vector(kind, np.full(length, shown))
+        return Vector(kind, np.broadcast_to(shown, length))
     whole = unscaled(value, kind)
     dtype: Any = np.int64 if INT64_MIN <= whole <= INT64_MAX else object
-    return Vector(kind, np.full(length, whole, dtype=dtype))
+    return Vector(kind, np.broadcast_to(np.array(whole, dtype=dtype), length))
 
 
 def unscaled(value: object, kind: SqlType) -> int:

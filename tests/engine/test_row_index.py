@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from random import Random
 
 import numpy as np
 import pytest
 
+from impctl.data import order
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
 from impctl.engine import row_index
+from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
+from impctl.engine.consolidate import repeating, united_neighbours
 from impctl.engine.row_index import RowIndex
 from impctl.engine.tags import RowTags
 
@@ -73,12 +78,17 @@ def rows_of(found: Batch) -> Rows:
     return counts
 
 
+@pytest.mark.parametrize("united", [0, 1 << 16])
+@pytest.mark.parametrize("hardly", [0.1, 1.0])
 @pytest.mark.parametrize("many", [1, 10**6])
 @pytest.mark.parametrize("keys", [3, 40, 10**9])
 def test_rows_come_and_go_whatever_runs_they_lie_in(
-    keys: int, many: int, monkeypatch: pytest.MonkeyPatch
+    keys: int, many: int, hardly: float, united: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_index, "_MANY", many)
+    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
+    monkeypatch.setattr(row_index, "_HARDLY", hardly)
+    monkeypatch.setattr(order, "MANY", many)
+    monkeypatch.setattr(row_index, "MANY", many)
     random = Random(keys)
     index = RowIndex("i", (("k", LONG), ("v", LONG)), ("k",), 1)
     there: Rows = Counter()
@@ -114,3 +124,39 @@ def test_rows_come_and_go_whatever_runs_they_lie_in(
     assert rows_of(whole) == {row: n for row, n in there.items() if n}
     assert len(whole) == len(rows_of(whole))
     assert whole.columns["k"].values.tolist() == sorted(whole.columns["k"].values.tolist())
+
+
+@pytest.mark.parametrize("united", [0, 1 << 16])
+def test_rows_that_only_come_are_counted_once_each(
+    united: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is left side by side in a run, the rows of the index come to the same sum."""
+    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
+    monkeypatch.setattr(row_index, "_HARDLY", 1.0)
+    values, fragments = [0.0, -0.0, float("nan"), 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 2]
+    index = index_of(*(batch(values, fragments, weight) for weight in (1, 2, 1)))
+    found = index.whole()
+    assert len(found) == 5
+    assert sorted(found.weights.tolist()) == [4, 4, 4, 4, 8]
+
+
+def test_neighbours_that_are_one_row_are_united_and_others_are_not() -> None:
+    rows = batch([1.0, 1.0, 1.0, -0.0, 0.0, 2.0, 2.0], [0, 0, 1, 1, 1, 1, 1], 3)
+    codes = np.array([5, 5, 5, 5, 5, 5, 6])
+    found, one = united_neighbours(codes, rows)
+    assert found.tolist() == [5, 5, 5, 5, 5, 6]
+    assert one.weights.tolist() == [6, 3, 3, 3, 3, 3]
+    assert repeating(batch([1.0, 2.0, 1.0, 1.0], [0, 0, 0, 0], 1)) == 0.5
+
+
+def test_state_goes_with_whoever_held_it() -> None:
+    """Without waiting for cycles to be looked for: it may be most of the memory there is."""
+    gc.disable()
+    try:
+        index, keyed = index_of(batch([1.0], [0], 1)), Arrangement("a", (LONG,), "n")
+        index.whole()
+        gone = [weakref.ref(index), weakref.ref(keyed)]
+        del index, keyed
+        assert [one() for one in gone] == [None, None]
+    finally:
+        gc.enable()

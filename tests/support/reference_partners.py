@@ -7,7 +7,7 @@ Law: what a reader must deliver, and more (rows of other keys, which it is free 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,16 +71,21 @@ class ReferencePartners:
                 kept &= WantedValues.of(values).held_by(from_arrow(columns[name], kinds[name]))
         return pa.table(columns).filter(pa.array(kept)) if columns else bare_rows(len(held))
 
-    def whole(self, side: str) -> Batch:
-        """All rows of a side."""
-        wanted = self.compiled.read_side(side)
+    def whole(self, side: str) -> Iterator[Batch]:
+        """All rows of a side, in two parts."""
+        yield from self._halves(self._all(self.compiled.read_side(side)))
+
+    def _all(self, wanted: Readable) -> Batch:
         if wanted.plan is wanted.rows:
             # Above a grouping the slow reference has sets of fragments that it cannot put in rows.
             return self._by_files(wanted, ())
         return self._read(wanted)
 
     def pairs(self, joined: Readable) -> list[Batch]:
-        whole = self._read(joined)
+        return self._halves(self._read(joined))
+
+    @staticmethod
+    def _halves(whole: Batch) -> list[Batch]:
         half = len(whole) // 2
         return [whole.take(np.arange(half)), whole.take(np.arange(half, len(whole)))]
 

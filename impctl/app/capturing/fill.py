@@ -64,7 +64,7 @@ def best_filled(
         except EvaluationError as exceeded:
             why, filled = exceeded.message, None
         if filled is not None:
-            return way, filled
+            return replace(way, compiled=filled.session.compiled), filled
     return replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None), None
 
 

@@ -100,9 +100,13 @@ def partition_of(
     found = _given(desk, table, name)
     if found is not None:
         return found
-    desk.reporter.step(f"choosing ranges of {table}.{name}")
-    sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
-    return _proposed(desk, table, name, sample, together)
+
+    def make() -> RangePartition:
+        desk.reporter.step(f"choosing ranges of {table}.{name}")
+        sample = sample_values(desk.tables.snapshot(table), name, SAMPLE_ROWS, _SEED)
+        return _proposed(desk, table, name, sample, together)
+
+    return desk.tables.partition(table, name, together, make)
 
 
 def partition_about(

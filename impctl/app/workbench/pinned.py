@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
+from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.errors import ImpctlError
 from impctl.plan.names import CATALOG_SCHEME
 from impctl.tables.change.arrivals import Seen, pinned_anew, seen
@@ -21,6 +21,7 @@ from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
 
 if TYPE_CHECKING:
+    from impctl.sketch.partition import RangePartition
     from impctl.tables.change.files_mark import FilesMark
     from impctl.tables.keys.fan_out import KeyColumns, KeyCounts
     from impctl.tables.snapshot import Snapshot
@@ -43,6 +44,7 @@ class PinnedTables:
         self._snapshots: dict[tuple[TableName, int], Snapshot] = {}
         self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
         self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
+        self._partitions: dict[tuple[TableName, int, ColumnName, int], RangePartition] = {}
         self._recalled: dict[TableName, Seen] = {}
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
@@ -142,6 +144,7 @@ class PinnedTables:
         self._snapshots = {key: held for key, held in self._snapshots.items() if key[0] != table}
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
         self._key_counts = {k: held for k, held in self._key_counts.items() if k[0] != table}
+        self._partitions = {k: held for k, held in self._partitions.items() if k[0] != table}
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the files of the table's snapshot, taken once."""
@@ -155,13 +158,33 @@ class PinnedTables:
 
     def key_counts(self, table: TableName, columns: KeyColumns, one_in: int) -> KeyCounts:
         """The keys of the table's snapshot, counted once; errors as of `read_batches`."""
-        from impctl.tables.keys.fan_out import key_counts
+        from impctl.tables.keys.fan_out import MANY_ROWS, key_counts, thinned
 
         snapshot = self.snapshot(table)
         key = (table, snapshot.version, columns, one_in)
-        if key not in self._key_counts:
-            self._key_counts[key] = key_counts(snapshot, columns, one_in)
-        return self._key_counts[key]
+        if key in self._key_counts:
+            return self._key_counts[key]
+        if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
+            # Such a table is asked for all its keys too, and read once for both.
+            found = thinned(self.key_counts(table, columns, 1), one_in)
+        else:
+            found = key_counts(snapshot, columns, one_in)
+        self._key_counts[key] = found
+        return found
+
+    def partition(
+        self,
+        table: TableName,
+        column: ColumnName,
+        together: int,
+        make: Callable[[], RangePartition],
+    ) -> RangePartition:
+        """The ranges proposed of a column of the table's snapshot, made once for all queries that
+        ask for so many of them `together`."""
+        key = (table, self.snapshot(table).version, column, together)
+        if key not in self._partitions:
+            self._partitions[key] = make()
+        return self._partitions[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""

@@ -11,15 +11,16 @@ Out of scope: which sides (`circuits.keeping`), reading (`app.capturing.partners
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from impctl.circuits.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.row_index import RowIndex
 
-ReadWhole = Callable[[str], Batch]
-"""All rows of a side, or below a grouping, by its name, at the versions the state stands at."""
+ReadWhole = Callable[[str], Iterable[Batch]]
+"""All rows of a side, or below a grouping, by its name, at the versions the state stands at; in
+parts."""
 
 
 def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) -> None:
@@ -31,12 +32,14 @@ def hand_over(before: MaintainedQuery, after: MaintainedQuery, read: ReadWhole) 
             if isinstance(side, DistantRows) and isinstance(known, RowIndex):
                 side.know(known.codes())
             elif isinstance(side, RowIndex) and isinstance(known, DistantRows):
-                join.keep_again(at, read(side.name))
+                for rows in read(side.name):
+                    join.keep_again(at, rows)
     for was, now in zip(before.circuit, after.circuit, strict=True):
         if now.group_keys and now.reads and not was.reads:
             now.know(was.group_codes())
         elif now.group_keys and was.reads and not now.reads:
-            now.keep_again(0, read(now.piece))
+            for rows in read(now.piece):
+                now.keep_again(0, rows)
 
 
 def filled_rows(session: MaintainedQuery) -> Mapping[str, int]:

@@ -90,7 +90,8 @@ class GroupsRead(Operator):
         if self._filling is not None:
             return self._filling.output()
         groups = self._made()
-        groups.step(self._rows.whole())
+        for rows in self._rows.whole():
+            groups.step(rows)
         return groups.output()
 
     def arrangements(self) -> tuple[KeyFilter, ...]:

@@ -13,6 +13,7 @@ Not to be confused with the outer, semi and anti joins, which are put together f
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -43,6 +44,8 @@ class Side:
     is_distant: bool = False
     has_filter: bool = True
     is_held: bool = False
+    room: int = 0
+    """Bytes that rows may take which are held on to be kept (`keep_at_hand`)."""
 
 
 class Join(Operator):
@@ -56,7 +59,6 @@ class Join(Operator):
         self._plain = tuple(at for at, safe in enumerate(null_safe) if not safe)
         self._indexes = (_rows_of(f"{name}.left", left), _rows_of(f"{name}.right", right))
         self.held_sides = ((f"{name}.left", left.keys), (f"{name}.right", right.keys))
-        self._reads = tuple(index for index in self._indexes if isinstance(index, DistantRows))
         self._is_filling = False
         self._joined_rows = 0
 
@@ -66,7 +68,7 @@ class Join(Operator):
 
     @property
     def reads(self) -> tuple[DistantRows, ...]:
-        return self._reads
+        return tuple(index for index in self._indexes if isinstance(index, DistantRows))
 
     @property
     def joined_rows(self) -> int:
@@ -76,13 +78,27 @@ class Join(Operator):
         # Pairs of sides that are at hand are found here, filling or not.
         are_outside = any(side.is_distant and not side.is_held for side in self.sides)
         self._is_filling = is_filling and are_outside
-        for side in self._reads:
+        for side in self.reads:
             side.fill(is_filling and not are_outside)
 
     def ended(self, inputs: Sequence[bool]) -> None:
         for has_ended, index in zip(inputs, reversed(self._indexes), strict=True):
             if has_ended and isinstance(index, DistantRows):
                 index.let_go()
+
+    def keep_at_hand(self) -> Sequence[str]:
+        kept: list[str] = []
+        for at, index in enumerate(self._indexes):
+            rows = index.at_hand if isinstance(index, DistantRows) else None
+            if rows is None:
+                continue
+            sides, indexes = list(self.sides), list(self._indexes)
+            sides[at] = replace(sides[at], is_distant=False, is_held=False, room=0)
+            indexes[at] = rows
+            self.sides = self.form = (sides[0], sides[1])
+            self._indexes = (indexes[0], indexes[1])
+            kept.append(rows.name)
+        return kept
 
     def keep_again(self, at: int, rows: Batch) -> None:
         """Keep those of all rows of a side that steps would have kept: not NULL in a plain key."""
@@ -101,7 +117,7 @@ class Join(Operator):
             self._add(found, (0, 1))
         else:
             self._expect(found)
-            if len(self._reads) == len(self.sides):
+            if len(self.reads) == len(self.sides):
                 parts += [*self._pairs(found, (0, 1)), *self._of_both(found)]
                 self._add(found, (0, 1))
             else:
@@ -171,7 +187,7 @@ class Join(Operator):
 
     @property
     def can_output(self) -> bool:
-        return not self._reads
+        return not self.reads
 
     def output(self) -> Batch:
         """All pairs. Cost: the rows of one side, and the pairs."""
@@ -208,6 +224,7 @@ def _rows_of(name: str, side: Side) -> RowIndex | DistantRows:
         side.accesses,
         has_filter=side.has_filter,
         is_held=side.is_held,
+        room=side.room,
     )
 
 

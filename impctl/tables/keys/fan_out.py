@@ -14,24 +14,30 @@ Out of scope: what is made of fan-outs (`circuits.trees.estimate`), which condit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.data.keys import key_codes
-from impctl.data.schema import LONG, SqlType
+from impctl.data.order import ascending
+from impctl.data.schema import SqlType
+from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
 
 MANY_ROWS = 4_000_000
 """Rows of a table from which on a sample of keys is counted."""
 ONE_IN = 16
 """One key of so many is in a sample."""
+_LARGE, _LEFT_OUT = 100_000, 0.01
+"""Rows of a table of which files are left out, and the most of them that these may hold."""
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,17 @@ def fan_out(changed: KeyCounts, other: KeyCounts) -> float:
 def key_counts(snapshot: Snapshot, columns: KeyColumns, one_in: int = 1) -> KeyCounts:
     """The counts of a table's keys at a version; errors as of `tables.rows.read_batches`, and
     EvaluationError where the condition fails on a row."""
-    return counted(read_batches(snapshot, columns.names), columns, one_in)
+    return counted(read_batches(snapshot, columns.names, _telling(snapshot)), columns, one_in)
+
+
+def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
+    """The files to count: of a large table not the smallest, which take longer to open than to
+    read, and together hold hardly any of its rows."""
+    files = sorted(snapshot.files, key=lambda file: file.rows or 0, reverse=True)
+    if snapshot.likely_rows < _LARGE or any(file.rows is None for file in files):
+        return snapshot.files
+    ends = np.cumsum([file.rows for file in files])
+    return files[: 1 + int(np.searchsorted(ends, (1.0 - _LEFT_OUT) * float(ends[-1])))]
 
 
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
@@ -125,8 +141,8 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
         keys, counts = codes[chosen], np.ones(len(chosen), dtype=np.int64)
         if columns.counted is not None:
             every = (*columns.key, *columns.counted)
-            counts, _ = _codes(batch, every, (True,) * len(every))
-            counts = counts[chosen]
+            some = batch if len(chosen) == len(batch) else batch.take(pa.array(chosen))
+            counts, _ = _codes(some, every, (True,) * len(every))
         found.append(_united(keys, counts, are_tuples=columns.counted is not None))
     if not found:
         nothing = np.zeros(0, dtype=np.int64)
@@ -134,7 +150,7 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
     keys, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
     keys, counts = _united(keys, counts, are_tuples=columns.counted is not None)
     if columns.counted is not None:
-        keys, counts = np.unique(keys, return_counts=True)
+        keys, counts = _united(keys, np.ones(len(keys), dtype=np.int64), are_tuples=False)
     return KeyCounts(rows, keys, counts, read, one_in)
 
 
@@ -170,18 +186,29 @@ def _is_chosen(codes: Ints, one_in: int) -> Bools:
     """Whether the key is in the sample; its own code need not be spread, as whole numbers are."""
     if one_in == 1:
         return np.ones(len(codes), dtype=bool)
-    beside = np.zeros(len(codes), dtype=np.int64)
-    spread = key_codes((Vector(LONG, codes, None), Vector(LONG, beside, None)), len(codes))
-    chosen: Bools = spread.view(np.uint64) % np.uint64(one_in) == 0
+    words = codes.view(np.uint64)
+    # The upper bits of a product depend on all lower ones; what is above these is brought down.
+    spread = ((words ^ (words >> np.uint64(29))) * _SPREAD) >> np.uint64(32)
+    chosen: Bools = spread % np.uint64(one_in) == 0
     return chosen
 
 
+def thinned(every: KeyCounts, one_in: int) -> KeyCounts:
+    """What a sample of one key in so many would have counted, of the counts of all keys."""
+    assert every.one_in == 1, "all keys are there"
+    chosen = np.flatnonzero(_is_chosen(every.codes, one_in))
+    return replace(every, codes=every.codes[chosen], counts=every.counts[chosen], one_in=one_in)
+
+
 def _united(keys: Ints, counts: Ints, *, are_tuples: bool) -> tuple[Ints, Ints]:
-    """The counts of equal keys added up; of tuples, whose codes these are, each pair once."""
+    """The counts of equal keys added up; of tuples, whose codes these are, each pair once.
+
+    A tuple's code is made of its key too, so that of one code there is one key.
+    """
+    order = ascending(counts if are_tuples else keys)
+    keys, counts = keys[order], counts[order]
     if are_tuples:
-        pairs = np.unique(np.stack([keys, counts], axis=1), axis=0)
-        return pairs[:, 0], pairs[:, 1]
-    different, places = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(different), dtype=np.int64)
-    np.add.at(sums, places, counts)
-    return different, sums
+        is_first = starts_in(counts)
+        return keys[is_first], counts[is_first]
+    starts = np.flatnonzero(starts_in(keys))
+    return keys[starts], np.add.reduceat(counts, starts) if len(starts) else counts

@@ -20,6 +20,7 @@ from impctl.tables.keys.fan_out import (
     fan_out,
     key_counts,
     one_in,
+    thinned,
 )
 from impctl.tables.source import open_source
 from impctl.tables.write.laid_out import create_laid_out_table
@@ -192,3 +193,16 @@ def test_a_table_is_read_by_its_key_columns(tmp_path: Path) -> None:
     assert where.names == ("a", "b", "n")
     found = key_counts(open_source("t", path).snapshot(), where)
     assert (found.rows, found.read, found.counts.tolist()) == (2, 3, [1])
+
+
+@pytest.mark.parametrize("share", [2, 16])
+def test_a_sample_is_taken_of_what_was_counted(share: int) -> None:
+    rng = Random(share)
+    keys = [rng.randrange(500) for _ in range(3000)]
+    parts = [pa.table({"a": pa.array(keys[at::3], pa.int64())}) for at in range(3)]
+    columns = KeyColumns((("a", LONG),), (False,))
+    found, direct = thinned(counted(parts, columns), share), counted(parts, columns, share)
+    assert found.codes.tolist() == direct.codes.tolist()
+    assert found.counts.tolist() == direct.counts.tolist()
+    assert (found.rows, found.read, found.one_in) == (direct.rows, direct.read, direct.one_in)
+    assert 0 < len(found.codes) < 500

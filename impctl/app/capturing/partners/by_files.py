@@ -8,7 +8,7 @@ Out of scope: which sides are read so (`circuits.strategy`), in which order thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -23,9 +23,10 @@ from impctl.circuits.reading.readable import Readable
 from impctl.circuits.reading.transient import Transient
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch
+from impctl.plan.nodes import Aggregate, Distinct, Plan, nodes_of
 from impctl.sketch.partition import RangePartition
 from impctl.tables.lookup.rows_with import rows_with
-from impctl.tables.rows import read_rows
+from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.values import dataclass
 
@@ -59,12 +60,27 @@ class FilePartners:
         tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
 
-    def whole(self, side: str) -> Batch:
-        """All rows of a side."""
-        return self._read(self.compiled.read_side(side), ())
+    def whole(self, side: str) -> Iterator[Batch]:
+        """All rows of a side; of one table's in parts, which bound the memory, unless they are
+        rows of groups, whose own rows may lie in several parts."""
+        wanted = self.compiled.read_side(side)
+        sources = Transient(wanted, self.partitions).sources
+        if len(sources) > 1 or _has_groups(wanted.rows):
+            yield self._read(wanted, ())
+            return
+        ((access, source),) = sources.items()
+        snapshot = self._snapshot(source.table)
+        uris = wanted_files(wanted.rows, {access: snapshot})[access]
+        chosen = [file for file in snapshot.files if file.uri in uris]
+        for rows in read_batches(snapshot, source.scan.table_columns, chosen):
+            yield Transient(wanted, self.partitions).rows({access: rows})
 
     def _snapshot(self, table: TableName) -> Snapshot:
         return self.desk.tables.snapshot(table, self.versions.get(table))
+
+
+def _has_groups(plan: Plan) -> bool:
+    return any(isinstance(node, Aggregate | Distinct) for node in nodes_of(plan))
 
 
 def _rows(

@@ -7,7 +7,7 @@ Out of scope: the reading (`by_files`, `by_spark`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
@@ -53,7 +53,7 @@ class PartnerReader:
         )
         return found
 
-    def whole(self, side: str) -> Batch:
+    def whole(self, side: str) -> Iterator[Batch]:
         """As `engine.distant_rows.RowReader`; only groups are read whole, and these from files."""
         assert side in self.from_files
         return self.by_files.whole(side)

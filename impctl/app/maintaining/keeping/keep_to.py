@@ -26,6 +26,7 @@ from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import Strategy
+from impctl.data.given_back import give_back
 from impctl.errors import ImpctlError
 from impctl.store.records import Chosen
 from impctl.store.store import Store
@@ -88,6 +89,7 @@ def _looked(
     if is_worth(kept, is_over=seen.bytes > seen.budget):
         for name in kept.queries:
             warnings += converted(desk, store, kept, name)
+            give_back()
     size = state_bytes(store, names)
     made_by = Chosen(
         budget=seen.budget, rates=seen.rates, bytes=size, pins=seen.pins, is_least=not warnings
