@@ -7,7 +7,7 @@ figures. Out of scope: commits (`simulating.arrived`), runs in virtual time
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import trigger_of
@@ -16,6 +16,7 @@ from impctl.app.simulating.arrived import Replay
 from impctl.app.simulating.figures import figures_of
 from impctl.app.simulating.kept_pieces import Choice, pieces_of
 from impctl.app.simulating.lines import lines_of
+from impctl.app.simulating.noise import Noise, steady
 from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
 from impctl.app.simulating.setting import Setting
 from impctl.app.simulating.step_costs import StepCosts
@@ -37,9 +38,11 @@ class Model:
         tables: Mapping[QueryName, Sequence[TableName]],
         replay: Replay,
         look: float,
+        noise: Callable[[], Noise] = lambda: steady,
     ) -> None:
+        """`noise` makes that of a run, which are each as if there were no other."""
         self.replay = replay
-        self._specs, self._look = specs, look
+        self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
         self._lines = {spec.name: lines_of(store.costs(spec.name)) for spec in specs}
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
@@ -68,7 +71,9 @@ class Model:
                 self._query(spec, trigger, choice, begin)
                 for spec, trigger in zip(self._specs, triggers, strict=True)
             ]
-            self._ran[key] = VirtualRun(queries, self._look).run(begin, self.replay.until)
+            self._ran[key] = VirtualRun(queries, self._look, self._noise()).run(
+                begin, self.replay.until
+            )
         return figures_of(setting, choice, self._ran[key])
 
     def _choice(self, setting: Setting) -> Choice:

@@ -1,8 +1,9 @@
 """A process that follows, in virtual time: the loop of `app.follow` over commits that came.
 
 Law: looks, starts and what a run takes are as there, by the same timetable; each run takes what
-was thought of it, and pins what had come when it started. Looks at which nothing can start are
-skipped, by a bound on what can be pending: the time this takes depends on runs, not on looks.
+was thought of it, but for a noise that is asked for, and pins what had come when it started. Looks
+at which nothing can start are skipped, by a bound on what can be pending: the time this takes
+depends on runs, not on looks.
 Nothing sleeps, and nothing depends on what time it is.
 Out of scope: figures (`simulating.figures`).
 """
@@ -19,6 +20,7 @@ from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Due, Pace
+from impctl.app.simulating.noise import Noise, steady
 from impctl.app.simulating.replayed_query import ReplayedQuery
 from impctl.values import dataclass
 from impctl.workload.trigger_models import Trigger
@@ -63,7 +65,9 @@ class Idle:
 class VirtualRun:
     """Queries on `commit`, which run at each look, and a timetable of the others."""
 
-    def __init__(self, queries: Sequence[ReplayedQuery], look: float) -> None:
+    def __init__(
+        self, queries: Sequence[ReplayedQuery], look: float, noise: Noise = steady
+    ) -> None:
         self._queries = {query.name: query for query in queries}
         self._on_commit = [query for query in queries if query.trigger.is_on_commit]
         self._timed = [query for query in queries if query.is_timed]
@@ -73,6 +77,7 @@ class VirtualRun:
         )
         self._timetable = Timetable(look)
         self._look = look
+        self._noise = noise
         self._opening = OPENING_FIRST_S
         self.ran = Ran()
 
@@ -108,7 +113,7 @@ class VirtualRun:
             assert found is not None, "nothing runs without something pending"
             step = query.step(found)
             oldest.append(found.oldest)
-            took.append(step.seconds)
+            took.append(step.seconds * self._noise())
             self.ran.reads += step.reads
             query.pin(now)
         end = now + self._opening + sum(took)
