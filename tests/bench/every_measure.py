@@ -27,6 +27,7 @@ VALUES: dict[str, tuple[Label, ...]] = {
     "share": (0.01, 0.3),
     "strategy": ("none", "recapture", "incremental"),
     "table": ("orders", "lineitem"),
+    "trigger": ("commit", "fresh_within: 10m"),
     "updates": (50, 100),
     "way": ("chosen", "kept"),
 }

@@ -22,6 +22,7 @@ from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.state_cost import measure_state
+from impctl.app.measuring.kinds.state_deadlines import measure_deadlines
 from impctl.app.measuring.kinds.state_phases import measure_phases
 from impctl.app.measuring.kinds.state_processes import measure_processes
 from impctl.app.measuring.kinds.strategies import measure_strategies
@@ -75,6 +76,11 @@ MEASURES: Mapping[str, Measure] = {
         measure_capture,
         (),
         Drawable((), ("plain_ms", "recapture_ms", "capture_ms", "state_bytes")),
+    ),
+    "deadlines": Measure(
+        measure_deadlines,
+        ("bounds",),
+        Drawable(("trigger",), ("runs_count", "work_ms", "age_ms", "late_share")),
     ),
     "deletions": Measure(
         measure_deletions,

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from impctl.aliases import TableName
-from impctl.app.simulating.arrived import Replay, commits_of
+from impctl.app.simulating.arrived import Replay, replay_of
 from impctl.errors import Location, Problem, UsageError, WorkloadError
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast.arrival import Arrival
 from impctl.workload.reading import shown, suggestion
 
 HEADER = ("time", "table", "inserted", "deleted")
@@ -61,31 +61,11 @@ def replay_of_file(
                 break
     if problems:
         raise _invalid(path, problems)
-    return _replay(path, found, others, tail)
-
-
-def _replay(
-    path: Path,
-    found: dict[TableName, list[Arrival]],
-    others: dict[TableName, int],
-    tail: float,
-) -> Replay:
-    times = [each.at for arrivals in found.values() for each in arrivals if each.at is not None]
-    since, until = min(times, default=0.0), max(times, default=0.0) + tail
-    histories = {
-        name: History("", len(arrivals), since, tuple(sorted(arrivals, key=_time)))
-        for name, arrivals in found.items()
-    }
-    commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
     warnings = tuple(
         f"no query that is replayed reads `{name}`: its lines in {path} are left out"
         for name in others
     )
-    return Replay(since, until, commits, histories, str(path), warnings)
-
-
-def _time(each: Arrival) -> float:
-    return each.at or 0.0
+    return replay_of(found, tail, str(path), warnings)
 
 
 def _lines(path: Path) -> Iterator[Sequence[str]]:

@@ -71,6 +71,27 @@ class Replay:
         return sum(one.rows[-1] for one in self.commits.values())
 
 
+def replay_of(
+    arrivals: Mapping[TableName, Sequence[Arrival]],
+    tail: float,
+    source: str,
+    warnings: tuple[str, ...] = (),
+) -> Replay:
+    """The commits of each table in whatever order, until `tail` seconds after the last."""
+    times = [each.at for found in arrivals.values() for each in found if each.at is not None]
+    since, until = min(times, default=0.0), max(times, default=0.0) + tail
+    histories = {
+        name: History("", len(found), since, tuple(sorted(found, key=_time)))
+        for name, found in arrivals.items()
+    }
+    commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
+    return Replay(since, until, commits, histories, source, warnings)
+
+
+def _time(each: Arrival) -> float:
+    return each.at or 0.0
+
+
 def commits_of(arrivals: Sequence[Arrival], since: float, until: float) -> Commits:
     """The commits of a table that came not before `since` and not after `until`."""
     known = [each for each in arrivals if each.at is None or each.at <= until]

@@ -94,6 +94,9 @@ def by_way(cells: list[Cell]) -> dict[Any, dict[str, float]]:
         ("processes", {"tables": ("items",), "share": 0.5}),
         ("processes", {"tables": ("items",), "ways": ("recapture",)}),
         ("processes", {"tables": ("items",), "changes": 3}),
+        ("deadlines", {}),
+        ("deadlines", {"tables": ("items",), "bounds": ("soon",)}),
+        ("deadlines", {"tables": ("items",), "steps": 3, "share": 0.5}),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(
@@ -190,3 +193,23 @@ def test_processes_of_their_own_warm_and_cold(spark: Any, desk: Workbench) -> No
         assert (cell.covers, cell.slack) == (True, 0)
         assert cell.metrics["process_ms"].runs == cell.metrics["cold_ms"].runs == 1
         assert cell.metrics["process_bytes"].median > 10_000_000
+
+
+@pytest.mark.spark
+def test_bounds_save_runs_and_are_held(spark: Any, desk: Workbench) -> None:
+    options = ground(
+        desk, "deadlines", tables=("items",), share=0.01, commits=300, bounds=("5m", "1h")
+    )
+    cells = cells_of(options)
+    assert [cell.labels["trigger"] for cell in cells] == [
+        "commit", "fresh_within: 5m", "fresh_within: 1h",
+    ]  # fmt: skip
+    every, some, few = map(values, cells)
+    # A look comes after each commit, and now and then after two.
+    assert 250 < every["runs_count"] <= 300
+    assert 300 / 10 < some["runs_count"] < 300 / 3
+    assert few["runs_count"] <= 300 / 50
+    assert every["work_ms"] > some["work_ms"] > few["work_ms"]
+    assert every["age_ms"] < some["age_ms"] <= 300_000 < few["age_ms"] <= 3_600_000
+    assert [one["late_share"] for one in (every, some, few)] == [0, 0, 0]
+    assert all((cell.covers, cell.slack) == (True, 0) for cell in cells)
