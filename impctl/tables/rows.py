@@ -139,6 +139,15 @@ class FileReader:
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
+    def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
+        """The Parquet metadata of `file`, and what it calls each of the columns that it holds."""
+        try:
+            name = file_name(file, self._filesystem)
+            with pq.ParquetFile(name, filesystem=self._filesystem) as parquet:
+                return parquet.metadata, self._stored_names(parquet.schema_arrow.names, file)
+        except READ_FAILURES as error:
+            raise read_failure(self._snapshot, file, error) from error
+
     def groups(self, file: DataFile) -> Iterator[tuple[int, int, pa.Table]]:
         """Each row group of `file` with its number, the position of its first row, and its rows,
         deleted ones included."""

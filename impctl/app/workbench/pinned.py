@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from impctl.sketch.partition import RangePartition
     from impctl.tables.change.files_mark import FilesMark
     from impctl.tables.keys.fan_out import KeyColumns, KeyCounts
+    from impctl.tables.lookup.read_once import ReadOnce
     from impctl.tables.snapshot import Snapshot
 
 
@@ -46,6 +47,7 @@ class PinnedTables:
         self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
         self._partitions: dict[tuple[TableName, int, ColumnName, int], RangePartition] = {}
         self._recalled: dict[TableName, Seen] = {}
+        self._once: ReadOnce | None = None
 
     def recall(self, known: Mapping[TableName, Seen]) -> None:
         """Tables as an earlier run of this process pinned them, which is over: of one that is asked
@@ -64,6 +66,15 @@ class PinnedTables:
             found = self._again(table) or self.opened(table)
             self.pin(found)
         return found
+
+    @property
+    def once(self) -> ReadOnce:
+        """What was decoded of files in this run, for all who look rows up."""
+        from impctl.tables.lookup.read_once import ReadOnce
+
+        if self._once is None:
+            self._once = ReadOnce()
+        return self._once
 
     @property
     def unused(self) -> Mapping[TableName, Seen]:
@@ -128,6 +139,8 @@ class PinnedTables:
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""
         found = self._sources[table] = advance(self.source(table))
+        # As in a run of its own, which finds nothing decoded.
+        self._once = None
         self._seen[table] = Seen(found, None, None)
         return found
 

@@ -35,6 +35,14 @@ class WantedValues:
         known = values if bool(valid.all()) else values.take(np.flatnonzero(valid))
         return cls(values, pc.unique(_comparable(known)), not bool(valid.all()))
 
+    def may_lie(self, low: int, high: int, *, has_null: bool) -> bool:
+        """Whether one lies between two whole numbers, or is NULL where there are NULLs; integers
+        and dates alone are asked this."""
+        if self.has_null and has_null:
+            return True
+        mine = self.distinct.to_numpy(zero_copy_only=False)
+        return bool(((mine >= low) & (mine <= high)).any())
+
     def held_by(self, column: Vector) -> Bools:
         """Which rows have one of the values; shape (n,). The column is of the values' type."""
         mine = _comparable(column)

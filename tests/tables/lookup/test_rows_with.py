@@ -18,6 +18,7 @@ from deltalake import WriterProperties, write_deltalake
 
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import HistoryGoneError
+from impctl.tables.lookup.read_once import ReadOnce
 from impctl.tables.lookup.rows_with import rows_with
 from impctl.tables.rows import FileReader, read_rows
 from impctl.tables.snapshot import Snapshot
@@ -80,7 +81,7 @@ def test_all_rows_with_a_value_and_no_other(tmp_path: Path, name: str, seed: int
         if any(same(value, one) for one in asked)
     ]
     values = {name: [wanted(snapshot, name, asked)]}
-    found = list(rows_with(snapshot, ["no", name], values, files))
+    found = list(rows_with(snapshot, ["no", name], values, files, ReadOnce()))
     assert all(part.column_names == ["no", name] for part in found)
     numbers = [no for part in found for no in part["no"].to_pylist()]
     assert Counter(numbers) == Counter(expected)
@@ -97,7 +98,7 @@ def test_rows_have_a_value_of_every_list(tmp_path: Path, seed: int) -> None:
     expected = [
         row["no"] for row in held if all(row[n] in one for n, some in lists.items() for one in some)
     ]
-    found = rows_with(snapshot, ["no"], values, snapshot.files)
+    found = rows_with(snapshot, ["no"], values, snapshot.files, ReadOnce())
     assert [no for part in found for no in part["no"].to_pylist()] == expected
 
 
@@ -117,10 +118,43 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(FileReader, "_read", noted)
     kind = snapshot.readable("k").type
     values = {"k": [from_arrow(pa.array([3, 25], pa.int64()), kind)]}
-    found = list(rows_with(snapshot, ["x"], values, snapshot.files))
+    once = ReadOnce()
+    found = list(rows_with(snapshot, ["x"], values, snapshot.files, once))
     assert [part["x"].to_pylist() for part in found] == [[3], [25]]
-    assert read.count(("k",)) == 4
-    assert read.count(("x",)) == 2
+    # Groups whose bounds hold none of the values are not read at all.
+    assert [read.count(("k",)), read.count(("x",))] == [2, 2]
+    values = {"k": [from_arrow(pa.array([24, 39], pa.int64()), kind)]}
+    found = list(rows_with(snapshot, ["k", "x"], values, snapshot.files, once))
+    assert [part["x"].to_pylist() for part in found] == [[24], [39]]
+    # What was read before in this run is not read again.
+    assert [read.count(("k",)), read.count(("x",))] == [3, 3]
+
+
+@pytest.mark.parametrize("most", [0, 100, 300, 1 << 20])
+def test_no_more_is_held_than_there_is_room_for(tmp_path: Path, most: int) -> None:
+    snapshot, once = snapshot_of(tmp_path, 1), ReadOnce(most)
+    for seed in range(40):
+        rng = random.Random(seed)
+        name = rng.choice(list(VALUES))
+        asked = rng.sample(VALUES[name][1], 1)
+        values = {name: [wanted(snapshot, name, asked)]}
+        mine, theirs = (
+            [part.to_pydict() for part in rows_with(snapshot, ["no"], values, snapshot.files, one)]
+            for one in (once, ReadOnce())
+        )
+        assert mine == theirs
+        held = sum(column.nbytes for column in once._held.values())
+        assert held == once._bytes <= most
+
+
+def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
+    columns = {"a": pa.array([1, 2], pa.int64()), "b": pa.array([2, 1], pa.int64())}
+    write_deltalake(str(tmp_path), pa.table(columns))
+    before, once = open_source("t", str(tmp_path)).snapshot(), ReadOnce()
+    physical = {"a": "b", "b": "a"}
+    after = replace(before, columns=replace(before.columns, physical=physical))
+    rows = [once.columns(one, ["a"], one.files[0], 0, 2)["a"] for one in (before, after, before)]
+    assert [row.to_pylist() for row in rows] == [[1, 2], [2, 1], [1, 2]]
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
@@ -128,4 +162,8 @@ def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
     for file in tmp_path.glob("*.parquet"):
         file.unlink()
     with pytest.raises(HistoryGoneError):
-        list(rows_with(snapshot, ["no"], {"i": [wanted(snapshot, "i", [1])]}, snapshot.files))
+        list(
+            rows_with(
+                snapshot, ["no"], {"i": [wanted(snapshot, "i", [1])]}, snapshot.files, ReadOnce()
+            )
+        )

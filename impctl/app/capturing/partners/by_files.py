@@ -25,6 +25,7 @@ from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.plan.nodes import Aggregate, Distinct, Plan, nodes_of
 from impctl.sketch.partition import RangePartition
+from impctl.tables.lookup.read_once import ReadOnce
 from impctl.tables.lookup.rows_with import rows_with
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.snapshot import Snapshot
@@ -55,7 +56,7 @@ class FilePartners:
         files = wanted_files(wanted.rows, snapshots)
 
         def read(source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
-            return _rows(snapshots[source.access], source, asked, files)
+            return _rows(snapshots[source.access], source, asked, files, self.desk.tables.once)
 
         tables = read_in_turn(wanted, reading.sources, keys, sizes, read)
         return empty_batch(len(wanted.accesses)) if tables is None else reading.rows(tables)
@@ -84,12 +85,16 @@ def _has_groups(plan: Plan) -> bool:
 
 
 def _rows(
-    snapshot: Snapshot, source: Source, asked: Mapping[ColumnName, Sequence[Vector]], files: Uris
+    snapshot: Snapshot,
+    source: Source,
+    asked: Mapping[ColumnName, Sequence[Vector]],
+    files: Uris,
+    once: ReadOnce,
 ) -> pa.Table:
     """The rows of the source's files with one of each list's values."""
     columns, uris = source.scan.table_columns, files[source.access]
     chosen = [file for file in snapshot.files if file.uri in uris]
     if not asked:
         return read_rows(snapshot, columns, chosen)
-    parts = list(rows_with(snapshot, columns, asked, chosen))
+    parts = list(rows_with(snapshot, columns, asked, chosen, once))
     return pa.concat_tables(parts) if parts else read_rows(snapshot, columns, [])

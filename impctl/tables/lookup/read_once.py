@@ -1,0 +1,91 @@
+"""Columns of row groups that several readers of one run ask for, decoded once.
+
+Law: what is given is what `FileReader` reads of the same file. Files do not change, but what names
+mean does between versions, so a column is known by its name in files and its type. No more than
+`most` bytes are held: what was asked for longest ago goes first.
+Out of scope: which groups are read (`tables.lookup.rows_with`); one of these serves one run.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.data.schema import Column
+from impctl.tables.lookup.row_groups import RowGroup, row_groups
+from impctl.tables.rows import FileReader, bare_rows
+from impctl.tables.snapshot import DataFile, Snapshot
+
+MOST_BYTES = 128 << 20
+"""What a run may hold of columns: the keys of some ten million rows."""
+
+_Place = tuple[str, str, str, int]
+"""A file, a column's name in files, its type, and a row group."""
+
+
+class ReadOnce:
+    """Decoded columns of row groups, and what is known of the groups of files."""
+
+    def __init__(self, most: int = MOST_BYTES) -> None:
+        self._most = most
+        self._bytes = 0
+        self._held: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
+        self._groups: dict[tuple[str, tuple[str, ...]], tuple[RowGroup, ...]] = {}
+        self._readers: dict[tuple[str, int, tuple[str, ...]], FileReader] = {}
+
+    def groups(
+        self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile
+    ) -> tuple[RowGroup, ...]:
+        """The row groups of a file, with bounds of these columns."""
+        columns = tuple(snapshot.readable(name) for name in names)
+        key = (file.uri, tuple(f"{_stored(snapshot, one)}:{one.type}" for one in columns))
+        if key not in self._groups:
+            metadata, stored = self._reader(snapshot, columns).described(file)
+            self._groups[key] = row_groups(metadata, stored, columns)
+        return self._groups[key]
+
+    def columns(
+        self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile, group: int, rows: int
+    ) -> pa.Table:
+        """These columns of a row group that has so many rows, deleted rows included."""
+        if not names:
+            return bare_rows(rows)
+        wanted = [snapshot.readable(name) for name in names]
+        places = [(file.uri, _stored(snapshot, one), str(one.type), group) for one in wanted]
+        found = {place: self._held[place] for place in places if place in self._held}
+        missing = [one for one, place in zip(wanted, places, strict=True) if place not in found]
+        if missing:
+            table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
+            for one in missing:
+                place = (file.uri, _stored(snapshot, one), str(one.type), group)
+                found[place] = table.column(one.name)
+        for place in places:
+            self._hold(place, found[place])
+        return pa.table({one.name: found[place] for one, place in zip(wanted, places, strict=True)})
+
+    def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
+        key = (snapshot.table, snapshot.version, tuple(_stored(snapshot, c) for c in columns))
+        if key not in self._readers:
+            self._readers[key] = FileReader(snapshot, columns, snapshot.files)
+        return self._readers[key]
+
+    def _hold(self, place: _Place, column: pa.ChunkedArray) -> None:
+        """Now asked for last; what is too large for all is not held."""
+        before = self._held.pop(place, None)
+        if before is not None:
+            self._bytes -= before.nbytes
+        if column.nbytes > self._most:
+            return
+        self._held[place] = column
+        self._bytes += column.nbytes
+        while self._bytes > self._most:
+            _, oldest = self._held.popitem(last=False)
+            self._bytes -= oldest.nbytes
+
+
+def _stored(snapshot: Snapshot, column: Column) -> str:
+    """What files call the column, if they have it."""
+    return snapshot.columns.physical.get(column.name, column.name)
