@@ -153,6 +153,7 @@ class BySize:
         strategy, reason = self._decided(facts, size)
         is_open = self.asked is None and strategy is Strategy.FILES
         room = _ROOM * (self.from_files or 0) if is_open else 0
+        room = room if self.fits is None else min(room, self.fits)
         return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:

@@ -92,8 +92,12 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Pat
     assert_alike(tmp_path)
 
 
-def test_sides_of_a_query_that_is_behind_are_read_at_its_versions(cli: Cli, tmp_path: Path) -> None:
+def test_sides_of_a_query_that_is_behind_are_read_at_its_versions(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another query's capture looks at the budget while this one is versions behind."""
+    # How often tables change here goes by how quick the machine is.
+    monkeypatch.setattr(keep_to, "is_worth", lambda *_, **__: True)
     cli.good("capture", "--disk", "0")
     assert all(read_sides(tmp_path, name) for name in NAMES)
     rng = random.Random(11)
