@@ -78,21 +78,12 @@ def kept_within(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored; `coming` is what to expect of at least
-    their tables, where that is known already. `choose` is another way to, whatever bounds."""
-    queries: dict[QueryName, Opened] = {}
-    troubles: dict[QueryName, str] = {}
-    fixed = 0
-    for spec in specs:
-        try:
-            found = _opened(desk, store, spec)
-        except ImpctlError as trouble:
-            # Another run tells of it by its exit code: this one is over, and did what it was for.
-            troubles[spec.name], found = trouble.message, None
-        if found is None:
-            fixed += state_bytes(store, [spec.name])
-        else:
-            queries[spec.name] = found
+    """The choice for all of these queries that are stored.
+
+    `coming` is what to expect of at least their tables, where that is known already; `choose` takes
+    the place of the choice that holds bounds, and looks at none.
+    """
+    queries, troubles, fixed = _all_opened(desk, store, specs)
     tables = {table for one in queries.values() for table in one.stored.versions}
     if coming is None:
         coming = expectations(desk, store, sorted(tables))
@@ -132,6 +123,26 @@ def graphs_of(
         by_priors = weighed.by_priors(query)
         found[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
     return found
+
+
+def _all_opened(
+    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
+) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
+    """The queries to choose about, why others could not be opened, and the bytes of all others."""
+    queries: dict[QueryName, Opened] = {}
+    troubles: dict[QueryName, str] = {}
+    fixed = 0
+    for spec in specs:
+        try:
+            found = _opened(desk, store, spec)
+        except ImpctlError as trouble:
+            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            troubles[spec.name], found = trouble.message, None
+        if found is None:
+            fixed += state_bytes(store, [spec.name])
+        else:
+            queries[spec.name] = found
+    return queries, troubles, fixed
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:
