@@ -126,7 +126,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
         return way.reason
     match way.mode:
         case Mode.EXACT if is_read:
-            return "reads the rows of groups that change, keeps a filter of their keys; see its groups"
+            return "reads the rows of groups that change, keeps a filter of keys; see its groups"
         case Mode.EXACT:
             return _in_tree(node, way) or _exactly(node)
         case Mode.TOUCH:

@@ -4,8 +4,8 @@ Law: a pure choice of what stored state, recorded runs and histories tell; nothi
 of queries whose constants move with the clock, those that the workload pins (`join: index`,
 `files`, `spark`, `state`), trees, groupings that cannot be read (`circuits.reading.groups`), kept
 answers and first rows are kept as they are; of the other sides and groupings each is kept or read.
-Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.prices`), carrying it out
-(`keeping.conversion`).
+Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.learned_prices`),
+carrying it out (`keeping.conversion`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
+from impctl.app.maintaining.keeping.learned_prices import learned_of
 from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
-from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.memory_limit import largest_side, memory_of
