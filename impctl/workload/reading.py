@@ -209,13 +209,15 @@ class FileReading:
             return None
         return cell.value
 
-    def choice(self, node: Node | None, path: str, options: Sequence[str]) -> str | None:
-        """One of a few words."""
+    def choice(
+        self, node: Node | None, path: str, options: Sequence[str], *, beside: str = ""
+    ) -> str | None:
+        """One of a few words; `beside` says what else than a word may stand there."""
         listed = ", ".join(f"`{option}`" for option in options)
         value = self.text(node, path)
         if node is None or value is None or value in options:
             return value
-        hint = suggestion(value, options, None) or "write one of these words"
+        hint = suggestion(value, options, None) or f"write one of these words{beside}"
         self.report(node, f"{path} must be one of {listed}", hint)
         return None
 

@@ -42,7 +42,8 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
         return None
     known = len(reading.problems)
     if not isinstance(node, MappingNode):
-        word = reading.choice(node, path, list(Alone))
+        beside = ", or a mapping such as `fresh_within: 10m`"
+        word = reading.choice(node, path, list(Alone), beside=beside)
         return None if word is None else Trigger(alone=Alone(word))
     entries = reading.entries(node, path) or {}
     for word in Alone:

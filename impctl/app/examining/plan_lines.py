@@ -16,6 +16,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
@@ -85,18 +86,20 @@ def plan_entries(
     """
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
-    held = _held(nodes, way, kept)
+    held, read = _held(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
+        is_blocking, is_read = position == blocking, position in read
+        why = _why(node, way, is_blocking=is_blocking, is_read=is_read)
         entries.append(
             PlanEntry(
                 depth=depth,
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_noted(_why(node, way, is_blocking=position == blocking), notes.get(position)),
+                why=_noted(why, notes.get(position)),
                 place=prepared.place(line.span),
                 state_bytes=held.get(position),
                 pushed=pushed.get(position, ()),
@@ -115,13 +118,15 @@ def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
         yield from _flat(child, depth + 1)
 
 
-def _why(node: Plan, way: Way | None, *, is_blocking: bool) -> str:
-    """What maintaining does at this operator, or why it cannot."""
+def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> str:
+    """What maintaining does at this operator, or why it cannot; `is_read`: its groups are."""
     if way is None:
         return ""
     if is_blocking:
         return way.reason
     match way.mode:
+        case Mode.EXACT if is_read:
+            return "reads the rows of groups that change, keeps a filter of keys; see its groups"
         case Mode.EXACT:
             return _in_tree(node, way) or _exactly(node)
         case Mode.TOUCH:
@@ -187,6 +192,20 @@ def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -
         if position is not None:
             held[position] += kept.pieces.get(name, 0)
     return held
+
+
+def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
+    """The positions of groupings and DISTINCTs whose groups are read when they change."""
+    if way is None or way.compiled is None:
+        return frozenset()
+    read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
+    found = (
+        _position(nodes, owner)
+        for name, owner in way.compiled.owners.items()
+        # A semi join owns the DISTINCT that is made for it, too: of it its sides are told.
+        if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
+    )
+    return frozenset(at for at in found if at is not None)
 
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:

@@ -14,11 +14,9 @@ from dataclasses import field
 from itertools import accumulate
 
 from impctl.aliases import TableName
+from impctl.app.maintaining.keeping.numbers import ROWS_UNKNOWN
 from impctl.forecast.arrival import Arrival, History, effective_times
 from impctl.values import dataclass
-
-_ROWS_UNKNOWN = 100
-"""Rows of a commit where no commit of its table tells any, as the choice of state has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ class _Share:
 
     def __call__(self, each: Arrival) -> int:
         if not self._count:
-            return _ROWS_UNKNOWN
+            return ROWS_UNKNOWN
         if not self._size or not each.bytes:
             return max(1, round(self._rows / self._count))
         return max(1, round(each.bytes * self._rows / self._size))

@@ -1,9 +1,10 @@
 """What is kept of the queries' state in each setting, and what a step takes more for that.
 
-Law: the choice is that of `keep_to_budget` for what is replayed; a step takes what the choice says
-that its kind of change does, above what it says of the state as it is now, under which the runs
-were recorded. Rows beyond those of one change make reads likelier: prices are asked for changes of
-several sizes, and lie between them on lines.
+Law: under a budget that is chosen which has the least expected work, by the graphs and prices of
+`keep_to_budget`, for what is replayed: no bound of a query urges it, and it is taken however little
+it saves. A step takes what the choice says that its kind of change does, above what it says of the
+state as it is now, under which the runs were recorded. Rows beyond those of one change make reads
+likelier: prices are asked for changes of several sizes, and lie between them on lines.
 Out of scope: the choice itself (`circuits.keeping`), recorded runs (`simulating.lines`).
 """
 
@@ -18,6 +19,7 @@ from math import inf
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.expected import Expectations
 from impctl.app.maintaining.keeping.choice import Kept, graphs_of, kept_within
+from impctl.app.maintaining.keeping.numbers import rows_of_change
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.simulating.arrived import Replay
 from impctl.app.workbench.workbench import Workbench
@@ -36,7 +38,8 @@ _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Of a kind of change, by its rows: milliseconds, those above the state as it is, and reads."""
+    """Of a kind of change, by its rows, which never fall: milliseconds, those above the state as it
+    is, and reads."""
 
     rows: tuple[float, ...]
     ms: tuple[float, ...]
@@ -81,7 +84,10 @@ class Pieces:
         return self._choice(self._modes[budget], budget)
 
     def as_run(self, budget: int | None) -> Choice:
-        """What the next run makes of the state as it is now: it is chosen about over a budget."""
+        """The state as it is now; where that is over a budget, what is chosen in its place.
+
+        That a run converts within the budget, where that pays, is not replayed.
+        """
         now = self._choice(self.now, budget)
         return self.within(budget) if now.exceeds else now
 
@@ -137,8 +143,8 @@ class Pieces:
             ms = tuple(costs[at] for costs in after)
             more = tuple(one - other[at] for one, other in zip(ms, before, strict=True))
             reads = tuple(_reads(graphs[name], modes, at) for graphs in self.graphs)
-            usual = max(1.0, sum(_rows(kind, table) for table in mine))
-            found[mine] = Price(tuple(usual * scale for scale in _SCALES), ms, more, reads)
+            rows = tuple(rows_of_change(_scaled(kind, scale), mine) for scale in _SCALES)
+            found[mine] = Price(rows, ms, more, reads)
         return found
 
 
@@ -157,10 +163,6 @@ def pieces_of(
     usual = graphs[_SCALES.index(1.0)]
     now = {name: _as_it_can(kept.now[name], usual[name]) for name in kept.queries}
     return Pieces(kept, expected, graphs, now)
-
-
-def _rows(kind: Expected, table: TableName) -> float:
-    return kind.rows.get(table) or 1.0
 
 
 def _scaled(kind: Expected, scale: float) -> Expected:
@@ -194,7 +196,7 @@ def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
     return found
 
 
-def priced(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:
+def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:
     """Milliseconds of a step over so many rows of these tables, those above now, and reads.
 
     A set of tables that is no kind of change is taken as the largest kinds that make it up.

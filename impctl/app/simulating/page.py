@@ -99,7 +99,7 @@ def _headlines(result: SimulateResult) -> Iterator[Headline]:
     found = result.recorded
     if found is not None and found.work_off is not None:
         where = f"{found.steps:,} steps since {moment_text(found.since)}"
-        yield Headline(f"{found.work_off:+.0%}", "more work by the model than recorded", where)
+        yield Headline(f"{found.work_off:+.0%}", "off the recorded work, by the model", where)
 
 
 def _table(result: SimulateResult) -> Section:

@@ -78,7 +78,7 @@ def trigger_from(text: str) -> Trigger:
     found = read_trigger(root, "`--trigger`", reading)
     problem = next(iter(reading.problems), None)
     if found is None or problem is not None:
-        message = f"`--trigger` is empty: {text}" if problem is None else problem.message
+        message = "`--trigger` is empty" if problem is None else problem.message
         hint = None if problem is None else problem.hint
         raise UsageError(
             message,

@@ -1,8 +1,9 @@
 """What a step of a query takes in a setting: recorded runs, and what the choice of state adds.
 
-Law: seconds, never below what the choice itself says of the step; the same number is what the
-schedule thinks and what the step then takes, so nothing is late by noise. Out of scope: both parts
-(`simulating.lines`, `simulating.kept_pieces`), schedules (`simulating.virtual_run`).
+Law: seconds, never below what the choice itself says of the step; it is what the schedule thinks,
+and what the step then takes where no noise is asked for, so that nothing is late by chance. Out of
+scope: both parts (`simulating.lines`, `simulating.kept_pieces`), schedules and noise
+(`simulating.virtual_run`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import cached_property
 
 from impctl.aliases import TableName
 from impctl.app.maintaining.due.costs import UNKNOWN_S
-from impctl.app.simulating.kept_pieces import MostPriced, Price, priced
+from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
 from impctl.app.simulating.lines import CostsBy, QueryLines
 from impctl.values import dataclass
 
@@ -45,7 +46,7 @@ class StepCosts:
         return found
 
     def _step(self, moved: Tables, rows: float, size: float) -> Step:
-        ms, more, reads = priced(self.prices, moved, rows)
+        ms, more, reads = price_of_step(self.prices, moved, rows)
         known = self.lines.ms(moved, rows, size)
         if known is None:
             return Step(ms / 1000 if ms else UNKNOWN_S, reads)

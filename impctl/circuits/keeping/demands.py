@@ -2,9 +2,10 @@
 
 Law: a demand contains the weaker ones. Rows of all or of some keys come *with* the change, so that
 what is new among them can be told: whatever is paid for the change is paid then too, and some keys
-never cost more than all. So a flow that is asked for more is never cheaper. A step reads sides as of before it: what is asked is asked of the keys that were there, so `hit` is the chance
-for these. Every operator asks as much of an input as it needs for itself or for what is asked of
-it; a kept piece needs changes alone.
+never cost more than all. So a flow that is asked for more is never cheaper. A step reads sides as
+of before it: what is asked is asked of the keys that were there, so `hit` is the chance for these.
+Every operator asks as much of an input as it needs for itself or for what is asked of it; a kept
+piece needs changes alone.
 
 | operator, mode | costs | asks of the input |
 |---|---|---|

@@ -3,7 +3,7 @@
 Law: a flow that several inputs read is computed once, for all that is asked of it. Reads of the
 same tables in one run are made once for all queries that are evaluated together: the longest of
 them is paid.
-Out of scope: finding a good choice (`state_choice`, `rivals`).
+Out of scope: finding a good choice (`state_choice`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 from impctl.app.maintaining.due.costs import UNKNOWN_S
 from impctl.app.maintaining.estimates import Size, estimated
-from impctl.app.simulating.kept_pieces import MostPriced, Price, priced
+from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
 from impctl.app.simulating.lines import CostsBy, lines_of
 from impctl.app.simulating.step_costs import StepCosts
 from impctl.store.records import RunCost, RunKind
@@ -85,11 +85,11 @@ def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
 def test_prices_lie_on_lines_between_sizes() -> None:
     price = Price((10.0, 20.0, 40.0), (1.0, 3.0, 7.0), (0.0, -1.0, 1.0), (0.5, 1.0, 1.0))
     of = {frozenset("a"): price}
-    assert priced(of, frozenset("a"), 3) == (1.0, 0.0, 0.5)
-    assert priced(of, frozenset("a"), 20) == (3.0, -1.0, 1.0)
-    assert priced(of, frozenset("a"), 30) == (5.0, 0.0, 1.0)
-    assert priced(of, frozenset("a"), 1_000) == (7.0, 1.0, 1.0)
-    assert priced(of, frozenset("b"), 30) == (0.0, 0.0, 0.0)
+    assert price_of_step(of, frozenset("a"), 3) == (1.0, 0.0, 0.5)
+    assert price_of_step(of, frozenset("a"), 20) == (3.0, -1.0, 1.0)
+    assert price_of_step(of, frozenset("a"), 30) == (5.0, 0.0, 1.0)
+    assert price_of_step(of, frozenset("a"), 1_000) == (7.0, 1.0, 1.0)
+    assert price_of_step(of, frozenset("b"), 30) == (0.0, 0.0, 0.0)
     most = MostPriced.of(of.values())
     assert most.at(20) == (3.0, 0.0)
     assert most.at(21) == (7.0, 1.0)
@@ -101,9 +101,9 @@ def test_tables_that_come_together_by_chance_are_priced_by_the_largest_kinds() -
 
     of = {frozenset("a"): flat(1.0), frozenset("b"): flat(2.0), frozenset("ab"): flat(10.0)}
     of[frozenset("c")] = flat(20.0)
-    assert priced(of, frozenset("ab"), 5)[0] == 10.0
-    assert priced(of, frozenset("abc"), 5)[0] == 30.0
-    assert priced({frozenset("abc"): flat(9.0)}, frozenset("ab"), 5)[0] == 0.0
+    assert price_of_step(of, frozenset("ab"), 5)[0] == 10.0
+    assert price_of_step(of, frozenset("abc"), 5)[0] == 30.0
+    assert price_of_step({frozenset("abc"): flat(9.0)}, frozenset("ab"), 5)[0] == 0.0
 
 
 def test_a_step_is_its_line_and_what_state_adds_but_no_less_than_its_price() -> None:

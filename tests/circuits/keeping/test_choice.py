@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.app.measuring.state.rivals import RIVALS
+from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.evaluated import per_day, per_day_together
 from impctl.circuits.keeping.frontier import Frontier, of_choices
@@ -226,9 +226,9 @@ def test_what_cannot_fit_is_told_with_the_least_that_would() -> None:
 MANY = [pytest.mark.slow, pytest.mark.long]
 
 
-@pytest.mark.parametrize("name", RIVALS)
+@pytest.mark.parametrize("name", SIMPLER_CHOICES)
 @pytest.mark.parametrize("seeds", [range(15), pytest.param(range(500), marks=MANY)])
-def test_no_rival_is_cheaper_for_one_query(name: str, seeds: range) -> None:
+def test_no_simpler_choice_is_cheaper_for_one_query(name: str, seeds: range) -> None:
     """At any of 21 budgets, but for the least bytes, which may be more than a budget."""
     dearer = 0
     are_many = len(seeds) > 15
@@ -238,7 +238,7 @@ def test_no_rival_is_cheaper_for_one_query(name: str, seeds: range) -> None:
         found = choices_of(graph, thin=0.0).frontier
         for share in range(0, 21, 1 if are_many else 4):
             budget = largest(graph) * share // 20
-            modes = RIVALS[name](graph, budget)
+            modes = SIMPLER_CHOICES[name](graph, budget)
             if graph.bytes_of(modes) > budget:
                 assert found.bytes[0] > budget
                 continue
@@ -253,18 +253,18 @@ FEW = ("q3", "q12", "q4")
 
 
 @pytest.mark.parametrize(
-    ("queries", "rivals"),
+    ("queries", "simpler"),
     [
-        (FEW, [name for name in RIVALS if name != "greedy"]),
+        (FEW, [one for one in SIMPLER_CHOICES if one != "greedy"]),
         pytest.param(FEW, ["greedy"], marks=MANY),
         # One change after the other is too slow for 170 pieces.
-        pytest.param(tpch.NAMES, [name for name in RIVALS if name != "greedy"], marks=MANY),
+        pytest.param(tpch.NAMES, [one for one in SIMPLER_CHOICES if one != "greedy"], marks=MANY),
     ],
 )
-def test_no_rival_is_cheaper_for_all_queries_together(
-    queries: tuple[str, ...], rivals: list[str]
+def test_no_simpler_choice_is_cheaper_for_all_queries_together(
+    queries: tuple[str, ...], simpler: list[str]
 ) -> None:
-    """For the rivals the circuits are one graph, whose pieces have the queries' names."""
+    """For simpler choices the circuits are one graph, whose pieces have the queries' names."""
     graphs = {name: tpch.graph(name) for name in queries}
     whole = together(graphs)
     for share in range(21):
@@ -273,8 +273,8 @@ def test_no_rival_is_cheaper_for_all_queries_together(
         mine = per_day_together(list(graphs.values()), [q.modes for q in found.queries.values()])
         assert found.bytes <= budget
         assert mine == pytest.approx(found.ms_per_day)
-        for name in rivals:
-            modes = RIVALS[name](whole, budget)
+        for name in simpler:
+            modes = SIMPLER_CHOICES[name](whole, budget)
             own = [
                 {piece.name: modes[f"{query}.{piece.name}"] for piece in graph.pieces}
                 for query, graph in graphs.items()

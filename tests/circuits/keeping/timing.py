@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from impctl.app.measuring.state.rivals import RIVALS
+from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
 from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import per_day
 from impctl.circuits.keeping.graph import Graph, Mode
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def ratios(share: float) -> list[str]:
-    """What each rival costs over the best choice, where a piece is kept or rebuilt."""
+    """What each simpler choice costs over the best choice, where a piece is kept or rebuilt."""
     line = []
     graphs = [kept_or_rebuilt(name) for name in FIRST]
     budgets = [int(share * sum(max(p.sizes.values()) for p in graph.pieces)) for graph in graphs]
@@ -65,9 +65,9 @@ def ratios(share: float) -> list[str]:
     for graph, budget in zip(graphs, budgets, strict=True):
         frontier = choices_of(graph).frontier
         best += float(frontier.cost[frontier.best_within(budget)])
-    for name, rival in RIVALS.items():
+    for name, simpler in SIMPLER_CHOICES.items():
         each = zip(graphs, budgets, strict=True)
-        cost = sum(per_day(graph, rival(graph, budget)) for graph, budget in each)
+        cost = sum(per_day(graph, simpler(graph, budget)) for graph, budget in each)
         line.append(f"{name} {cost / best:.2f}")
     return line
 

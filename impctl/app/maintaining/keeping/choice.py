@@ -4,8 +4,8 @@ Law: a pure choice of what stored state, recorded runs and histories tell; nothi
 of queries whose constants move with the clock, those that the workload pins (`join: index`,
 `files`, `spark`, `state`), trees, groupings that cannot be read (`circuits.reading.groups`), kept
 answers and first rows are kept as they are; of the other sides and groupings each is kept or read.
-Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.prices`), carrying it out
-(`keeping.conversion`).
+Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.learned_prices`),
+carrying it out (`keeping.conversion`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
+from impctl.app.maintaining.keeping.learned_prices import learned_of
 from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
-from impctl.app.maintaining.keeping.prices import learned_of
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.memory_limit import largest_side, memory_of
@@ -78,21 +78,12 @@ def kept_within(
     coming: Expectations | None = None,
     choose: Choose | None = None,
 ) -> Kept:
-    """The choice for all of these queries that are stored; `coming` is what to expect of at least
-    their tables, where that is known already. `choose` is another way to, whatever bounds."""
-    queries: dict[QueryName, Opened] = {}
-    troubles: dict[QueryName, str] = {}
-    fixed = 0
-    for spec in specs:
-        try:
-            found = _opened(desk, store, spec)
-        except ImpctlError as trouble:
-            # Another run tells of it by its exit code: this one is over, and did what it was for.
-            troubles[spec.name], found = trouble.message, None
-        if found is None:
-            fixed += state_bytes(store, [spec.name])
-        else:
-            queries[spec.name] = found
+    """The choice for all of these queries that are stored.
+
+    `coming` is what to expect of at least their tables, where that is known already; `choose` takes
+    the place of the choice that holds bounds, and looks at none.
+    """
+    queries, troubles, fixed = _all_opened(desk, store, specs)
     tables = {table for one in queries.values() for table in one.stored.versions}
     if coming is None:
         coming = expectations(desk, store, sorted(tables))
@@ -132,6 +123,26 @@ def graphs_of(
         by_priors = weighed.by_priors(query)
         found[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
     return found
+
+
+def _all_opened(
+    desk: Workbench, store: StoreReader, specs: Sequence[QuerySpec]
+) -> tuple[dict[QueryName, Opened], dict[QueryName, str], int]:
+    """The queries to choose about, why others could not be opened, and the bytes of all others."""
+    queries: dict[QueryName, Opened] = {}
+    troubles: dict[QueryName, str] = {}
+    fixed = 0
+    for spec in specs:
+        try:
+            found = _opened(desk, store, spec)
+        except ImpctlError as trouble:
+            # Another run tells of it by its exit code: this one is over, and did what it was for.
+            troubles[spec.name], found = trouble.message, None
+        if found is None:
+            fixed += state_bytes(store, [spec.name])
+        else:
+            queries[spec.name] = found
+    return queries, troubles, fixed
 
 
 def _opened(desk: Workbench, store: StoreReader, spec: QuerySpec) -> Opened | None:

@@ -17,7 +17,7 @@ from impctl.circuits.keeping.graph import KindOfChange
 from impctl.circuits.keeping.graph_of import Numbers
 from impctl.circuits.strategy import row_bytes
 
-_ROWS_UNKNOWN = 100.0
+ROWS_UNKNOWN = 100
 """Rows of a change whose log does not tell."""
 _FEW_ROWS = 8.0
 """Groups of so few rows on average are taken to come whole, as an order with its lines does."""
@@ -50,7 +50,7 @@ def _rows(expected: Expected, table: TableName) -> float:
     if table not in expected.tables:
         return 0.0
     rows = expected.rows.get(table)
-    return _ROWS_UNKNOWN if rows is None else max(1.0, rows)
+    return ROWS_UNKNOWN if rows is None else max(1.0, rows)
 
 
 class _Flows:

@@ -18,6 +18,7 @@ from itertools import product
 from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
 from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.state.asked import moving_tables
 from impctl.app.measuring.state.held_back import Change, commit, hold_back
 from impctl.app.measuring.state.kept_by import (
     BOUNDED,
@@ -26,7 +27,7 @@ from impctl.app.measuring.state.kept_by import (
     READ,
     RECAPTURE,
     WAYS,
-    Expected,
+    Declared,
     brought_to,
     captured_under,
     expecting,
@@ -86,9 +87,7 @@ def measure_state(ground: Ground) -> Iterator[Cell]:
         *("tables", "shares", "late", "deletes", "come", "expected", "expected_shares"),
         *("budgets", "ways"),
     )
-    tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
-        raise ground.refuse("tables", "tables of the workload, the largest first")
+    tables = moving_tables(ground, "tables of the workload, the largest first")
     every = (len(tables),)
     options = _Options(
         tables=tables,
@@ -190,14 +189,14 @@ def _run(
 
 def _expected(
     scratch: Workbench, setting: _Setting, moving: Sequence[TableName]
-) -> dict[TableName, Expected]:
+) -> dict[TableName, Declared]:
     """What the file says of the first tables: a share of the rows there are in the end."""
     found = {}
     for at, table in enumerate(moving[: setting.expected]):
         held = scratch.tables.snapshot(table).likely_rows
         whole = held / (1 - sum(setting.shares)) if at < setting.come else held
         rows = max(1, round(whole * setting.expected_share))
-        found[table] = Expected(rows, setting.deletes)
+        found[table] = Declared(rows, setting.deletes)
     return found
 
 

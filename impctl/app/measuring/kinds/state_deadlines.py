@@ -20,6 +20,7 @@ from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.single import single
+from impctl.app.measuring.state.asked import moving_tables, share_of_each
 from impctl.app.measuring.state.held_back import commit, hold_back
 from impctl.app.measuring.state.kept_by import captured_under
 from impctl.app.preparing.prepared import prepare
@@ -52,20 +53,17 @@ class _Options:
 def measure_deadlines(ground: Ground) -> Iterator[Cell]:
     """A cell for every commit, and one per bound."""
     ground.only("tables", "share", "steps", "commits", "every", "bounds", "look")
-    tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
-        raise ground.refuse("tables", "tables of the workload")
+    tables = moving_tables(ground)
+    steps = ground.whole_number("steps", 6)
     options = _Options(
         tables=tables,
-        share=ground.numbers("share", (0.0005,))[0],
-        steps=ground.whole_number("steps", 6),
+        share=share_of_each(ground, 0.0005, steps),
+        steps=steps,
         commits=ground.whole_number("commits", 2000),
         every=ground.numbers("every", (60.0,), least=0.001)[0],
         bounds=ground.texts("bounds", ("1m", "10m", "1h")),
         look=ground.numbers("look", (5.0,), least=0.001)[0],
     )
-    if not 0 < options.share * options.steps < 1:
-        raise ground.refuse("share", "a share of the rows, less than all of them in all steps")
     for bound in options.bounds:
         try:
             trigger_from(f"fresh_within: {bound}")

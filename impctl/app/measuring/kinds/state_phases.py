@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
 from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.state.asked import moving_tables, share_of_each
 from impctl.app.measuring.state.held_back import Change, commit, hold_back
 from impctl.app.measuring.state.kept_by import (
     BOUNDED,
@@ -22,7 +23,7 @@ from impctl.app.measuring.state.kept_by import (
     KEPT,
     RECAPTURE,
     WAYS,
-    Expected,
+    Declared,
     brought_to,
     captured_under,
     expecting,
@@ -59,18 +60,15 @@ class _Phase:
 def measure_phases(ground: Ground) -> Iterator[Cell]:
     """A cell per way and table."""
     ground.only("tables", "steps", "share", "ways", "budget")
-    tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
-        raise ground.refuse("tables", "tables of the workload, in the order of their changes")
+    tables = moving_tables(ground, "tables of the workload, in the order of their changes")
+    steps = ground.whole_number("steps", 3)
     options = _Options(
         tables,
-        ground.whole_number("steps", 3),
-        ground.numbers("share", (0.01,))[0],
+        steps,
+        share_of_each(ground, 0.01, steps),
         ground.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
         ground.numbers("budget", (1.0,))[0],
     )
-    if not 0 < options.share * options.steps < 1:
-        raise ground.refuse("share", "a share of the rows, less than all of them in all steps")
     return _cells(ground, options)
 
 
@@ -105,7 +103,7 @@ def _run(
         for table in moving:
             rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
             mine = [{table: change[table]} for change in changes]
-            with expecting(scratch, {table: Expected(max(1, rows))}) as desk:
+            with expecting(scratch, {table: Declared(max(1, rows))}) as desk:
                 found.append(_phase(desk, spec, mine, way, budget))
             scratch.tables.advance(table)
     return found

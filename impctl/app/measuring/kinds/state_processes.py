@@ -17,13 +17,14 @@ from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds.fresh_process import ProcessRun, maintain_afresh
+from impctl.app.measuring.state.asked import moving_tables, share_of_each
 from impctl.app.measuring.state.held_back import Change, commit, hold_back
 from impctl.app.measuring.state.kept_by import (
     BOUNDED,
     CHOSEN,
     KEPT,
     READ,
-    Expected,
+    Declared,
     brought_to,
     captured_under,
     expecting,
@@ -50,14 +51,15 @@ class _Run:
 def measure_processes(ground: Ground) -> Iterator[Cell]:
     """A cell per way and budget."""
     ground.only("tables", "share", "ways", "budgets")
-    tables = ground.texts("tables")
-    if not tables or not set(tables) <= ground.desk.workload.tables.keys():
-        raise ground.refuse("tables", "tables of the workload")
-    share = ground.numbers("share", (0.0001,))[0]
-    if not 0 < share * 2 * (ground.repeat + 1) < 1:
-        raise ground.refuse("share", "a share of the rows, less than all of them in all changes")
+    tables = moving_tables(ground)
+    share = share_of_each(ground, 0.0001, _changes(ground))
     ways = ground.choices("ways", (KEPT, CHOSEN, READ), (KEPT, CHOSEN))
     return _cells(ground, tables, share, ways, ground.numbers("budgets", (1.0,)))
+
+
+def _changes(ground: Ground) -> int:
+    """One for each run, warm and cold; the first process compiles what it imports, and is none."""
+    return 2 * ground.repeat + 1
 
 
 def _cells(
@@ -70,8 +72,7 @@ def _cells(
     reads = prepare(ground.desk, ground.query).tables
     moving = [table for table in tables if table in reads]
     with scratch_copy(ground.desk, reads) as base:
-        # The first process compiles what it imports and is not counted.
-        shares = (share,) * (2 * ground.repeat + 1)
+        shares = (share,) * _changes(ground)
         changes = hold_back(base, dict.fromkeys(moving, shares), 0.0, ground.seed)
         for way, budget in product(ways, budgets):
             if way not in BOUNDED and budget != budgets[0]:
@@ -93,7 +94,7 @@ def _run(
     spec = ground.query
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
-        rows = {table: Expected(max(1, round(held[table] * share))) for table in moving}
+        rows = {table: Declared(max(1, round(held[table] * share))) for table in moving}
         with expecting(scratch, rows) as desk:
             with desk.writing("bench"):
                 captured_under(desk, spec, None)

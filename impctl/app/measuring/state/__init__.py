@@ -2,5 +2,5 @@
 
 Law: everything happens on scratch copies; every way sees the same changes, and its sketches are
 compared with recapture. Out of scope: the measures (`app.measuring.kinds.state_cost`,
-`phases`).
+`state_phases`, `state_processes`, `state_deadlines`).
 """

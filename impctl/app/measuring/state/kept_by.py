@@ -3,7 +3,7 @@
 Law: what is expected is what a workload file would say (`changes:`); choosing and converting are
 those of `capture` and `maintain`, whoever chose. Ways: `chosen`, as impctl does; `kept`, all of it;
 `read`, the least; `recapture`, nothing, so that every change costs a recapture; and the simpler
-choices of `app.measuring.state.rivals`.
+choices of `app.measuring.state.simpler_choices`.
 Out of scope: what is measured of it (`app.measuring.kinds`).
 """
 
@@ -19,7 +19,7 @@ from impctl.app.maintaining.keeping.choice import Choose, kept_within
 from impctl.app.maintaining.keeping.keep_to import converted
 from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.measuring.follower import Follower
-from impctl.app.measuring.state.rivals import RIVALS, Rival
+from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
@@ -31,15 +31,15 @@ from impctl.values import dataclass
 from impctl.workload.models import ComingSpec, QuerySpec
 
 CHOSEN, KEPT, READ, RECAPTURE = "chosen", "kept", "read", "recapture"
-WAYS = (CHOSEN, KEPT, READ, RECAPTURE, *RIVALS)
-BOUNDED = (CHOSEN, *RIVALS)
+WAYS = (CHOSEN, KEPT, READ, RECAPTURE, *SIMPLER_CHOICES)
+BOUNDED = (CHOSEN, *SIMPLER_CHOICES)
 """Those that a budget means something to."""
 
 _EVERY = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class Declared:
     """What the workload file says of a table's changes: rows, and how many are deletions."""
 
     rows: int
@@ -47,7 +47,7 @@ class Expected:
 
 
 @contextmanager
-def expecting(desk: Workbench, expected: Mapping[TableName, Expected]) -> Iterator[Workbench]:
+def expecting(desk: Workbench, expected: Mapping[TableName, Declared]) -> Iterator[Workbench]:
     """A workbench on the same tables and store whose file expects these changes, once an hour, and
     no others."""
     tables = {name: replace(table, coming=()) for name, table in desk.workload.tables.items()}
@@ -84,8 +84,8 @@ def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -
     if way in (KEPT, RECAPTURE):
         return 0.0
     watch = Stopwatch()
-    rival = RIVALS.get(way)
-    by = None if rival is None else _by(rival)
+    simpler = SIMPLER_CHOICES.get(way)
+    by = None if simpler is None else _by(simpler)
     kept = kept_within(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
     said = [*kept.troubles.values()]
     for name in kept.queries:
@@ -113,10 +113,10 @@ def recapture_ms(follower: Follower) -> float:
     return milliseconds(follower.recapture)
 
 
-def _by(rival: Rival) -> Choose:
+def _by(simpler: SimplerChoice) -> Choose:
     def chosen(queries: Mapping[str, Graph], budget: int | None) -> StateChoice:
         assert budget is not None
-        modes = {name: rival(graph, budget) for name, graph in queries.items()}
+        modes = {name: simpler(graph, budget) for name, graph in queries.items()}
         return told(queries, modes, budget, [False] * len(queries))
 
     return chosen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -108,6 +109,11 @@ def test_groups_go_and_come_back_and_no_sketch_notices(
         assert_alike(tmp_path)
 
 
+def how_it_groups(explained: Any) -> str:
+    (why,) = (one["why"] for one in explained["plan"] if one["operator"] == "aggregate")
+    return str(why)
+
+
 def test_plan_and_explain_tell_what_is_read(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     (before,) = cli.good("explain", "--query", "by_s").results
@@ -118,6 +124,8 @@ def test_plan_and_explain_tell_what_is_read(cli: Cli, tmp_path: Path) -> None:
     assert 0 <= told["bytes"] < told["kept_bytes"]
     changed(cli, tmp_path, random.Random(1), 0, "--disk", "0")
     (after,) = cli.good("explain", "--query", "by_s").results
+    assert how_it_groups(before) == "keeps a row per group and counts per group and range"
+    assert how_it_groups(after).startswith("reads the rows of groups that change, keeps a filter")
     (groups,) = after["groups"]
     assert (groups["mode"], groups["tables"]) == ("read", ["t", "u"])
     (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]

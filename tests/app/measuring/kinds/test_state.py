@@ -10,7 +10,7 @@ import pytest
 
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.registry import MEASURES
-from impctl.app.measuring.state.rivals import RIVALS
+from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
@@ -109,7 +109,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 @pytest.mark.spark
 def test_every_way_maintains_the_same_and_keeps_what_it_says(spark: Any, desk: Workbench) -> None:
     tables = ("items", "orders", "shops")
-    ways = ("kept", "chosen", "read", "recapture", *RIVALS)
+    ways = ("kept", "chosen", "read", "recapture", *SIMPLER_CHOICES)
     cells = cells_of(
         ground(desk, "state", tables=tables, shares=(0.02,), ways=ways, budgets=(0.3, 1))
     )
@@ -120,7 +120,7 @@ def test_every_way_maintains_the_same_and_keeps_what_it_says(spark: Any, desk: W
     kept = within["kept", 1]
     assert within["recapture", 0] == 0
     assert 0 < within["read", 0] < kept / 2
-    for way in ("chosen", *RIVALS):
+    for way in ("chosen", *SIMPLER_CHOICES):
         # Groups are kept whatever the budget.
         assert within[way, 0.3] <= max(0.3 * kept, within["read", 0]) * 1.1
         assert within[way, 1] <= kept * 1.1

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from impctl.app.maintaining.due.pending import CommitLog, pending_of
-from impctl.app.maintaining.keeping.prices import FEWEST, learned_of
+from impctl.app.maintaining.keeping.learned_prices import FEWEST, learned_of
 from impctl.app.workbench.sessions import OwnSession
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench

@@ -3,7 +3,7 @@
 Each keeps pieces one by one while they fit and leaves the others in the mode of fewest bytes; none
 looks at how pieces depend on each other but `greedy`, which evaluates every single change. Law:
 what comes out fits the budget where the modes of fewest bytes do. All are deterministic.
-Out of scope: the choice that is used (`choice`).
+Out of scope: the choice that is used (`circuits.keeping.choice`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 from impctl.circuits.keeping.evaluated import evaluate, per_day
 from impctl.circuits.keeping.graph import Graph, Mode, Piece
 
-Rival = Callable[[Graph, int], dict[str, Mode]]
+SimplerChoice = Callable[[Graph, int], dict[str, Mode]]
+"""The modes of all pieces of a query, within so many bytes."""
 
 _CELLS = 1000
 
@@ -100,7 +101,7 @@ def knapsack(graph: Graph, budget: int) -> dict[str, Mode]:
     return modes
 
 
-RIVALS: Mapping[str, Rival] = {
+SIMPLER_CHOICES: Mapping[str, SimplerChoice] = {
     "by_size": by_size,
     "lru": least_recently_used,
     "recycler": recycler,
