@@ -183,15 +183,17 @@ def _kept_of(piece: Piece) -> Mode:
 
 
 def _reads(graph: Graph, modes: Modes, kind: int) -> float:
-    """Reads of a side's tables that are expected in a run of this kind of change."""
-    return sum(_hits(graph, node, modes, kind) for node in graph.nodes if node.work is Work.JOIN)
+    """Reads of tables, for a side or for groups, that are expected in a run of this kind."""
+    return sum(_hits(graph, node, modes, kind) for node in graph.nodes)
 
 
 def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
     found = 0.0
     for at, piece in enumerate(node.pieces):
-        other_changes = graph.active[node.inputs[1 - at]][kind]
-        if other_changes and modes[piece.name] is Mode.READ and piece.read:
+        # A side is asked by the other one's change, groups by their own.
+        asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
+        is_asked = any(graph.active[wire][kind] for wire in asking)
+        if is_asked and modes[piece.name] is Mode.READ and piece.read:
             found += piece.hit[kind] if piece.hit else 1.0
     return found
 

@@ -17,7 +17,7 @@ piece needs changes alone.
 | join asked for more | one side streamed past the other, which is built unless kept | all of a side that is not kept |
 | keyed kept | opened and upkeep if active; rows or look-ups if asked for more | changes |
 | keyed bounded | the same, and refills | changes |
-| keyed read | read if active; the same again for keys; build if asked for all | changes; all if asked for all |
+| keyed read | filter, and chance of a hit x read, if active; the same read again for keys; build if asked for all | changes; all if asked for all |
 | keyed rebuilt | build if active or asked for more | all if it is built, else changes |
 
 Out of scope: adding up over a graph (`evaluated`), the best choice (`state_choice`).
@@ -154,11 +154,15 @@ def _read(piece: Piece, kind: int) -> tuple[list[Read], Demand]:
 
     A read from the flow below is asked for whenever it may hit; that is more than is expected.
     """
-    hit = piece.hit[kind] if piece.hit else 1.0
+    hit = _chance(piece, kind)
     cost = hit * at_kind(piece.read, kind)
     if not piece.reads_below:
         return [(piece.source, cost)], Demand.DELTA
     return [((), cost)], Demand.KEYS if hit > 0 else Demand.DELTA
+
+
+def _chance(piece: Piece, kind: int) -> float:
+    return piece.hit[kind] if piece.hit else 1.0
 
 
 def _keyed(
@@ -173,7 +177,8 @@ def _keyed(
     if mode is Mode.REBUILT:
         is_built = is_active or demand is not Demand.DELTA
     elif mode is Mode.READ:
-        read = at_kind(piece.read, kind)
+        work += at_kind(piece.noted, kind) if is_active else 0.0
+        read = _chance(piece, kind) * at_kind(piece.read, kind)
         reads += [(piece.source, read)] * is_active
         reads += [(piece.source, min(read, build + stream))] * (demand is Demand.KEYS)
     else:

@@ -80,7 +80,8 @@ class Piece:
     probe: PerKind = ()
     """Of a side, kept or rebuilt: the other input's change looked up in it."""
     noted: PerKind = ()
-    """Read: the filter of its keys opened, put into and asked, in runs that reach its operator."""
+    """Read: the filter of its keys opened, put into and asked, in runs that reach its operator; and
+    of a grouping, the rows of the groups that change grouped."""
     read: PerKind = ()
     """Read: the rows of the keys that are asked, read."""
     hit: PerKind = ()

@@ -200,7 +200,9 @@ class _Maker:
             sizes=self._only_allowed(sizes),
             opened=self._each(lambda k: priors.opened(rows, self._touched(wires, k))),
             upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
-            read=self._each(lambda k: self._groups_read(name, wires, below, rows, k)),
+            noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
+            read=self._always(sum(map(self._keyed_read, wires))),
+            hit=self._each(lambda k: self._groups_hit(name, wires, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
             refill=self._always(0.0 if bounded is None else bounded.chance * bounded.refill_ms),
@@ -214,17 +216,18 @@ class _Maker:
         self._named.add(name)
         return name
 
-    def _groups_read(
-        self, name: str, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
+    def _grouped(
+        self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
-        """Reading the rows of the groups that change, where one of these was there, and grouping
-        them."""
+        """Grouping the rows of the groups that change."""
+        found = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
+        return found * self._priors.group_row_ns * _MS
+
+    def _groups_hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
+        """The chance that one of the groups that change was there."""
         touched = self._touched(wires, kind)
-        found = min(below, touched * max(1.0, below / max(1.0, groups)))
-        work = found * self._priors.group_row_ns * _MS
         fresh = touched * self._numbers.fresh(name, kind)
-        hit = chance_of_hit(touched, fresh, self._numbers.known(name, kind))
-        return hit * sum(map(self._keyed_read, wires)) + work
+        return chance_of_hit(touched, fresh, self._numbers.known(name, kind))
 
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)

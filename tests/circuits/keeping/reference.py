@@ -113,16 +113,17 @@ class Exhaustive:
         kept, bounded = self._is(piece, Mode.KEPT), self._is(piece, Mode.BOUNDED)
         read, rebuilt = self._is(piece, Mode.READ), self._is(piece, Mode.REBUILT)
         total = np.zeros(len(self.modes))
+        chance = piece.hit[kind] if piece.hit else 1.0
         stored = kept | bounded
         total += np.where(stored & (moves | (asks > CHANGE)), _at(piece.opened, kind), 0)
         if moves:
             total += np.where(stored, _at(piece.upkeep, kind), 0)
             total += np.where(bounded, _at(piece.refill, kind), 0)
-            total += np.where(read, _at(piece.read, kind), 0)
+            total += np.where(read, chance * _at(piece.read, kind) + _at(piece.noted, kind), 0)
         stream, build = _at(piece.stream, kind), _at(piece.build, kind)
         looked_up = min(stream, _at(piece.lookup, kind))
         total += np.where(stored & (asks == SOME), looked_up, 0)
-        again = min(_at(piece.read, kind), build + stream)
+        again = min(chance * _at(piece.read, kind), build + stream)
         total += np.where(read & (asks == SOME), again, 0)
         total += np.where(asks == ALL, stream, 0)
         builds = (rebuilt & (moves | (asks > CHANGE))) | (read & (asks == ALL))

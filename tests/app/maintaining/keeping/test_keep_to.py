@@ -261,7 +261,11 @@ def test_what_cannot_be_chosen_is_told(
     assert_alike(tmp_path)
 
 
-def test_a_budget_in_the_file_holds_from_the_first_capture_on(cli: Cli, tmp_path: Path) -> None:
+def test_a_budget_in_the_file_holds_from_the_first_capture_on(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How often tables change here goes by how quick the machine is.
+    monkeypatch.setattr(keep_to, "is_worth", lambda *_, **__: True)
     text = cli.workload.read_text()
     cli.workload.write_text(text + "budget: {disk: 0}\n")
     cli.good("capture")

@@ -125,10 +125,8 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
                 is_asked = active[0] if len(active) == 1 else active[1 - place]
                 if world.modes[piece.name] is not Mode.READ or not is_asked:
                     continue
-                hit = 1.0
-                if len(active) == 2:
-                    thought = piece.hit[kind] if piece.hit else 1.0
-                    hit = (FEWEST + thought) / (FEWEST + 1)
+                thought = piece.hit[kind] if piece.hit else 1.0
+                hit = (FEWEST + thought) / (FEWEST + 1)
                 expected += hit * world.read_ms[piece.name]
         assert evaluate(found, world.modes).per_kind[kind] == pytest.approx(expected, rel=1e-3)
         assert found.runs[kind] == FEWEST
@@ -199,7 +197,7 @@ def _has_certain_read(world: World) -> list[tuple[int, str]]:
         for kind in alone(world)
         for node in world.graph.nodes
         for piece in node.pieces
-        if len(node.pieces) == 2 and world.modes[piece.name] is Mode.READ and not piece.hit
+        if world.modes[piece.name] is Mode.READ and not piece.hit
     ]
 
 
