@@ -216,6 +216,7 @@ def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
         "time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1,0\nyesterday,t,1,0\n"
         "2026-01-01,x,1,0\n2026-01-01,t,-1,0\n2026-01-01,t,1,1.5\n2026-01-01,t,1\n"
         '2026-01-01,"t,1,0\n2026-01-01,t,99999999999999999999,0\n1888-01-01,t,1,0\n'
+        "9999-12-31T23:59:59Z,t,1,0\n"
     )
     ran = followed("simulate", "--arrivals", str(file))
     assert (ran.code, ran.error["code"]) == (2, "arrivals_invalid")
@@ -223,7 +224,7 @@ def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
         (problem["location"]["line"], problem["location"]["column"])
         for problem in ran.error["problems"]
     ]
-    assert places == [(3, 1), (4, 12), (5, 14), (6, 16), (7, 1), (8, 1), (9, 14), (10, 1)]
+    assert places == [(3, 1), (4, 12), (5, 14), (6, 16), (7, 1), (8, 1), (9, 14), (10, 1), (11, 1)]
     assert all(problem["hint"] for problem in ran.error["problems"])
     assert {problem["location"]["file"] for problem in ran.error["problems"]} == {str(file)}
     for text in ("", "when,table,inserted,deleted\n"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy as np
@@ -22,7 +22,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded, Strategy
+from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
@@ -302,3 +302,12 @@ def test_groups_that_must_be_kept_are_whatever_is_recorded(sql: str) -> None:
     assert (last.strategy, last.readers) == (Strategy.INDEX, ())
     kept = {one.piece for one in found.circuit if isinstance(one, Aggregate)}
     assert last.side in kept
+
+
+def test_groups_that_a_pass_may_fill_are_kept_at_first_though_the_least_is_asked_for() -> None:
+    facts = SideFacts("aggregate0", ("t",), 100, (Strategy.FILES,), is_grouping=True)
+    least = BySize(Strategy.FILES, {"t": 1}.__getitem__, reads_groups=True)
+    assert least.choose(facts).strategy is Strategy.FILES
+    assert least.choose(replace(facts, is_passed=True)).strategy is Strategy.INDEX
+    sides_alone = BySize(Strategy.FILES, {"t": 1}.__getitem__)
+    assert sides_alone.choose(facts).strategy is Strategy.INDEX

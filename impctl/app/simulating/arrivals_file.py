@@ -22,6 +22,8 @@ HEADER = ("time", "table", "inserted", "deleted")
 INVALID = "arrivals_invalid"
 _MOST_PROBLEMS = 20
 _MOST_DIGITS = 15
+_END = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
+"""Of the times that may come: what is replayed ends after the last, and calendars end in 9999."""
 _HEADER_HINT = f"the first line is `{','.join(HEADER)}`"
 
 
@@ -116,6 +118,8 @@ def _seconds(text: str) -> float:
         raise _Fault(0, f"No time: {shown(text)}", hint) from None
     if seconds < 0:
         raise _Fault(0, f"A time before 1970: {shown(text)}", "is the year right?")
+    if seconds >= _END:
+        raise _Fault(0, f"A time after the year 2999: {shown(text)}", "is the year right?")
     return seconds
 
 
