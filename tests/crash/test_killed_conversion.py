@@ -123,9 +123,11 @@ def test_killed_at_every_write_what_is_kept_again_is_whole(
     folder = base(tmp_path, capsys)
     writes(ran(folder, -1, *LEAST))
     for turn in (3, 4, 5):
-        # What changes often is worth keeping again.
         change(folder, random.Random(turn), turn)
         writes(ran(folder, -1))
+    # Else what is worth keeping again goes by how quick the machine is.
+    file = folder / "w.yaml"
+    file.write_text(file.read_text().replace("join: auto}", "join: auto, state: keep}"))
     least = check(folder)
     assert "aggregate0" in least[0]
     saved = folder.with_name("saved")
