@@ -148,24 +148,6 @@ class FileReader:
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
 
-    def groups(self, file: DataFile) -> Iterator[tuple[int, int, pa.Table]]:
-        """Each row group of `file` with its number, the position of its first row, and its rows,
-        deleted ones included."""
-        start = group = 0
-        groups = 1
-
-        def one(count: int) -> Sequence[int]:
-            nonlocal groups
-            groups = count  # told by the opening that reads the first group
-            return range(group, min(group + 1, count))
-
-        while group < groups:
-            table = self._read(file, one)
-            if groups:
-                yield group, start, table
-            start += len(table)
-            group += 1
-
     def read_at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of `file` at these positions, deleted or not."""
         return (

@@ -1,7 +1,7 @@
 """How far steps are from what is thought of them, in virtual time.
 
-Law: equal seeds give equal times. Steps of a busy machine: lognormal about what is thought, and one
-in a hundred takes eight times as long.
+Law: equal random states give equal times. Steps of a busy machine: lognormal about what is thought,
+and one in a hundred takes eight times as long.
 Out of scope: what is thought (`simulating.step_costs`).
 """
 
@@ -22,12 +22,11 @@ def steady() -> float:
     return 1.0
 
 
-def noisy(seed: int) -> Noise:
+def noisy(random: Random) -> Noise:
     """Steps of a busy machine."""
-    random = Random(seed)
 
     def times() -> float:
-        longer = _TIMES if random.random() < _SELDOM else 1.0
-        return random.lognormvariate(0.0, _SPREAD) * longer
+        spread = random.lognormvariate(0.0, _SPREAD)
+        return spread * (_TIMES if random.random() < _SELDOM else 1.0)
 
     return times

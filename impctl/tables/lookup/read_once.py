@@ -22,6 +22,8 @@ from impctl.tables.snapshot import DataFile, Snapshot
 MOST_BYTES = 128 << 20
 """What a run may hold of columns: the keys of some ten million rows."""
 
+_Columns = tuple[tuple[str, str], ...]
+"""Columns by their names in files and their types."""
 _Place = tuple[str, str, str, int]
 """A file, a column's name in files, its type, and a row group."""
 
@@ -33,15 +35,15 @@ class ReadOnce:
         self._most = most
         self._bytes = 0
         self._held: OrderedDict[_Place, pa.ChunkedArray] = OrderedDict()
-        self._groups: dict[tuple[str, tuple[str, ...]], tuple[RowGroup, ...]] = {}
-        self._readers: dict[tuple[str, int, tuple[str, ...]], FileReader] = {}
+        self._groups: dict[tuple[str, _Columns], tuple[RowGroup, ...]] = {}
+        self._readers: dict[tuple[str, int, _Columns], FileReader] = {}
 
     def groups(
         self, snapshot: Snapshot, names: Sequence[ColumnName], file: DataFile
     ) -> tuple[RowGroup, ...]:
         """The row groups of a file, with bounds of these columns."""
         columns = tuple(snapshot.readable(name) for name in names)
-        key = (file.uri, tuple(f"{_stored(snapshot, one)}:{one.type}" for one in columns))
+        key = (file.uri, tuple(_known_by(snapshot, one) for one in columns))
         if key not in self._groups:
             metadata, stored = self._reader(snapshot, columns).described(file)
             self._groups[key] = row_groups(metadata, stored, columns)
@@ -54,20 +56,19 @@ class ReadOnce:
         if not names:
             return bare_rows(rows)
         wanted = [snapshot.readable(name) for name in names]
-        places = [(file.uri, _stored(snapshot, one), str(one.type), group) for one in wanted]
-        found = {place: self._held[place] for place in places if place in self._held}
-        missing = [one for one, place in zip(wanted, places, strict=True) if place not in found]
+        places = {one.name: (file.uri, *_known_by(snapshot, one), group) for one in wanted}
+        missing = [one for one in wanted if places[one.name] not in self._held]
+        found = {name: self._held[at] for name, at in places.items() if at in self._held}
         if missing:
             table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
-            for one in missing:
-                place = (file.uri, _stored(snapshot, one), str(one.type), group)
-                found[place] = table.column(one.name)
-        for place in places:
-            self._hold(place, found[place])
-        return pa.table({one.name: found[place] for one, place in zip(wanted, places, strict=True)})
+            found |= {one.name: table.column(one.name) for one in missing}
+        for name, place in places.items():
+            self._hold(place, found[name])
+        return pa.table({one.name: found[one.name] for one in wanted})
 
     def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
-        key = (snapshot.table, snapshot.version, tuple(_stored(snapshot, c) for c in columns))
+        known_by = tuple(_known_by(snapshot, column) for column in columns)
+        key = (snapshot.table, snapshot.version, known_by)
         if key not in self._readers:
             self._readers[key] = FileReader(snapshot, columns, snapshot.files)
         return self._readers[key]
@@ -86,6 +87,6 @@ class ReadOnce:
             self._bytes -= oldest.nbytes
 
 
-def _stored(snapshot: Snapshot, column: Column) -> str:
-    """What files call the column, if they have it."""
-    return snapshot.columns.physical.get(column.name, column.name)
+def _known_by(snapshot: Snapshot, column: Column) -> tuple[str, str]:
+    """What files call the column, if they have it, and its type."""
+    return snapshot.columns.physical[column.name], str(column.type)

@@ -13,6 +13,7 @@ Out of scope: the replay (`app.simulating`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from random import Random
 
 import numpy as np
 
@@ -111,7 +112,7 @@ def _replayed(
         {spec.name: tuple(stored.versions)},
         _arrivals(options, tuple(stored.versions), rows, ground.seed),
         options.look,
-        lambda: noisy(ground.seed),
+        lambda: noisy(Random(ground.seed)),
     )
     return model.run(Setting(None, trigger_from(trigger)))
 

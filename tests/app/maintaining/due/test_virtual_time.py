@@ -11,9 +11,10 @@ import pytest
 
 from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.when import dues
+from impctl.app.simulating.noise import noisy
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
-from tests.app.maintaining.due.virtual import Arrival, Process, Query, noise
+from tests.app.maintaining.due.virtual import Arrival, Process, Query
 
 DAY = 86_400.0
 
@@ -85,7 +86,7 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float) -> None:
     make, days = HISTORIES[name]
     arrivals = make(rng, days)
     queries = fourteen(rng, Trigger(fresh_within=bound))
-    process = Quick(queries, arrivals, 30.0, noise(rng))
+    process = Quick(queries, arrivals, 30.0, noisy(rng))
     runs = process.run(days * DAY + 2 * bound)
     assert [run.late for run in runs if run.late] == []
     assert sum(run.steps_late for run in runs) == 0
@@ -108,7 +109,7 @@ def test_nothing_is_late_and_little_is_early(name: str, bound: float) -> None:
 def test_without_a_bound_each_look_runs() -> None:
     rng = random.Random(5)
     queries = {"q": Query(ON_COMMIT, frozenset("a"))}
-    runs = Quick(queries, steady(rng, 0.1), 30.0, noise(rng)).run(0.1 * DAY)
+    runs = Quick(queries, steady(rng, 0.1), 30.0, noisy(rng)).run(0.1 * DAY)
     assert len(runs) > 80
     assert all(run.ages["q"] <= 30.0 + 3 for run in runs)
 

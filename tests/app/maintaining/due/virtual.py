@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from impctl.aliases import QueryName
@@ -11,14 +10,8 @@ from impctl.app.maintaining.due.costs import OPENING_S
 from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Waiting
+from impctl.app.simulating.noise import Noise, steady
 from impctl.workload.trigger_models import Trigger
-
-Noise = Callable[[], float]
-
-
-def noise(rng: random.Random) -> Noise:
-    """Times lognormal about 1 by 0.35; one in a hundred takes eight times as long."""
-    return lambda: rng.lognormvariate(0.0, 0.35) * (8.0 if rng.random() < 0.01 else 1.0)
 
 
 @dataclass
@@ -60,7 +53,7 @@ class Process:
     queries: Mapping[QueryName, Query]
     arrivals: Sequence[Arrival]
     look: float
-    noise: Noise = lambda: 1.0
+    noise: Noise = steady
     now: float = 0.0
     runs: list[Ran] = field(default_factory=list)
     stopped: tuple[float, float] | None = None
