@@ -187,7 +187,8 @@ def joined_by(compiled: Compiled) -> list[str]:
         f"with {len([one for one in compiled.sides if one.strategy is way])} sides by {way}"
         for way in Strategy
     ]
-    read += ["with groups read" for one in compiled.groupings if one.strategy is Strategy.FILES]
+    read += [f"with groups {one.mode}" for one in compiled.groupings]
+    read += [f"with sides {one.mode}" for one in compiled.sides]
     return [*read, *(["with tree"] if trees else [])]
 
 
@@ -334,7 +335,8 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
     assert seen["converted"] > 0
-    assert seen["with groups read"] > len(cases) // 20
+    for what in ("groups read", "groups rebuilt", "sides rebuilt"):
+        assert seen[f"with {what}"] > len(cases) // 40, seen
     assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):
