@@ -20,15 +20,14 @@ NARROWED = {
     "left": JOINED.format(side=LEFT, on="v.x = w.x"),
     "right": JOINED.format(side=LEFT.replace("t LEFT JOIN u", "u RIGHT JOIN t"), on="v.x = w.x"),
     "anti": JOINED.format(side=ALONE, on="v.g = w.g AND v.x >= w.x"),
+    "not_in": JOINED.format(
+        side="SELECT g, x FROM t WHERE g NOT IN (SELECT g FROM u)", on="v.x = w.x"
+    ),
     "semi": JOINED.format(side="SELECT g FROM t WHERE x IN (SELECT y FROM u)", on="v.g <=> w.g"),
     "groups": f"SELECT x, COUNT(y) FROM ({LEFT}) GROUP BY x",
     "once": f"SELECT DISTINCT x, y FROM ({LEFT}) WHERE y IS NULL OR y > 0",
 }
 WHOLE = {
-    # Whether there is a NULL is asked of all rows.
-    "not_in": JOINED.format(
-        side="SELECT g, x FROM t WHERE g NOT IN (SELECT y FROM u)", on="v.g = w.g"
-    ),
     "padded": JOINED.format(side=LEFT, on="v.h <=> w.g"),
     "full": JOINED.format(side=FULL, on="v.g <=> w.g"),
     "both": JOINED.format(side=FULL, on="COALESCE(v.g, v.h) = w.g"),
