@@ -22,7 +22,7 @@ from impctl.app.results.explanations import ExplainResult, GroupsEntry, JoinSide
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.strategy import SideChoice, Strategy
+from impctl.circuits.strategy import SideChoice
 from impctl.errors import UnsafeSketchError
 from impctl.workload.models import QuerySpec
 
@@ -77,8 +77,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
 
 
 def _groups(choice: SideChoice) -> GroupsEntry:
-    mode = "read" if choice.strategy is Strategy.FILES else "kept"
-    return GroupsEntry(choice.side, choice.tables, mode, choice.reason)
+    return GroupsEntry(choice.side, choice.tables, choice.mode, choice.reason)
 
 
 def _side(choice: SideChoice) -> JoinSideEntry:
@@ -86,6 +85,7 @@ def _side(choice: SideChoice) -> JoinSideEntry:
         choice.side,
         choice.tables,
         choice.strategy.value,
+        choice.mode,
         choice.reason,
         choice.rows,
         choice.bytes,

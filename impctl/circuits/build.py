@@ -145,7 +145,7 @@ class Builder(Plumbing):
         told = plant_blocks(self, self._blocks, self.sketched, self._planted)
         flow = self.build(plan, must_be_sure=False)
         kept = self.kept = kept_rows(answer.ending, flow.approximate)
-        flow = replace(flow, at=self.put(kept, flow), plan=None)
+        flow = replace(flow, at=self.put(kept, flow), plan=None, computed=None)
         if not told:
             return flow
         flows = [flow, *told]
@@ -259,9 +259,9 @@ class Builder(Plumbing):
         if node.grouping_sets is None:
             every = range(len(node.keys))
             at = self._grouped(node, below, calls, every, key)
-            can_read = below.plan is not None and bool(self.groupings[-1][1].readers)
-            grouped = replace(node, child=below.plan) if can_read and below.plan else None
-            found = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), grouped)
+            rows = below.rows if self.groupings[-1][1].readers else None
+            computed = None if rows is None else replace(node, child=rows)
+            found = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), computed)
             return split.whole(self, found, columns)
         flows = []
         for chosen in node.grouping_sets:

@@ -59,9 +59,9 @@ class Flow:
 
     `whole` are those of the approximate columns whose bounds are zero unless magnitudes add up to
     2^53. `plan` yields the same rows from the tables, where selections, projections and inner joins
-    do; `grouped` does where there is a grouping between whose groups can be read. `carried` are
-    those of the columns that no node of the plan knows, which pass through all that stands above a
-    join tree.
+    do; `computed` does, by the engine alone, where there are other joins, set operations, or
+    groupings whose groups can be read. `carried` are those of the columns that no node of the plan
+    knows, which pass through all that stands above a join tree.
     """
 
     at: int
@@ -71,11 +71,16 @@ class Flow:
     plan: Plan | None = None
     whole: frozenset[AttributeId] = frozenset()
     carried: tuple[Column, ...] = ()
-    grouped: Plan | None = None
+    computed: Plan | None = None
 
     @property
     def ids(self) -> frozenset[AttributeId]:
         return frozenset(name for name, _ in self.columns)
+
+    @property
+    def rows(self) -> Plan | None:
+        """A plan of the same rows from the tables, if there is one."""
+        return self.computed if self.plan is None else self.plan
 
     def refs(self) -> list[tuple[AttributeId, Expr]]:
         """Every column as the expression that passes it on."""

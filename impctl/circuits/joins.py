@@ -23,7 +23,7 @@ from impctl.circuits.flows import (
 )
 from impctl.circuits.join_order import chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
-from impctl.circuits.reading.readable import DistantJoin, Readable, readable
+from impctl.circuits.reading.readable import DistantJoin, read_by_engine, readable
 from impctl.circuits.strategy import SideFacts, Strategy, row_bytes
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
@@ -42,7 +42,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import common_type, type_of
 from impctl.plan.nodes import Join, JoinKind, Plan, scans_of
-from impctl.plan.rules.column_behind import column_behind
+from impctl.plan.rules.column_behind import is_narrowed
 from impctl.values import dataclass
 
 
@@ -85,6 +85,12 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _Parts(builder, node, must_be_sure or not is_semi)
+    return replace(_other_join(parts, left, right), computed=_as_written(node, left, right))
+
+
+def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
+    """The operators of an outer, semi or anti join of these sides."""
+    builder, node = parts.builder, parts.node
     if node.kind is JoinKind.ANTI and node.null_aware:
         used = frozenset() if node.condition is None else columns_of(node.condition)
         return parts.not_in(builder.sure(left, used), builder.sure(right, used))
@@ -238,18 +244,22 @@ class _Parts:
         name = self.builder.name("join")
         left_flow, left_side = self._side(left, [key.left for key in keys], f"{name}/left")
         right_flow, right_side = self._side(right, [key.right for key in keys], f"{name}/right")
-        plan = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
+        whole = _joined_plan(left_flow, left_side, right_flow, right_side, keys)
         builder = self.builder
-        is_joined = plan is not None
+        is_joined = left_flow.plan is not None and right_flow.plan is not None
+        plan, computed = (whole, None) if is_joined else (None, whole)
         left_side = self._chosen(left_flow, left_side, f"{name}.left", is_joined=is_joined)
         right_side = self._chosen(right_flow, right_side, f"{name}.right", is_joined=is_joined)
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         at = builder.put(operator, left_flow, right_flow)
-        found = Flow(at, columns, (*left.accesses, *right.accesses), plan=plan)
+        accesses = (*left.accesses, *right.accesses)
+        found = Flow(at, columns, accesses, plan=plan, computed=computed)
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
-                _side_rows(flow, side, f"{name}.{at}") for flow, side, at in both if side.is_distant
+                read_by_engine(flow, f"{name}.{at}", side.columns, side.keys)
+                for flow, side, at in both
+                if side.is_distant
             )
             out = None
             if plan is not None and not all(one.is_held for _, one, _ in both if one.is_distant):
@@ -259,15 +269,17 @@ class _Parts:
 
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
         """The side, kept or not; `is_joined` says that the join can be read as a whole."""
-        plan = _rows_of(flow, side)
+        plan = flow.rows
         tables = () if plan is None else tuple(s.table for s in scans_of(plan))
         size = row_bytes(side.columns, side.accesses)
         chooser = self.builder.chooser
         readers: tuple[Strategy, ...] = ()
         if side.keys and plan is not None:
             readers = (Strategy.FILES, Strategy.SPARK) if is_joined else (Strategy.FILES,)
-        choice = chooser.choose(SideFacts(name, tuple(dict.fromkeys(tables)), size, readers))
-        self.builder.sides.append(replace(choice, readers=readers))
+        is_whole = plan is not None and not is_narrowed(plan, side.keys)
+        places = tuple(dict.fromkeys(tables))
+        choice = chooser.choose(SideFacts(name, places, size, readers, is_whole=is_whole))
+        self.builder.sides.append(replace(choice, readers=readers, is_whole=is_whole))
         return replace(
             side,
             is_distant=choice.strategy is not Strategy.INDEX,
@@ -314,7 +326,7 @@ def _joined_plan(
     left: Flow, left_side: Side, right: Flow, right_side: Side, keys: Sequence[_Key]
 ) -> Join | None:
     """The join as a plan over the tables; None where a side is none."""
-    if left.plan is None or right.plan is None:
+    if left.rows is None or right.rows is None:
         return None
     mine, theirs = dict(left.columns), dict(right.columns)
     parts: list[Expr] = [
@@ -326,26 +338,14 @@ def _joined_plan(
         for one, other, key in zip(left_side.keys, right_side.keys, keys, strict=True)
     ]
     condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
-    return Join(JoinKind.INNER, left.plan, right.plan, condition)
+    return Join(JoinKind.INNER, left.rows, right.rows, condition)
 
 
-def _rows_of(flow: Flow, side: Side) -> Plan | None:
-    """The plan of a side's rows by their keys; None where there is none that these narrow.
-
-    Above a grouping whole groups are read, since only its keys are columns of a table still.
-    """
-    if flow.plan is not None or flow.grouped is None:
-        return flow.plan
-    is_narrowed = any(column_behind(flow.grouped, key) is not None for key in side.keys)
-    return flow.grouped if is_narrowed else None
-
-
-def _side_rows(flow: Flow, side: Side, name: str) -> Readable:
-    plan = _rows_of(flow, side)
-    assert plan is not None
-    if flow.plan is None:
-        return Readable(name, plan, plan, side.columns, side.keys, flow.accesses)
-    return readable(name, plan, side.columns, side.keys, flow.accesses)
+def _as_written(node: Join, left: Flow, right: Flow) -> Plan | None:
+    """The join over what its sides are read from; None where one cannot be."""
+    if left.rows is None or right.rows is None:
+        return None
+    return replace(node, left=left.rows, right=right.rows)
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:

@@ -156,10 +156,10 @@ class Plumbing(ABC):
             raise BlockedError(_LEFT_BEHIND, node.span)
         check(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
-        plan, grouped = (
-            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.grouped)
+        plan, computed = (
+            None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
         )
-        return replace(flow, at=at, plan=plan, grouped=grouped)
+        return replace(flow, at=at, plan=plan, computed=computed)
 
     def project(
         self,
@@ -180,12 +180,12 @@ class Plumbing(ABC):
             if unsure and unsure <= flow.whole and not _may_round(expr):
                 whole.add(name)
         at = self.put(project.Project(outputs), flow)
-        plan, grouped = (
+        plan, computed = (
             None if rows is None else _projected(rows, outputs, columns)
-            for rows in (flow.plan, flow.grouped)
+            for rows in (flow.plan, flow.computed)
         )
         bounds = (frozenset(inexact), plan, frozenset(whole))
-        return Flow(at, columns, flow.accesses, *bounds, grouped=grouped)
+        return Flow(at, columns, flow.accesses, *bounds, computed=computed)
 
     def sure(self, flow: Flow, names: Collection[AttributeId] | None = None) -> Flow:
         """The flow with these columns (default: all) exact, which is found at every step."""
@@ -234,8 +234,8 @@ class Plumbing(ABC):
         )
         at, rows = self.put_groups(replace(flow, columns=columns), made(), made)
         # What the rows below have beside these columns is computed of them.
-        grouped = None if rows is None else Distinct(rows)
-        return Flow(at, columns, flow.accesses, grouped=grouped)
+        computed = None if rows is None else Distinct(rows)
+        return Flow(at, columns, flow.accesses, computed=computed)
 
     def put_groups(
         self, flow: Flow, kept: Aggregate, made: Callable[[], Aggregate]
@@ -250,7 +250,7 @@ class Plumbing(ABC):
         if found.distant is not None:
             self.distant.append(found.distant)
         at = self.put(found.operator, flow)
-        return at, flow.plan if found.choice.readers else None
+        return at, flow.rows if found.choice.readers else None
 
     def union(
         self,

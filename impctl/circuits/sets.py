@@ -8,6 +8,8 @@ Out of scope: whether a side may be sketched (`plan.safety.verdict`).
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from impctl.circuits.flows import Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
@@ -27,10 +29,27 @@ def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: 
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
+    found = _put(builder, node, left, right, columns)
+    return replace(found, computed=_as_written(node, left, right))
+
+
+def _as_written(node: SetOperation, left: Flow, right: Flow) -> Plan | None:
+    """The operation over what its sides, renamed, are read from; None where one cannot be."""
+    if left.rows is None or right.rows is None:
+        return None
+    return replace(node, left=left.rows, right=right.rows)
+
+
+def _put(
+    builder: Plumbing, node: SetOperation, left: Flow, right: Flow, columns: tuple[Column, ...]
+) -> Flow:
     accesses = (*left.accesses, *right.accesses)
     if node.kind is SetKind.UNION:
         whole = builder.union([left, right], columns, accesses)
-        return whole if node.all else builder.distinct(whole, columns, node)
+        if node.all:
+            return whole
+        copies = replace(whole, computed=_as_written(replace(node, all=True), left, right))
+        return builder.distinct(copies, columns, node)
     if node.all:
         return _repeated(builder, node, left, right, columns)
     left = builder.distinct(left, columns, node)

@@ -39,6 +39,7 @@ _WIDTH = 8
 
 
 _COMPUTED = "its rows are computed, so only the engine has them"
+_WHOLE = "no key narrows what would be read instead: kept until a budget is short of room for it"
 
 
 class Strategy(StrEnum):
@@ -55,7 +56,7 @@ class SideFacts:
 
     `readers` can read its rows by their keys. Or a grouping and the rows below it; `pinned` says
     why its groups must be kept, where they must; `is_passed` that a pass of partial aggregates may
-    fill them where they are kept.
+    fill them where they are kept. `is_whole`: no key narrows what would be read, so that it is all.
     """
 
     name: str
@@ -65,6 +66,7 @@ class SideFacts:
     is_grouping: bool = False
     pinned: str = ""
     is_passed: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class SideChoice:
     """What was chosen for a side or a grouping and why; `rows` and `bytes` are the most it can come
     to.
 
-    `readers` could read its rows.
+    `readers` could read its rows; `is_whole`: all of them each time, since no key narrows them.
     """
 
     side: str
@@ -84,6 +86,14 @@ class SideChoice:
     readers: tuple[Strategy, ...] = ()
     room: int = 0
     """Bytes up to which its rows are kept all the same, once they are found to take no more."""
+    is_whole: bool = False
+
+    @property
+    def mode(self) -> str:
+        """What is done about its rows, in the words that users read: kept, read or rebuilt."""
+        if self.strategy is Strategy.INDEX:
+            return "kept"
+        return "rebuilt" if self.is_whole else "read"
 
 
 class Chooser(Protocol):
@@ -139,8 +149,9 @@ class BySize:
     """Bytes beyond which a side is read from files; None is for no such reason."""
     fits: int | None = None
     """Bytes that may take more memory to build than there is; None is without bounds."""
-    reads_groups: bool = False
-    """Whether groups are read, too, unless a pass over their one table is to fill them."""
+    is_least: bool = False
+    """Whether groups are read, too, unless a pass over their one table is to fill them, and what no
+    key narrows is read whole."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
         """The choice, with the sizes it goes by.
@@ -159,10 +170,12 @@ class BySize:
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
         if not facts.readers:
             return Strategy.INDEX, facts.pinned or _COMPUTED
-        if facts.is_grouping and self.reads_groups and not facts.is_passed:
+        if facts.is_grouping and self.is_least and not facts.is_passed:
             return Strategy.FILES, "asked for"
         if facts.is_grouping:
             return Strategy.INDEX, "groups are kept until a budget is short of room for them"
+        if facts.is_whole and not self.is_least:
+            return Strategy.INDEX, _WHOLE
         if self.asked is not None:
             return self._asked(facts, self.asked)
         if self.from_files is not None and size is not None and size > self.from_files:

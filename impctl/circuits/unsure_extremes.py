@@ -68,5 +68,5 @@ def split_extremes(builder: Plumbing, node: Aggregate, below: Flow) -> Split:
     flow = builder.project(below, (*below.refs(), *arguments), columns, node)
     ends = tuple((end, DOUBLE) for pair in inside.values() for end in pair)
     at = builder.put(Spanned(inside), flow)
-    spanned = replace(flow, at=at, columns=(*below.columns, *ends), plan=None)
+    spanned = replace(flow, at=at, columns=(*below.columns, *ends), plan=None, computed=None)
     return Split(replace(node, aggregates=tuple(outputs)), spanned, outside)

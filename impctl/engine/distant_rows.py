@@ -19,7 +19,7 @@ import numpy as np
 from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes, normalise
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.row_index import Found, RowIndex
@@ -143,7 +143,10 @@ class DistantRows:
         rows = self.reader.rows(self.name, [key.take(grouping.first) for key in wanted])
         index = self._index()
         if len(rows):
-            index.add(rows, index.codes_of(rows))
+            # Only what is asked for is worth putting in order.
+            given = index.codes_of(rows)
+            is_asked = _among(given, np.sort(codes[asked]))
+            index.add(rows.keep(is_asked), given[is_asked])
         for part, of_part in self._coming:
             index.add(part, of_part)
         found = index.find(codes[asked], wanted)
@@ -157,6 +160,13 @@ class DistantRows:
     def arrangements(self) -> tuple[KeyFilter, ...]:
         """The filter, if there is one."""
         return () if self._filter is None else (self._filter,)
+
+
+def _among(codes: Ints, ordered: Ints) -> Bools:
+    """Which codes are among these."""
+    places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
+    found: Bools = ordered[places] == codes
+    return found
 
 
 def _bytes_of(batch: Batch) -> int:

@@ -61,6 +61,23 @@ GROUPINGS = {
 }
 """Groupings over rows of tables, by each type of key; and what may stand above them."""
 
+_LEFT = "SELECT t.x, t.s, u.i h, u.b FROM t LEFT JOIN u ON t.i = u.i AND t.x < u.y"
+OTHERS = {
+    "padded": f"SELECT v.x, COUNT(*) FROM ({_LEFT}) v JOIN u w ON v.b <=> w.b GROUP BY v.x "
+    "HAVING COUNT(*) > 2",
+    "own": f"SELECT w.y, COUNT(*) FROM ({_LEFT}) v JOIN u w ON v.s = w.s GROUP BY w.y "
+    "HAVING COUNT(v.h) > 1",
+    "groups": f"SELECT h, COUNT(*), MIN(s) FROM ({_LEFT}) GROUP BY h HAVING COUNT(*) > 1",
+    "merged": "SELECT w.x FROM (SELECT s FROM t UNION ALL SELECT s FROM u) v JOIN t w "
+    "ON v.s = w.s WHERE w.x > 0",
+    "left": "SELECT w.x FROM (SELECT d FROM t EXCEPT SELECT d FROM u) v JOIN t w ON v.d = w.d",
+    "alone": "SELECT s, COUNT(*) FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.z = t.z) "
+    "GROUP BY s HAVING COUNT(*) > 1",
+    "no_one": "SELECT o, COUNT(*) FROM t WHERE i NOT IN (SELECT i FROM u WHERE y > 2) "
+    "GROUP BY o HAVING COUNT(*) > 1",
+}
+"""Sides and groupings over other joins and set operations."""
+
 
 def some(rng: random.Random, count: int, value: str) -> pa.Table:
     columns = {

@@ -65,7 +65,7 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
         has_filter=has_filter,
         from_files=largest,
         fits=fits,
-        reads_groups=prepared.spec.state is StateKept.LEAST and not prepared.moments,
+        is_least=prepared.spec.state is StateKept.LEAST and not prepared.moments,
     )
     before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
     return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))

@@ -83,7 +83,8 @@ class PlanEntry:
 
 @dataclass(frozen=True, slots=True)
 class JoinSideEntry:
-    """How one side of a join finds partners: `index` keeps its rows, `files` and `spark` read them.
+    """How one side of a join finds partners: `index` keeps its rows, `files` and `spark` read them;
+    *rebuilt* (`mode`) of all rows where no key narrows these.
 
     `rows` and `bytes` are the most that the index can come to, None where nobody knows.
     """
@@ -91,6 +92,7 @@ class JoinSideEntry:
     side: str
     tables: tuple[str, ...]
     strategy: str
+    mode: str
     reason: str
     rows: int | None
     bytes: int | None
@@ -99,7 +101,8 @@ class JoinSideEntry:
 @dataclass(frozen=True, slots=True)
 class GroupsEntry:
     """The groups of a grouping, or of a DISTINCT, over these tables: *kept*, or *read* from files
-    when they change; and why. There are no tables where the rows below it are computed."""
+    when they change, or *rebuilt* of all rows where no key narrows these; and why. There are no
+    tables where the rows below it are computed."""
 
     name: str
     tables: tuple[str, ...]

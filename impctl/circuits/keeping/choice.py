@@ -192,11 +192,13 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
         others = [other for other in piece.modes if other is not Mode.KEPT]
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
-        return _difference(graph, costs[best].per_kind, mine, f"if {best}", "costs nothing more")
+        when = f"if {piece.word(best)}"
+        return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
     if Mode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    return _difference(graph, mine, kept, f"as it is {mode}", "no change asks for it")
+    when = f"as it is {piece.word(mode)}"
+    return _difference(graph, mine, kept, when, "no change asks for it")
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:

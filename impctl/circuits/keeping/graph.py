@@ -98,11 +98,17 @@ class Piece:
     """The tables that `read` reads; reads of the same ones in a run can be shared by queries."""
     reads_below: bool = False
     """Whether it is read from the flow below, which is asked for keys, and not from tables."""
+    is_whole: bool = False
+    """Read: all of its rows each time, since no key narrows them; in users' words it is rebuilt."""
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """The modes that are allowed."""
         return tuple(self.sizes)
+
+    def word(self, mode: Mode) -> str:
+        """The mode in users' words."""
+        return str(Mode.REBUILT if mode is Mode.READ and self.is_whole else mode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,9 @@
 Law: node s is the circuit's source s, and node n + p its operator p, where n is the number of
 sources; pieces have the names that the operators give their state (`join0.left`, `aggregate1`,
 `top0`). Operators that nothing is known to replace, such as trees and kept answers, have one piece
-that is kept. A side can be read where it is over selections, projections and inner joins of tables
-(`circuits.reading.readable`); over a grouping, where its keys are keys of the groups, it can be
-told by the grouping.
+that is kept. A side or grouping can be read where the circuit says so (`circuits.strategy`), or is
+over selections, projections and inner joins of tables; where no key narrows the read it is one of
+all tables below. A side over a grouping, its keys keys of the groups, can be told by the grouping.
 Out of scope: sizes and changes, which are given; whether the engine can carry a mode out, which
 `allowed` says.
 """
@@ -88,8 +88,8 @@ class _Maker:
         self._priors = priors
         self._seen: set[str] = set()
         self._named: set[str] = set()
-        self._from_tables = {side.side for side in compiled.sides if side.readers}
-        """Sides that can be read from tables, above a grouping too."""
+        self._from_tables = {piece.side: piece for piece in compiled.pieces if piece.readers}
+        """Sides and groupings that can be read from tables, above groupings and other joins too."""
 
     def graph(self) -> Graph:
         nodes = [self._scan(at) for at in range(len(self._sources))]
@@ -166,11 +166,12 @@ class _Maker:
             upkeep=self._each(lambda k: numbers.changed(own, k) * priors.build_row_ns * _MS),
             probe=probe,
             noted=self._always(priors.opened_ms if can_read else 0.0),
-            read=self._always(self._keyed_read(own)) if can_read else probe,
+            read=self._always(self._read(name, own)) if can_read else probe,
             hit=self._each(lambda k: self._hit(name, other, k)),
             build=self._always(rows * priors.build_row_ns * _MS),
             stream=self._always(rows * priors.probe_key_ns * _MS),
             source=tables if can_read else (),
+            is_whole=self._is_whole(name),
             reads_below=by_grouping and not can_read,
         )
 
@@ -188,7 +189,7 @@ class _Maker:
         # Of groups that are not kept only the filter is stored, and what they would take is told.
         stored = (name,) if operator.reads else keepers
         sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
-        if operator.group_keys and self.is_readable(wires[0]):
+        if operator.group_keys and self._is_from(wires[0], name):
             sizes[Mode.READ] = int(rows * priors.filter_key_bytes)
         if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
@@ -201,12 +202,13 @@ class _Maker:
             opened=self._each(lambda k: priors.opened(rows, self._touched(wires, k))),
             upkeep=self._each(lambda k: self._touched(wires, k) * priors.changed_group_ns * _MS),
             noted=self._each(lambda k: self._grouped(wires, below, rows, k)),
-            read=self._always(sum(map(self._keyed_read, wires))),
+            read=self._always(sum(self._read(name, wire) for wire in wires)),
             hit=self._each(lambda k: self._groups_hit(name, wires, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
             refill=self._always(0.0 if bounded is None else bounded.chance * bounded.refill_ms),
             source=self._tables(wires[0]),
+            is_whole=self._is_whole(name),
         )
 
     def _piece_name(self, keeper: str) -> str:
@@ -232,12 +234,22 @@ class _Maker:
     def _touched(self, wires: Sequence[int], kind: KindOfChange) -> float:
         return sum(self._numbers.changed(wire, kind) for wire in wires)
 
-    def _keyed_read(self, wire: int) -> float:
+    def _read(self, name: str, wire: int) -> float:
         """Milliseconds to read the rows of some keys from all tables below."""
         priors = self._priors
+        if self._is_whole(name):
+            found = (
+                self._numbers.rows(-1 - at) * len(self._sources[at].scan.table_columns)
+                for at in self._sources_below(wire)
+            )
+            each = priors.probe_key_ns * self._numbers.rows(wire)
+            return (priors.read_value_ns * sum(found) + each) * _MS
         scanned = [self._numbers.rows(-1 - at) for at in self._sources_below(wire)]
         each = priors.keyed_row_ns * _MS
         return sum(priors.keyed_read_ms + rows * each for rows in scanned)
+
+    def _is_whole(self, name: str) -> bool:
+        return name in self._from_tables and self._from_tables[name].is_whole
 
     def is_readable(self, wire: int) -> bool:
         """Whether these are selections, projections and inner joins of tables."""

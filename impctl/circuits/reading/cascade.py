@@ -4,8 +4,8 @@ Law: a row that is left out is in no row of the side that has one of the keys. O
 column is the key the rows with these keys are enough; of one that is joined to relations read
 before, those with values that these have (`plan.rules.joined_columns`: the side yields the same
 without the others).
-First comes what the keys narrow, then what is tied to it; where nothing is found the side is empty
-and the rest is not read at all.
+First comes what the keys narrow, then what is tied to it; where nothing is found of what the side
+is nothing without (`plan.rules.indispensable`), the rest is not read at all.
 Out of scope: reading (`app.capturing.partners.by_files`), joining what was read
 (`circuits.reading.transient`).
 """
@@ -23,6 +23,7 @@ from impctl.circuits.reading.readable import Readable
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.plan.rules.column_behind import column_behind
+from impctl.plan.rules.indispensable import indispensable
 from impctl.plan.rules.joined_columns import Tied, tied_columns
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
@@ -40,13 +41,13 @@ def read_in_turn(
     sizes: Mapping[AccessId, int],
     read: ReadRows,
 ) -> Mapping[AccessId, pa.Table] | None:
-    """Rows of every access of the side for these keys; without any, for all. None where one yields
-    none.
+    """Rows of every access of the side for these keys; without any, for all. None where one without
+    which the side is empty yields none.
 
     `sizes` are about how many rows each access has: of those that can be narrowed equally the
     smallest is read first.
     """
-    by_keys = _behind_keys(wanted, keys)
+    by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
     ties = [tied for tied in tied_columns(wanted.rows) if _is_comparable(tied)]
     found: dict[AccessId, pa.Table] = {}
     batches: dict[AccessId, Batch] = {}
@@ -62,7 +63,7 @@ def read_in_turn(
         rows = read(source, asked[access])
         batch = source.came(rows)
         kept = passing(tuple(reversed(source.conditions)), batch)
-        if not bool(kept.any()):
+        if access in vital and not bool(kept.any()):
             return None
         found[access] = rows.filter(pa.array(kept))
         batches[access] = batch.keep(kept)

@@ -1,7 +1,7 @@
 """Groupings whose groups may be read instead of kept.
 
-Law: the groups of a grouping can be left out where the rows below it can be read anew by a column
-of its keys, and where what it puts out is a function of these rows alone
+Law: the groups of a grouping can be left out where the rows below it can be read anew, and where
+what it puts out is a function of these rows alone
 (`Aggregate.is_told_by_rows`): what a change takes back then is what was put out before, whether it
 came of groups that were kept or of rows that were read.
 Of a circuit over one table partial aggregates go into kept groups alone, so that one whose groups
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from impctl.circuits.flows import Flow
-from impctl.circuits.reading.readable import DistantJoin, readable
+from impctl.circuits.reading.readable import DistantJoin, read_by_engine
 from impctl.circuits.strategy import Chooser, SideChoice, SideFacts, Strategy, row_bytes
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.groups_read import GroupsRead
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.column_behind import column_behind
+from impctl.plan.rules.column_behind import is_narrowed
 from impctl.values import dataclass
 
 
@@ -48,8 +48,10 @@ def chosen_groups(
     may fill the circuit.
     """
     pinned = _pinned(flow, kept)
-    tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
+    rows = flow.rows
+    tables = () if rows is None else tuple(s.table for s in scans_of(rows))
     readers = () if pinned else (Strategy.FILES,)
+    is_whole = rows is not None and not is_narrowed(rows, kept.group_keys)
     facts = SideFacts(
         kept.piece,
         tuple(dict.fromkeys(tables)),
@@ -58,25 +60,22 @@ def chosen_groups(
         is_grouping=True,
         pinned=pinned,
         is_passed=is_passed,
+        is_whole=is_whole,
     )
-    choice = replace(chooser.choose(facts), readers=readers)
+    choice = replace(chooser.choose(facts), readers=readers, is_whole=is_whole)
     if choice.strategy is not Strategy.FILES:
         return Groups(choice, kept)
-    assert flow.plan is not None
     operator = GroupsRead(flow.columns, made)
-    rows = readable(kept.piece, flow.plan, flow.columns, kept.group_keys, flow.accesses)
-    return Groups(choice, operator, DistantJoin(operator, None, (rows,)))
+    below = read_by_engine(flow, kept.piece, flow.columns, kept.group_keys)
+    return Groups(choice, operator, DistantJoin(operator, None, (below,)))
 
 
 def _pinned(flow: Flow, kept: Aggregate) -> str:
     """Why the groups must be kept; empty where they need not be."""
-    if flow.plan is None:
+    if flow.rows is None:
         return "its rows are computed, so only the engine has them"
     if not kept.group_keys:
         return "it has one group, which every change asks for"
     if not kept.is_told_by_rows:
         return "sums of doubles and ties of them are told by what came before, not by rows alone"
-    plan = flow.plan
-    if all(column_behind(plan, key) is None for key in kept.group_keys):
-        return "no key of it is a column of a table, so every change would read all rows"
     return ""

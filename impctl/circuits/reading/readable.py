@@ -1,8 +1,8 @@
 """Rows on the way through a circuit as a plan over the tables, so that others can read them too.
 
 Law: the plan's rows are those that the flow it was made for has seen in all, with the fragment of
-every sketched access beside them. Only selections, projections and inner joins have such a plan:
-above a grouping the rows are the engine's own.
+every sketched access beside them. Only selections, projections and inner joins have such a plan
+with fragments; above a grouping, another join or a set operation the rows are the engine's own.
 Out of scope: running the plan (`circuits.reading.transient`, `app.capturing.partners.by_spark`).
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
-from impctl.circuits.flows import Column
+from impctl.circuits.flows import Column, Flow
 from impctl.data.schema import INTEGER
 from impctl.engine.operator import Operator
 from impctl.plan.nodes import (
@@ -38,7 +38,8 @@ class Readable:
 
     `name` is that of the side, or of the join, whose rows they are; `keys` are the columns by which
     a side is asked. `rows` is the plan without fragments, which yields more columns perhaps.
-    Above a grouping, where rows have many fragments, Spark is not asked, and `plan` is `rows`.
+    Above a grouping, another join or a set operation, where rows may have many fragments of an
+    access or none, Spark is not asked, and `plan` is `rows`.
     """
 
     name: str
@@ -88,6 +89,16 @@ def with_fragments(plan: Plan, accesses: Collection[AccessId]) -> Plan:
             return replace(plan, left=left, right=with_fragments(plan.right, accesses))
         case _:
             raise AssertionError(f"no range passes {type(plan).__name__} below a grouping")
+
+
+def read_by_engine(
+    flow: Flow, name: str, columns: tuple[Column, ...], keys: tuple[AttributeId, ...]
+) -> Readable:
+    """The rows of a flow that can be read, in these columns, by these keys."""
+    if flow.plan is not None:
+        return readable(name, flow.plan, columns, keys, flow.accesses)
+    assert flow.computed is not None, "only what can be read is asked for"
+    return Readable(name, flow.computed, flow.computed, columns, keys, flow.accesses)
 
 
 def readable(

@@ -19,6 +19,7 @@ from impctl.circuits.flows import Flow, Source
 from impctl.circuits.reading.readable import Readable
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.consolidate import consolidated
 from impctl.sketch.partition import RangePartition
 
 _NAMES = "read/"
@@ -45,4 +46,6 @@ class Transient:
         columns = {name: found.columns[name] for name, _ in self._wanted.columns}
         place = {access: at for at, access in enumerate(self._flow.accesses)}
         tags = tuple(found.tags[place[access]] for access in self._wanted.accesses)
-        return Batch(columns, found.weights.astype(np.int64, copy=False), tags)
+        rows = Batch(columns, found.weights.astype(np.int64, copy=False), tags)
+        # Of joins that take rows away again only what is left may be given out in parts.
+        return consolidated(rows) if bool((rows.weights < 0).any()) else rows

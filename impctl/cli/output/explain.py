@@ -44,7 +44,7 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines.append("  sides of joins")
     for side in result.joins:
         lines += _under(_side(side), width, "    ")
-    if any(one.mode == "read" for one in result.groups):
+    if any(one.mode != "kept" for one in result.groups):
         lines.append("  groups")
         for one in result.groups:
             lines += _under(_groups(one), width, "    ")
@@ -120,7 +120,8 @@ def answer_line(answer: AnswerEntry) -> str:
 def _side(side: JoinSideEntry) -> str:
     size = "" if side.bytes is None else f", at most {size_text(side.bytes)}"
     tables = ", ".join(side.tables) or "computed rows"
-    return f"{side.side} ({tables}): {side.strategy}, {side.reason}{size}"
+    how = f"{side.strategy}, rebuilt" if side.mode == "rebuilt" else side.strategy
+    return f"{side.side} ({tables}): {how}, {side.reason}{size}"
 
 
 def _groups(entry: GroupsEntry) -> str:

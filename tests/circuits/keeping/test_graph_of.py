@@ -79,18 +79,11 @@ def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
         )
 
 
-def test_a_side_over_a_grouping_is_told_by_it() -> None:
-    """q18: orders whose groups of lines pass a condition; their keys, each once, are groups of a
-    grouping of these groups."""
-    pieces = pieces_of(tpch.graph("q18"))
-    told = {name for name, piece in pieces.items() if piece.reads_below}
-    assert told == {"join0.right"}
-    assert pieces["join0.right"].sizes[Mode.READ] == 0
-
-
-def test_a_side_over_a_grouping_of_tables_is_read_from_them() -> None:
-    """q4: orders with some line; the lines' keys, each once, are groups of that key."""
-    side = pieces_of(tpch.graph("q4"))["join0.right"]
+@pytest.mark.parametrize("name", ["q4", "q18"])
+def test_a_side_over_groupings_of_tables_is_read_from_them(name: str) -> None:
+    """q4: orders with some line; the lines' keys, each once, are groups of that key. q18: orders
+    whose groups of lines pass a condition; their keys are groups of a grouping of these groups."""
+    side = pieces_of(tpch.graph(name))["join0.right"]
     assert not side.reads_below
     assert side.source == ("lineitem",)
     assert side.sizes[Mode.READ] > 0
@@ -100,7 +93,8 @@ def test_a_side_over_a_grouping_of_tables_is_read_from_them() -> None:
 def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool) -> None:
     sql = (
         "SELECT r.a, COUNT(*) FROM r JOIN "
-        "(SELECT a, COUNT(*) AS n FROM (SELECT DISTINCT a, b FROM s) GROUP BY a) x "
+        # First rows are the engine's own, so groups of them cannot be read.
+        "(SELECT a, COUNT(*) AS n FROM (SELECT a, b FROM s ORDER BY b LIMIT 9) GROUP BY a) x "
         f"ON r.b = {column} GROUP BY r.a HAVING COUNT(*) > 3"
     )
     found = tpch.compiled_plan(core(sql), {"r": "a"})

@@ -3,7 +3,8 @@
 Law: a pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides
 of queries whose constants move with the clock, those that the workload pins (`join: index`,
 `files`, `spark`, `state`), trees, groupings that cannot be read (`circuits.reading.groups`), kept
-answers and first rows are kept as they are; of the other sides and groupings each is kept or read.
+answers and first rows are kept as they are; of the other sides and groupings each is kept or read,
+whole where no key narrows what is read.
 Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.learned_prices`),
 carrying it out (`keeping.conversion`).
 """
@@ -179,18 +180,23 @@ class _Weighed:
         groupings = {choice.side for choice in query.compiled.groupings}
         prepared = query.as_stored.prepared
         of_sides, of_groups = _asked(prepared), _asked_of_groups(prepared)
+        is_least = prepared.spec.state is StateKept.LEAST
         fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
         held = {
             piece.name: _pinned_mode(
-                pieces.get(piece.name), of_groups if piece.name in groupings else of_sides
+                pieces.get(piece.name),
+                of_groups if piece.name in groupings else of_sides,
+                is_least=is_least,
             )
             for piece in graph.pieces
             if len(piece.modes) > 1
         }
         for piece in graph.pieces:
             size, is_read = piece.sizes.get(Mode.KEPT, 0), now[piece.name] is Mode.READ
-            if is_read and held.get(piece.name, Mode.KEPT) is None and _is_more(size, fits):
-                # There may not be enough memory to build it; what is kept already needs none.
+            is_open = piece.name in held and held[piece.name] is None
+            if is_read and is_open and not pieces[piece.name].is_whole and _is_more(size, fits):
+                # There may not be enough memory to build it; what is kept already needs none, and
+                # what is read whole is built each time.
                 held[piece.name] = Mode.READ
         return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
 
@@ -222,12 +228,13 @@ def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
     return {piece.name: Mode.READ if piece.name in read else Mode.KEPT for piece in graph.pieces}
 
 
-def _pinned_mode(side: SideChoice | None, asked: JoinStrategy) -> Mode | None:
+def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:
     """What a piece is pinned to, by the workload or since the engine reads no such piece; None
-    where it may be chosen."""
+    where it may be chosen. What is read whole is left out where the least is asked for alone."""
     if side is None or Strategy.FILES not in side.readers or asked is JoinStrategy.INDEX:
         return Mode.KEPT
-    if side.strategy is Strategy.SPARK or asked is JoinStrategy.FILES:
+    is_asked = asked is JoinStrategy.FILES and (is_least or not side.is_whole)
+    if side.strategy is Strategy.SPARK or is_asked:
         return Mode.READ
     return None
 

@@ -48,12 +48,19 @@ def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]
     compiled = kept.queries[query].compiled
     readable = {side.side for side in compiled.pieces if Strategy.FILES in side.readers}
     read = compiled.sides_by(Strategy.FILES)
-    sizes = {piece.name: piece.sizes for piece in kept.graphs[query].pieces}
+    known = {piece.name: piece for piece in kept.graphs[query].pieces}
     for piece in kept.choice.queries[query].pieces.values():
         if piece.name in readable and piece.kept_bytes is not None:
             mode, now = piece.mode, Mode.READ if piece.name in read else Mode.KEPT
             size, reason = piece.bytes, piece.reason
             if stays and mode is not now:
-                size = sizes[piece.name][now]
+                size = known[piece.name].sizes[now]
                 mode, reason = now, f"{_STAYS}{reason}"
-            yield PlannedPiece(piece.name, str(mode), str(now), size, piece.kept_bytes, reason)
+            yield PlannedPiece(
+                piece.name,
+                known[piece.name].word(mode),
+                known[piece.name].word(now),
+                size,
+                piece.kept_bytes,
+                reason,
+            )
