@@ -166,6 +166,7 @@ class OpenWorkload(Opened):
         *queries: QueryName,
         since: Duration | None = None,
         arrivals: str | Path | None = None,
+        late: str | None = None,
         disk: str | Sequence[str] = (),
         trigger: str | Sequence[str] = (),
         interval: Duration | None = None,
@@ -173,7 +174,8 @@ class OpenWorkload(Opened):
     ) -> SimulateResult:
         """What other budgets and triggers would have come to, by commits of the past.
 
-        Those of the last `since`, or of a CSV file `arrivals`. Each `disk` (`500MB`, `all`) by each
+        Those of the last `since`, or of a CSV file `arrivals`, their rows `late` as
+        `p: 0.9, every: 60s` says. Each `disk` (`500MB`, `all`) by each
         `trigger` (`fresh_within: 10m`), looking every `interval` (5s). `report`: a page to write.
         Only reads, but for that; never starts Spark.
         """
@@ -184,6 +186,7 @@ class OpenWorkload(Opened):
             texts_from("trigger", trigger),
             seconds_from("interval", interval),
             None if report is None else Path(report),
+            None if late is None else texts_from("late", (late,))[0],
         )
 
         def use_case(desk: Workbench) -> Outcome:

@@ -58,6 +58,17 @@ Triggers = Annotated[
     ),
 ]
 
+Late = Annotated[
+    str | None,
+    typer.Option(
+        "--late",
+        metavar="LATE",
+        show_default=False,
+        help="Have rows come late, such as `p: 0.9, every: 60s`: of each commit the share p is "
+        "there at first, then every 60s the same share of what is left.",
+    ),
+]
+
 ReportFile = Annotated[
     Path | None,
     typer.Option(

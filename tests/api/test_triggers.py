@@ -148,15 +148,18 @@ def test_simulated_settings_are_those_of_the_command_line(
     found = opened.simulate(
         "five",
         arrivals=file,
+        late="p: 0.5, every: 10m",
         disk=["0", "all"],
         trigger="fresh_within: 10m",
         interval=30,
         report=tmp_path / "page.html",
     )
     assert [one.trigger for one in found.settings] == [None, *["fresh_within 10m"] * 2]
-    assert (found.commits, found.look_s) == ({"t": 30}, 30.0)
+    assert (found.rows, found.look_s, found.late) == (900, 30.0, "p 0.5, every 10m")
+    assert found.commits["t"] > 30
     assert "fresh_within 10m" in (tmp_path / "page.html").read_text()
     words = ["--query", "five", "--arrivals", str(file), "--disk", "0,all"]
+    words += ["--late", "{p: 0.5, every: 10m}"]
     words += ["--trigger", "fresh_within: 10m", "--interval", "30s"]
     (told,) = cli.good("simulate", *words).results
     assert simulated(found) == {name: value for name, value in told.items() if name != "until"}
@@ -190,6 +193,11 @@ WRONG: dict[str, tuple[Callable[[impctl.OpenWorkload], object], str, list[str]]]
         "simulate",
         ["--trigger", "fresh_within: 10"],
     ),
+    "late": (
+        lambda o: o.simulate(late="p: 0.9, every: 60"),
+        "simulate",
+        ["--late", "p: 0.9, every: 60"],
+    ),
     "disk": (lambda o: o.simulate(disk=["1MB", "1XB"]), "simulate", ["--disk", "1MB,1XB"]),
     "nothing": (lambda o: o.simulate("q"), "simulate", ["--query", "q"]),
 }
@@ -222,6 +230,7 @@ def test_errors_are_those_of_the_command_line(
         lambda o: o.simulate(since=True),
         lambda o: o.simulate(trigger=[{"rows": 5}]),
         lambda o: o.simulate(disk=5),
+        lambda o: o.simulate(late=0.9),
     ],
 )
 def test_what_is_no_duration_or_text_is_refused(

@@ -210,6 +210,30 @@ def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
     assert any("only 4 commits" in text for text in warnings)
 
 
+def test_rows_come_late(followed: Cli, tmp_path: Path, wall: Wall) -> None:
+    words = ("--trigger", "commit", "--interval", "1s")
+    whole, _ = simulated(followed, *words)
+    same, _ = simulated(followed, *words, "--late", "p: 1, every: 60s")
+    assert same["late"] == "p 1, every 1m"
+    assert (whole["late"], same["recorded"]) == (None, None)
+    assert {**same, "late": None, "recorded": whole["recorded"]} == whole
+    # Of one to eight rows a half at once, the rest each ten seconds; what is not there yet is not
+    # replayed: the latest commits came half a minute ago.
+    late, _ = simulated(followed, *words, "--late", "p: 0.5, every: 10s")
+    assert whole["rows"] - 8 < late["rows"] <= whole["rows"]
+    assert sum(late["commits"].values()) > sum(whole["commits"].values())
+    assert late["settings"][1]["steps"] > whole["settings"][1]["steps"]
+    slow, _ = simulated(followed, *words, "--late", "p: 0.5, every: 1h")
+    assert slow["rows"] < whole["rows"]
+    assert sum(slow["commits"].values()) == sum(whole["commits"].values())
+    # Of a file all is replayed.
+    file = tmp_path / "arrivals.csv"
+    file.write_text("time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1000,10\n")
+    found, _ = simulated(followed, "--arrivals", str(file), "--late", "p: 0.9, every: 1h", *words)
+    assert (found["commits"], found["rows"]) == ({"t": 4, "u": 0}, 1_010)
+    assert [one["runs"] for one in found["settings"]] == [4, 4]
+
+
 def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
     file = tmp_path / "arrivals.csv"
     file.write_text(
@@ -265,6 +289,8 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", ""), "--trigger"),
         (("--trigger", "sometimes"), "must be one of"),
         (("--since", "1d", "--arrivals", "x"), "exclude each other"),
+        (("--late", "p: 2, every: 60s"), "must be a share"),
+        (("--late", "p: 0.9"), "does not say `every`"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:

@@ -72,6 +72,7 @@ def simulate_request(
     triggers: Sequence[str],
     interval: float | None,
     report: Path | None,
+    late: str | None,
 ) -> SimulateRequest:
     """What `simulate` is asked for; durations in seconds."""
     if since is not None and arrivals is not None:
@@ -80,4 +81,4 @@ def simulate_request(
             hint="a file has the commits that are replayed, all of them",
         )
     look = DEFAULT_INTERVAL if interval is None else interval
-    return SimulateRequest(since, arrivals, tuple(disks), tuple(triggers), look, report)
+    return SimulateRequest(since, arrivals, tuple(disks), tuple(triggers), look, report, late)

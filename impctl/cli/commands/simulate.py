@@ -21,6 +21,7 @@ from impctl.cli.options import (
 from impctl.cli.simulate_options import (
     ArrivalsFile,
     Disks,
+    Late,
     Looks,
     ReportFile,
     Since,
@@ -37,6 +38,7 @@ def simulate(
     query: QueryNames = None,
     since: Since = None,
     arrivals: ArrivalsFile = None,
+    late: Late = None,
     disk: Disks = None,
     trigger: Triggers = None,
     interval: Looks = None,
@@ -53,7 +55,7 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report)
+    request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.simulate import simulate
