@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.maintaining.keeping.bounds import Bound
+from impctl.app.simulating.kept_pieces import Choice, Pieces
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
@@ -318,3 +321,24 @@ def test_what_is_read_now_is_what_other_budgets_are_held_against(
     assert (present["conversions"], kept["conversions"]) == (0, 3)
     assert kept["work_ms"] < present["work_ms"]
     assert kept["state_bytes"] > present["state_bytes"]
+
+
+def test_a_choice_goes_by_the_bounds_of_the_setting(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int | None, dict[str, float]]] = []
+    within = Pieces.within
+
+    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> Choice:
+        asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
+        return within(self, budget, bounds)
+
+    monkeypatch.setattr(Pieces, "within", noted)
+    words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    simulated(followed, *words, "--query", "l", "--query", "s")
+    assert asked == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    asked.clear()
+    text = followed.workload.read_text()
+    followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
+    simulated(followed, "--disk", "0", "--query", "l")
+    assert asked == [(0, {"l": 60_000.0})]
