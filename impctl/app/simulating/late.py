@@ -18,11 +18,9 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import zip_longest
 
-from yaml.nodes import Node
-
 from impctl.aliases import TableName
 from impctl.app.simulating.arrived import time_of
-from impctl.errors import Location, UsageError
+from impctl.errors import Location, Problem, UsageError
 from impctl.forecast.arrival import Arrival
 from impctl.values import dataclass
 from impctl.workload.durations import seconds_in, written
@@ -30,13 +28,13 @@ from impctl.workload.positions import Lines, YamlFault, compose
 from impctl.workload.reading import FileReading, inside
 
 MOST_COMMITS = 1_000_000
-"""More of them are not replayed: it would take hours."""
+"""More of them are not replayed, so that a small share of many rows does not fill the memory."""
 
 _WHERE = "`--late`"
-_HINT = (
-    "write `p: 0.9, every: 60s`: the share that is there at first, and then every 60s of the rest"
-)
+_HINT = "write `p: 0.9, every: 60s`: the share that comes at once, and how often that of the rest"
 _SHARE_HINT = "a share above 0 and at most 1, such as 0.9"
+_SPAN_HINT = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
+_KEYS = ("p", "every")
 _MOST_DIGITS = 9
 
 
@@ -59,24 +57,42 @@ def late_from(text: str) -> Late:
     whole = f"{opening}{text}}}" if opening else text
     reading = FileReading(Lines("--late", whole), {})
     try:
-        root = compose(whole)
+        found = _read(reading, whole)
     except YamlFault as fault:
-        message = f"{_WHERE} cannot be read: {text}"
-        raise UsageError(
-            message, hint=_HINT, location=_place(reading.lines.at(fault.index), opening)
-        ) from None
-    fields = reading.record(root, _WHERE, (), ("p", "every")) or {}
-    p = _share(fields.get("p"), inside(_WHERE, "p"), reading)
-    every = _seconds(fields.get("every"), inside(_WHERE, "every"), reading)
-    problem = next(iter(reading.problems), None)
-    if problem is not None:
-        place = None if problem.location is None else _place(problem.location, opening)
-        raise UsageError(problem.message, hint=problem.hint or _HINT, location=place)
-    if p is None or every is None:
-        missing = "p" if p is None else "every"
-        place = _place(reading.lines.at(0), opening)
-        raise UsageError(f"{_WHERE} does not say `{missing}`", hint=_HINT, location=place)
-    return Late(p, every)
+        place = _place(reading.lines.at(fault.index), opening)
+        raise UsageError(f"{_WHERE} cannot be read: {text}", hint=_HINT, location=place) from None
+    if isinstance(found, Late):
+        return found
+    place = reading.lines.at(0) if found.location is None else found.location
+    raise UsageError(found.message, hint=found.hint or _HINT, location=_place(place, opening))
+
+
+def _read(reading: FileReading, text: str) -> Late | Problem:
+    """What a text says, or the first problem of it."""
+    fields = reading.record(compose(text), _WHERE, (), _KEYS) or {}
+    p = reading.cell(fields.get("p"), inside(_WHERE, "p"), "a share such as 0.9")
+    every = reading.cell(fields.get("every"), inside(_WHERE, "every"), "a duration such as 60s")
+    share = None if p is None else _share(p.written)
+    seconds = None if every is None else seconds_in(every.written, needs_unit=True)
+    if p is not None and share is None:
+        told = f"{inside(_WHERE, 'p')} must be a share such as 0.9"
+        reading.report(fields["p"], told, _SHARE_HINT)
+    if every is not None and seconds is None:
+        told = f"{inside(_WHERE, 'every')} must be a duration such as 60s"
+        reading.report(fields["every"], told, _SPAN_HINT)
+    if reading.problems:
+        return reading.problems[0]
+    if share is None or seconds is None:
+        missing = next(key for key in _KEYS if key not in fields)
+        return Problem(f"{_WHERE} does not say `{missing}`", None, _HINT)
+    return Late(share, seconds)
+
+
+def _share(text: str) -> Fraction | None:
+    """Exactly the share that is written; None where that is none."""
+    is_number = text.strip().replace(".", "", 1).isdecimal() and text.isascii()
+    share = Fraction(text.strip()) if is_number and len(text) <= _MOST_DIGITS else Fraction(0)
+    return share if 0 < share <= 1 else None
 
 
 def _place(found: Location, opening: str) -> Location:
@@ -84,30 +100,6 @@ def _place(found: Location, opening: str) -> Location:
     if found.line != 1 or found.column is None:
         return found
     return replace(found, column=max(1, found.column - len(opening)))
-
-
-def _share(node: Node | None, where: str, reading: FileReading) -> Fraction | None:
-    cell = reading.cell(node, where, "a share such as 0.9")
-    if node is None or cell is None:
-        return None
-    text = cell.written.strip()
-    is_number = text.replace(".", "", 1).isdecimal() and text.isascii()
-    share = Fraction(text) if is_number and len(text) <= _MOST_DIGITS else Fraction(0)
-    if not 0 < share <= 1:
-        reading.report(node, f"{where} must be a share such as 0.9", _SHARE_HINT)
-        return None
-    return share
-
-
-def _seconds(node: Node | None, where: str, reading: FileReading) -> float | None:
-    cell = reading.cell(node, where, "a duration such as 60s")
-    if node is None or cell is None:
-        return None
-    seconds = seconds_in(cell.written, needs_unit=True)
-    if seconds is None:
-        hint = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
-        reading.report(node, f"{where} must be a duration such as 60s", hint)
-    return seconds
 
 
 def spread(
