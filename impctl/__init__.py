@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from impctl.api.open_workload import OpenWorkload as OpenWorkload
     from impctl.api.opening import open as open
     from impctl.app.results.changed import ChangesResult as ChangesResult
+    from impctl.app.results.due import DueResult as DueResult
     from impctl.app.results.explanations import ExplainResult as ExplainResult
+    from impctl.app.results.foreseen import PlanResult as PlanResult
     from impctl.app.results.listed_files import QueryFiles as QueryFiles
     from impctl.app.results.listed_files import TableFiles as TableFiles
     from impctl.app.results.results import CaptureResult as CaptureResult
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from impctl.app.results.results import RewriteResult as RewriteResult
     from impctl.app.results.results import StatusResult as StatusResult
     from impctl.app.results.results import VerifyResult as VerifyResult
+    from impctl.app.results.simulated import SimulateResult as SimulateResult
     from impctl.app.workbench.settings import Policy as Policy
     from impctl.errors import ImpctlError as ImpctlError
     from impctl.errors import ImpctlWarning as ImpctlWarning
@@ -35,12 +38,15 @@ else:
         "open": "impctl.api.opening",
         "CaptureResult": "impctl.app.results.results",
         "ChangesResult": "impctl.app.results.changed",
+        "DueResult": "impctl.app.results.due",
         "ExplainResult": "impctl.app.results.explanations",
         "MaintainResult": "impctl.app.results.results",
+        "PlanResult": "impctl.app.results.foreseen",
         "QueryFiles": "impctl.app.results.listed_files",
         "TableFiles": "impctl.app.results.listed_files",
         "QueryResult": "impctl.app.results.results",
         "RewriteResult": "impctl.app.results.results",
+        "SimulateResult": "impctl.app.results.simulated",
         "StatusResult": "impctl.app.results.results",
         "VerifyResult": "impctl.app.results.results",
         "Policy": "impctl.app.workbench.settings",

@@ -1,27 +1,31 @@
 """A workload opened by a program: one method for each thing to do with its queries.
 
-Law: each call is a run of its own: it reads the workload file, pins the newest version of every
-table it needs, and closes what it opened, so an object that lives for days never answers from old
-versions; what stays in memory is held against file, tables and store before it is used. Calls of
-several threads on one object run one after another.
-Out of scope: opening (`api.opening`), how failures are raised (`api.settle`).
+Law: each call does what the command of the same name does, with the same records and errors.
+Out of scope: opening (`api.opening`), how calls are run (`api.opened`).
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, overload
 
 from impctl.aliases import ParameterValue, QueryName, TableName
-from impctl.api.settle import settled, warned
-from impctl.api.surroundings import answered_by_from, batch_rows_from, sketch_use_from
+from impctl.api.opened import Opened
+from impctl.api.settle import warned
+from impctl.api.surroundings import (
+    answered_by_from,
+    batch_rows_from,
+    seconds_from,
+    sketch_use_from,
+    texts_from,
+)
 from impctl.app.results.changed import ChangesResult
+from impctl.app.results.due import DueResult
 from impctl.app.results.explanations import ExplainResult
+from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.listed_files import QueryFiles
 from impctl.app.results.results import (
     CaptureResult,
@@ -32,27 +36,12 @@ from impctl.app.results.results import (
     StatusResult,
     VerifyResult,
 )
-from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.open_tables import OpenTables
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.told_answers import ToldAnswers
-from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.errors import UsageError
+from impctl.app.results.simulated import SimulateResult
+from impctl.app.workbench.asked import check_planned_look, due_request, simulate_request
+from impctl.app.workbench.workbench import Workbench
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from impctl.app.maintaining.kept_states import KeptStates
-
-KEPT_BYTES = 256 << 20
-"""State that stays in memory from one `maintain` to the next; larger state is loaded each time."""
-
-R = TypeVar("R")
-T = TypeVar("T")
-
-Progress = Callable[[str, int, int], None]
-"""Told what begins now: a short line, and which step of how many (0, 0 where that is not known)."""
 
 Params = Mapping[str, ParameterValue]
 """Values for the named parameters of a query."""
@@ -60,71 +49,17 @@ Params = Mapping[str, ParameterValue]
 At = int | Mapping[TableName, int]
 """A version of the query's table; of several tables a version for each."""
 
-
-class _Told:
-    """A reporter that passes on what it is told."""
-
-    spark_log = "off"
-
-    def __init__(self, progress: Progress | None) -> None:
-        self._progress = progress
-
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
-        if self._progress is not None:
-            self._progress(message, done, total)
+Duration = float | str
+"""Seconds, or a text such as `10m`."""
 
 
-class OpenWorkload:
+class OpenWorkload(Opened):
     """What `impctl.open` gives; a context manager, or closed with `close`.
 
     Methods that take several queries take all of the workload without names, return one record per
     query (`maintain` and `verify`: per sketch), and raise QueriesFailedError after all have run;
     for one query they raise its own error. Every error is an `impctl.errors.ImpctlError`.
     """
-
-    def __init__(
-        self, settings: Settings, sessions: SessionBeside, progress: Progress | None
-    ) -> None:
-        self._settings = settings
-        self._sessions = sessions
-        self._reporter = _Told(progress)
-        self._memory = Memory()
-        self._answers = ToldAnswers()
-        self._tables = OpenTables()
-        self._states: KeptStates | None = None
-        self._lock = threading.RLock()
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<impctl workload {self._settings.workload}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def file(self) -> Path:
-        """The workload file."""
-        return self._settings.workload
-
-    @property
-    def queries(self) -> tuple[QueryName, ...]:
-        """Names of the queries that the file has now."""
-        return self._run(lambda desk: tuple(desk.workload.queries))
-
-    def close(self) -> None:
-        """End the use of this object; Spark goes on running, whoever started it."""
-        with self._lock:
-            self._is_closed = True
-            self._states = None
-            self._answers.write()
 
     def capture(self, *queries: QueryName, dry_run: bool = False) -> tuple[CaptureResult, ...]:
         """Find and store the sketch of each query; a dry run says how and writes nothing."""
@@ -149,6 +84,9 @@ class OpenWorkload:
     def maintain(
         self,
         *queries: QueryName,
+        due: bool = False,
+        point: str | None = None,
+        interval: Duration | None = None,
         batch_rows: int | None = None,
         changes: str | Path | None = None,
         dry_run: bool = False,
@@ -157,17 +95,108 @@ class OpenWorkload:
 
         State of up to `KEPT_BYTES` stays in memory for the next call, until `close`.
 
-        `changes`: a folder to write to, step by step, what came and went of kept answers.
+        `due`: only what is due before the next such call, in `interval` (1m); `point`: only the
+        queries whose trigger has it. `changes`: a folder to write to, step by step, what came and
+        went of kept answers.
         """
         size = batch_rows_from(batch_rows, os.environ)
+        asked = due_request(due, point, seconds_from("interval", interval), queries)
 
         def use_case(desk: Workbench) -> Outcome:
+            from impctl.app import maintain_due as by_trigger
             from impctl.app.maintain import maintain
 
-            return maintain(desk, queries, batch_rows=size, kept=self._kept_states())
+            kept = self._kept_states()
+            if asked.point is not None:
+                return by_trigger.maintain_point(desk, asked.point, size, kept)
+            if asked.due:
+                return by_trigger.maintain_due(desk, queries, size, kept, look=asked.look)
+            return maintain(desk, queries, batch_rows=size, kept=kept)
+
+        def counted(desk: Workbench) -> int:
+            from impctl.app.maintain_due import of_point
+
+            return len(desk.queries(queries) if point is None else of_point(desk, point))
 
         folder = None if changes is None else Path(changes)
-        return self._each(MaintainResult, use_case, queries, dry_run=dry_run, changes=folder)
+        return self._each(MaintainResult, use_case, counted, dry_run=dry_run, changes=folder)
+
+    @overload
+    def plan(
+        self, *queries: QueryName, due: Literal[False] = False, strict: bool = False
+    ) -> tuple[PlanResult, ...]: ...
+
+    @overload
+    def plan(
+        self, *queries: QueryName, due: Literal[True], interval: Duration | None = None
+    ) -> tuple[DueResult, ...]: ...
+
+    def plan(
+        self,
+        *queries: QueryName,
+        due: bool = False,
+        interval: Duration | None = None,
+        strict: bool = False,
+    ) -> tuple[PlanResult, ...] | tuple[DueResult, ...]:
+        """What `maintain` would do now, why, and what that may cost; writes nothing, no Spark.
+
+        `due`: when each query is due next, by its trigger, and why; `interval` as for `maintain`.
+        `strict`: a query that can have no sketch fails.
+        """
+        look = seconds_from("interval", interval)
+        check_planned_look(due, look)
+        if due:
+
+            def due_case(desk: Workbench) -> Outcome:
+                from impctl.app.maintain_due import plan_due
+
+                return plan_due(desk, queries, look=look)
+
+            return self._each(DueResult, due_case, queries)
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.app.plan import plan
+
+            return plan(desk, queries, strict=strict)
+
+        return self._each(PlanResult, use_case, queries)
+
+    def simulate(
+        self,
+        *queries: QueryName,
+        since: Duration | None = None,
+        arrivals: str | Path | None = None,
+        late: str | None = None,
+        disk: str | Sequence[str] = (),
+        trigger: str | Sequence[str] = (),
+        interval: Duration | None = None,
+        report: str | Path | None = None,
+    ) -> SimulateResult:
+        """What other budgets and triggers would have come to, by commits of the past.
+
+        Those of the last `since`, or of a CSV file `arrivals`, their rows `late` as
+        `p: 0.9, every: 60s` says. Each `disk` (`500MB`, `all`) by each
+        `trigger` (`fresh_within: 10m`), looking every `interval` (5s). `report`: a page to write.
+        Only reads, but for that; never starts Spark.
+        """
+        request = simulate_request(
+            seconds_from("since", since),
+            None if arrivals is None else Path(arrivals),
+            texts_from("disk", disk),
+            texts_from("trigger", trigger),
+            seconds_from("interval", interval),
+            None if report is None else Path(report),
+            None if late is None else texts_from("late", (late,))[0],
+        )
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.app.simulate import simulate
+
+            found = simulate(desk, queries, request)
+            # Where the page is, the caller knows.
+            return replace(found, results=found.results[:1])
+
+        return self._one(SimulateResult, use_case)
 
     def status(self, *queries: QueryName) -> tuple[StatusResult, ...]:
         """What is stored for each query and whether it is current; never starts Spark."""
@@ -327,55 +356,3 @@ class OpenWorkload:
         listed = self._run(listing)
         warned(listed.warnings, depth=3)
         return listed.files
-
-    def _kept_states(self) -> KeptStates:
-        """State of the calls before; the engine is loaded when it is first needed."""
-        from impctl.app.maintaining.kept_states import KeptStates
-
-        if self._states is None:
-            self._states = KeptStates(KEPT_BYTES)
-        return self._states
-
-    def _each(
-        self,
-        kind: type[R],
-        use_case: Callable[[Workbench], Outcome],
-        queries: tuple[QueryName, ...],
-        *,
-        dry_run: bool = False,
-        changes: Path | None = None,
-    ) -> tuple[R, ...]:
-        def work(desk: Workbench) -> tuple[Outcome, int]:
-            return use_case(desk), len(desk.queries(queries))
-
-        outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
-        return settled(outcome, kind, asked)
-
-    def _one(self, kind: type[R], use_case: Callable[[Workbench], Outcome]) -> R:
-        (result,) = settled(self._run(use_case), kind, 1)
-        return result
-
-    def _run(
-        self,
-        work: Callable[[Workbench], T],
-        *,
-        dry_run: bool = False,
-        changes: Path | None = None,
-    ) -> T:
-        """One run on the workload as it is now, and on the tables as they are now."""
-        settings = replace(self._settings, dry_run=dry_run, changes=changes)
-        with self._lock, self._sessions.visit():
-            if self._is_closed:
-                raise UsageError(
-                    f"Workload {self.file} was closed",
-                    hint="open it again with `impctl.open`",
-                    code="workload_closed",
-                )
-            run = open_workbench(
-                settings, self._reporter, self._sessions, self._memory, self._answers
-            )
-            with run as desk:
-                self._tables.lend(desk)
-                found = work(desk)
-                self._tables.take_back(desk)
-                return found

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from impctl.api.open_workload import OpenWorkload, Progress
+from impctl.api.open_workload import OpenWorkload
+from impctl.api.opened import Progress
 from impctl.api.surroundings import Given, settings_from
 from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Policy

@@ -8,7 +8,7 @@ Out of scope: what the workload file says (`app.workbench.settings`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +37,7 @@ from impctl.app.workbench.settings import (
     SketchUse,
     disk_from,
     is_shared_store,
+    seconds_in,
     store_folder,
 )
 from impctl.errors import UsageError
@@ -97,6 +98,24 @@ def answered_by_from(given: str | None, environ: Mapping[str, str]) -> AnsweredB
     return _picked("by", BY, given, environ, AnsweredBy) or AnsweredBy.AUTO
 
 
+def seconds_from(name: str, given: float | str | None) -> float | None:
+    """A duration: seconds, or a text as flags have it."""
+    return None if given is None else _read(f"Argument `{name}`", given, _seconds)
+
+
+def texts_from(name: str, given: object) -> tuple[str, ...]:
+    """One text, or a sequence of them; UsageError for anything else."""
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    return tuple(_text(name, each) for each in several)
+
+
+def _text(name: str, given: object) -> str:
+    if not isinstance(given, str):
+        hint = "give a text, or several, as the option of the same name takes them"
+        raise UsageError(f"Argument `{name}` cannot be: {given}", hint=hint)
+    return given
+
+
 def _picked(
     name: str, variable: str, given: object, environ: Mapping[str, str], read: Callable[[str], T]
 ) -> T | None:
@@ -115,9 +134,18 @@ def _read(what: str, value: object, read: Callable[[str], T]) -> T:
 
 
 def _hint(read: Callable[[str], object]) -> str:
+    if read is _seconds:
+        return "give seconds, or a text such as 500ms, 5s, 2m, 1h or 7d"
     if isinstance(read, type) and issubclass(read, StrEnum):
         return f"it is one of: {', '.join(read)}"
     return "docs/configuration.md says what it may be"
+
+
+def _seconds(text: str) -> float:
+    value = seconds_in(text)
+    if value is None:
+        raise ValueError(text)
+    return value
 
 
 def _folder(text: str) -> Path:

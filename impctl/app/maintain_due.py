@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
 from impctl.app.maintain import maintain_specs
@@ -26,15 +27,22 @@ from impctl.errors import ImpctlError, UsageError
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 
+if TYPE_CHECKING:
+    from impctl.app.maintaining.kept_states import KeptStates
+
 
 def maintain_due(
     desk: Workbench,
     queries: Sequence[QueryName] | None,
     batch_rows: int | None = None,
+    kept: KeptStates | None = None,
     *,
     look: float | None = None,
 ) -> Outcome:
-    """Maintain those of the queries named (default: all) that are due before the next look."""
+    """Maintain those of the queries named (default: all) that are due before the next look.
+
+    With `kept` the operator state stays in memory for a later run of this process.
+    """
     specs = desk.queries(queries)
     sketched = [spec for spec in specs if spec.is_sketched]
     seen = look_once(desk, sketched, look)
@@ -42,7 +50,7 @@ def maintain_due(
     done = Outcome()
     if seen.taken:
         asked = [known[due.query] for due in seen.taken]
-        done = maintain_specs(desk, asked, batch_rows, is_named=bool(queries))
+        done = maintain_specs(desk, asked, batch_rows, kept, is_named=bool(queries))
     taken_up = {due.query for due in seen.taken}
     results = [one for one in done.results if isinstance(one, MaintainResult)]
     results += [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
@@ -55,23 +63,30 @@ def maintain_due(
     return replace(done, results=tuple(results), warnings=warnings)
 
 
-def maintain_point(desk: Workbench, point: str, batch_rows: int | None = None) -> Outcome:
+def maintain_point(
+    desk: Workbench, point: str, batch_rows: int | None = None, kept: KeptStates | None = None
+) -> Outcome:
     """Maintain the queries whose trigger has this point; UsageError where none has it."""
-    points = {spec.trigger.point: None for spec in desk.queries(None) if spec.trigger is not None}
-    known = [name for name in points if name is not None]
-    if point not in known:
-        hint = suggestion(point, known, "the file has")
+    return maintain_specs(desk, of_point(desk, point), batch_rows, kept, is_named=False)
+
+
+def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
+    """The queries whose trigger has this point; UsageError where none has it."""
+    specs = desk.queries(None)
+    found = [spec for spec in specs if _point_of(spec) == point]
+    if not found:
+        points = dict.fromkeys(map(_point_of, specs))
+        hint = suggestion(point, [name for name in points if name is not None], "the file has")
         raise UsageError(
             f"No query of {desk.workload.file} has the point `{point}`",
             hint=hint or "write `trigger: {point: NAME}` under a query",
             code="point_unknown",
         )
-    specs = [
-        spec
-        for spec in desk.queries(None)
-        if spec.trigger is not None and spec.trigger.point == point
-    ]
-    return maintain_specs(desk, specs, batch_rows, is_named=False)
+    return found
+
+
+def _point_of(spec: QuerySpec) -> str | None:
+    return None if spec.trigger is None else spec.trigger.point
 
 
 def plan_due(

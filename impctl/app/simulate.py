@@ -18,6 +18,7 @@ from impctl.app.results.simulated import RecordedRuns, SimulateResult
 from impctl.app.simulating.arrivals_file import replay_of_file
 from impctl.app.simulating.arrived import Replay
 from impctl.app.simulating.histories import replay_of_store
+from impctl.app.simulating.late import Late, late_from
 from impctl.app.simulating.model import Model
 from impctl.app.simulating.recorded import compared, recorded_of
 from impctl.app.simulating.setting import Setting, disks_from, settings_of, trigger_from
@@ -39,13 +40,14 @@ def simulate(
 ) -> Outcome:
     """One result for all settings; UsageError where there is nothing to replay."""
     triggers = [trigger_from(text) for text in request.triggers]
+    late = None if request.late is None else late_from(request.late)
     present = disk_of(desk.settings, desk.workload)
     settings = settings_of(present, disks_from(request.disks), triggers)
     store = desk.reading_store()
     specs, warnings = _captured(desk, store, queries)
     assert store is not None, "what was captured is in a store"
     tables = _tables(store, specs)
-    replay = _replay(desk, store, specs, tables, settings, request)
+    replay = _replay(desk, store, specs, tables, settings, request, late)
     if not replay.count:
         raise _nothing(replay, request)
     if replay.count < _FEW:
@@ -65,6 +67,7 @@ def simulate(
         costs_by=model.costs_by,
         settings=tuple(figures),
         recorded=_recorded(store, model, settings[0], request),
+        late=None if late is None else late.text,
     )
     found: list[Result] = [result]
     if request.report is not None:
@@ -110,6 +113,7 @@ def _replay(
     tables: Mapping[QueryName, Sequence[TableName]],
     settings: Sequence[Setting],
     request: SimulateRequest,
+    late: Late | None,
 ) -> Replay:
     names = sorted({name for found in tables.values() for name in found})
     if request.arrivals is not None:
@@ -117,10 +121,10 @@ def _replay(
         triggers += [one.trigger for one in settings if one.trigger is not None]
         spans = [span for one in triggers for span in (one.fresh_within, one.every) if span]
         tail = max([_TAIL, request.look, *spans]) + request.look
-        return replay_of_file(request.arrivals, names, desk.workload.tables, tail)
+        return replay_of_file(request.arrivals, names, desk.workload.tables, tail, late)
     now = now_of(desk)
     since = None if request.since is None else now - request.since
-    return replay_of_store(desk, store, names, since, now)
+    return replay_of_store(desk, store, names, since, now, late)
 
 
 def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
@@ -142,8 +146,8 @@ def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
 def _recorded(
     store: StoreReader, model: Model, present: Setting, request: SimulateRequest
 ) -> RecordedRuns | None:
-    """What was recorded of the same time; None where commits are those of a file."""
-    if request.arrivals is not None:
+    """What was recorded of the same time; None where commits are others than came then."""
+    if request.arrivals is not None or request.late is not None:
         return None
     replay = model.replay
     found = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)

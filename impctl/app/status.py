@@ -70,6 +70,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
             mode=None,
             policy=policy,
             state_bytes=0,
+            trigger=_trigger(spec),
         )
     catch_up(desk.tables, stored)
     history = store.history(spec.name, max(runs, _LOOKED_BACK))
@@ -100,7 +101,13 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         keeps_answer=bool(stored.state_meta.get("answer")),
         kept_answers=uses.answers,
         fresh=fresh_entry(desk, spec, stored),
+        trigger=_trigger(spec),
     )
+
+
+def _trigger(spec: QuerySpec) -> str | None:
+    """As the file says it, that of its `defaults` too; a query without a sketch has none."""
+    return None if spec.trigger is None else spec.trigger.text
 
 
 def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:

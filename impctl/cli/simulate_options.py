@@ -1,21 +1,18 @@
 """Options of `impctl simulate`: what is replayed, and in which settings.
 
-Law: what cannot hold together is a usage error before anything is opened.
+Law: what cannot hold together is refused by who reads them (`app.workbench.asked`).
 Out of scope: what a setting is (`app.simulating.setting`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from impctl.app.workbench.settings import DEFAULT_INTERVAL, SimulateRequest
 from impctl.cli.completion import left_to_shell
 from impctl.cli.durations import seconds
-from impctl.errors import UsageError
 
 Since = Annotated[
     float | None,
@@ -61,6 +58,17 @@ Triggers = Annotated[
     ),
 ]
 
+Late = Annotated[
+    str | None,
+    typer.Option(
+        "--late",
+        metavar="LATE",
+        show_default=False,
+        help="Have rows come late, such as `p: 0.9, every: 60s`: of each commit the share p is "
+        "there at first, then every 60s the same share of what is left.",
+    ),
+]
+
 ReportFile = Annotated[
     Path | None,
     typer.Option(
@@ -82,21 +90,3 @@ Looks = Annotated[
         help="Time between two looks at the tables, as 1s or 1m. Default: 5s.",
     ),
 ]
-
-
-def simulate_request(
-    since: float | None,
-    arrivals: Path | None,
-    disk: Sequence[str] | None,
-    trigger: Sequence[str] | None,
-    interval: float | None,
-    report: Path | None,
-) -> SimulateRequest:
-    """What the flags ask for."""
-    if since is not None and arrivals is not None:
-        raise UsageError(
-            "Options `--since` and `--arrivals` exclude each other",
-            hint="a file has the commits that are replayed, all of them",
-        )
-    look = DEFAULT_INTERVAL if interval is None else interval
-    return SimulateRequest(since, arrivals, tuple(disk or ()), tuple(trigger or ()), look, report)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.maintaining.keeping.bounds import Bound
+from impctl.app.simulating.kept_pieces import Choice, Pieces
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
@@ -210,6 +213,30 @@ def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
     assert any("only 4 commits" in text for text in warnings)
 
 
+def test_rows_come_late(followed: Cli, tmp_path: Path, wall: Wall) -> None:
+    words = ("--trigger", "commit", "--interval", "1s")
+    whole, _ = simulated(followed, *words)
+    same, _ = simulated(followed, *words, "--late", "p: 1, every: 60s")
+    assert same["late"] == "p 1, every 1m"
+    assert (whole["late"], same["recorded"]) == (None, None)
+    assert {**same, "late": None, "recorded": whole["recorded"]} == whole
+    # Of one to eight rows a half at once, the rest each ten seconds; what is not there yet is not
+    # replayed: the latest commits came half a minute ago.
+    late, _ = simulated(followed, *words, "--late", "p: 0.5, every: 10s")
+    assert whole["rows"] - 8 < late["rows"] <= whole["rows"]
+    assert sum(late["commits"].values()) > sum(whole["commits"].values())
+    assert late["settings"][1]["steps"] > whole["settings"][1]["steps"]
+    slow, _ = simulated(followed, *words, "--late", "p: 0.5, every: 1h")
+    assert slow["rows"] < whole["rows"]
+    assert sum(slow["commits"].values()) == sum(whole["commits"].values())
+    # Of a file all is replayed.
+    file = tmp_path / "arrivals.csv"
+    file.write_text("time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1000,10\n")
+    found, _ = simulated(followed, "--arrivals", str(file), "--late", "p: 0.9, every: 1h", *words)
+    assert (found["commits"], found["rows"]) == ({"t": 4, "u": 0}, 1_010)
+    assert [one["runs"] for one in found["settings"]] == [4, 4]
+
+
 def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
     file = tmp_path / "arrivals.csv"
     file.write_text(
@@ -265,6 +292,8 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", ""), "--trigger"),
         (("--trigger", "sometimes"), "must be one of"),
         (("--since", "1d", "--arrivals", "x"), "exclude each other"),
+        (("--late", "p: 2, every: 60s"), "must be a share"),
+        (("--late", "p: 0.9"), "does not say `every`"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
@@ -292,3 +321,24 @@ def test_what_is_read_now_is_what_other_budgets_are_held_against(
     assert (present["conversions"], kept["conversions"]) == (0, 3)
     assert kept["work_ms"] < present["work_ms"]
     assert kept["state_bytes"] > present["state_bytes"]
+
+
+def test_a_choice_goes_by_the_bounds_of_the_setting(
+    followed: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int | None, dict[str, float]]] = []
+    within = Pieces.within
+
+    def noted(self: Pieces, budget: int | None, bounds: Mapping[str, Bound]) -> Choice:
+        asked.append((budget, {name: bound.ms for name, bound in bounds.items()}))
+        return within(self, budget, bounds)
+
+    monkeypatch.setattr(Pieces, "within", noted)
+    words = ("--disk", "0", "--trigger", "commit", "--trigger", "fresh_within: 4m")
+    simulated(followed, *words, "--query", "l", "--query", "s")
+    assert asked == [(0, {}), (0, {"l": 240_000.0, "s": 240_000.0})]
+    asked.clear()
+    text = followed.workload.read_text()
+    followed.workload.write_text(f"defaults: {{trigger: {{fresh_within: 1m}}}}\n{text}")
+    simulated(followed, "--disk", "0", "--query", "l")
+    assert asked == [(0, {"l": 60_000.0})]

@@ -40,6 +40,41 @@ def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
     assert len(status(cli, "--runs", "1")["runs"]) == 1
 
 
+def test_the_trigger_is_named_where_the_file_has_one(
+    cli: Cli, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = cli.workload.read_text()
+    said = "fresh_within 10m, rows 10000"
+    cases: list[tuple[str, str | None]] = [
+        ("", None),
+        ("defaults: {trigger: {rows: 10000, fresh_within: 10m}}\n", said),
+        ("defaults: {trigger: commit}\n", "commit"),
+    ]
+    for head, expected in cases:
+        cli.workload.write_text(head + text)
+        found = status(cli)
+        assert (found["trigger"], found["versions"]) == (expected, {})
+    cli.workload.write_text(cases[1][0] + text)
+    capsys.readouterr()
+    assert run(build_app(), ["status", str(cli.workload)]) == 0
+    assert f"not captured (policy incremental, trigger {said});" in capsys.readouterr().out
+    # Nothing is maintained of a query that is to have no sketch.
+    cli.workload.write_text(cases[1][0] + text.replace("sketch: {t: g}", "sketch: none"))
+    assert status(cli)["trigger"] is None
+    cli.workload.write_text(text)
+    cli.good("capture")
+    for head, expected in cases:
+        cli.workload.write_text(head + text)
+        found = status(cli)
+        # A trigger is no part of what was captured.
+        assert (found["trigger"], found["stale"]) == (expected, False)
+        capsys.readouterr()
+        assert run(build_app(), ["status", str(cli.workload)]) == 0
+        out = capsys.readouterr().out.splitlines()
+        lines = [line for line in out if line.startswith("  trigger")]
+        assert lines == ([] if expected is None else [f"  trigger  {expected}"])
+
+
 def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
     cli.good("capture")
     log = Path(table) / "_delta_log"

@@ -43,13 +43,16 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
         (["simulate", "w.yaml"], ("simulate", (BENCH, (), SimulateRequest()), {})),
         (
             ["simulate", "w.yaml", "--disk", "1MB", "--disk", "all", "--trigger", "rows: 5"]
-            + ["--query", "a", "--since", "7d", "--interval", "1m"],
+            + ["--query", "a", "--since", "7d", "--interval", "1m", "--late", "p: 1, every: 1s"],
             (
                 "simulate",
                 (
                     BENCH,
                     ("a",),
-                    SimulateRequest(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0),
+                    SimulateRequest(
+                        *(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0),
+                        late="p: 1, every: 1s",
+                    ),
                 ),
                 {},
             ),

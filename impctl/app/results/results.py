@@ -303,6 +303,8 @@ class StatusResult:
     kept_answers: int = 0
     fresh: FreshEntry | None = None
     """How old what is pending is; None without a sketch, or where the logs do not tell."""
+    trigger: str | None = None
+    """When it is maintained, as the file says it; None where that says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

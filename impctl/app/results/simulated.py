@@ -63,7 +63,8 @@ class SimulateResult:
     """What was replayed, and what each setting comes to, the present one first.
 
     `commits` are by table, `costs_by` says of each query what tells what its steps take: `runs`,
-    its `capture`, or `priors`. `recorded` is None where nothing was.
+    its `capture`, or `priors`. `recorded` is None where nothing was. `late` says how the rows of
+    commits are spread, None where they come with these.
     """
 
     source: str
@@ -75,3 +76,4 @@ class SimulateResult:
     costs_by: Mapping[str, str]
     settings: tuple[SimulatedSetting, ...]
     recorded: RecordedRuns | None = None
+    late: str | None = None

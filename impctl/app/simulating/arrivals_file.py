@@ -14,6 +14,7 @@ from pathlib import Path
 
 from impctl.aliases import TableName
 from impctl.app.simulating.arrived import Replay, replay_of
+from impctl.app.simulating.late import Late, spread
 from impctl.errors import Location, Problem, UsageError, WorkloadError
 from impctl.forecast.arrival import Arrival
 from impctl.workload.reading import shown, suggestion
@@ -36,9 +37,13 @@ class _Fault(Exception):
 
 
 def replay_of_file(
-    path: Path, tables: Collection[TableName], known: Collection[TableName], tail: float
+    path: Path,
+    tables: Collection[TableName],
+    known: Collection[TableName],
+    tail: float,
+    late: Late | None = None,
 ) -> Replay:
-    """The commits of the file, until `tail` seconds after the last.
+    """The commits of the file, until `tail` seconds after the last, rows that come `late` included.
 
     Lines about other `tables` than these are left out, but for such as the workload does not have
     (`known`). Raises WorkloadError for what is no such file.
@@ -67,7 +72,8 @@ def replay_of_file(
         f"no query that is replayed reads `{name}`: its lines in {path} are left out"
         for name in others
     )
-    return replay_of(found, tail, str(path), warnings)
+    came = found if late is None else spread(found, late, _END)
+    return replay_of(came, tail, str(path), warnings)
 
 
 def _lines(path: Path) -> Iterator[Sequence[str]]:

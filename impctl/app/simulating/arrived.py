@@ -79,14 +79,15 @@ def replay_of(
     times = [each.at for found in arrivals.values() for each in found if each.at is not None]
     since, until = min(times, default=0.0), max(times, default=0.0) + tail
     histories = {
-        name: History("", len(found), since, tuple(sorted(found, key=_time)))
+        name: History("", len(found), since, tuple(sorted(found, key=time_of)))
         for name, found in arrivals.items()
     }
     commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
     return Replay(since, until, commits, histories, source, warnings)
 
 
-def _time(each: Arrival) -> float:
+def time_of(each: Arrival) -> float:
+    """When it came, by what is written; 0 where nothing is."""
     return each.at or 0.0
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from impctl.aliases import TableName
 from impctl.app.results.amounts import moment_text
 from impctl.app.simulating.arrived import Replay, commits_of
+from impctl.app.simulating.late import Late, spread
 from impctl.app.workbench.histories import known_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.forecast.arrival import History, effective_times
@@ -28,14 +29,20 @@ def replay_of_store(
     tables: Collection[TableName],
     since: float | None,
     now: float,
+    late: Late | None = None,
 ) -> Replay:
-    """What is known of these tables from `since` on (None: of all of them together) until now."""
+    """What is known of these tables from `since` on (None: of all of them together) until now.
+
+    With rows that come `late` also those of commits before that, and none that come later than now.
+    """
     histories = known_histories(desk.tables, store, sorted(tables))
     known = {name: _known_since(held, now) for name, held in histories.items()}
     start = max((at for at in known.values() if at is not None), default=now)
     begin = start if since is None else max(since, start)
-    found = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
+    if late is not None:
+        histories = late_histories(histories, late, now)
+    found = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
     return Replay(begin, now, found, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
 
 
@@ -44,6 +51,19 @@ def _known_since(held: History, now: float) -> float | None:
     if held.since is not None and held.since <= now:
         return held.since
     return next(iter(effective_times(held.arrivals, now)), None)
+
+
+def late_histories(
+    histories: Mapping[TableName, History], late: Late, now: float
+) -> dict[TableName, History]:
+    """The histories with rows that come late, at times that go by those of their commits."""
+    timed = {}
+    for name, held in histories.items():
+        times = effective_times(held.arrivals, now)
+        pairs = zip(times, held.arrivals, strict=True)
+        timed[name] = [replace(each, at=at) for at, each in pairs]
+    parts = spread(timed, late, now)
+    return {name: replace(held, arrivals=tuple(parts[name])) for name, held in histories.items()}
 
 
 def _replayed(

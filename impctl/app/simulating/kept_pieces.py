@@ -1,10 +1,12 @@
 """What is kept of the queries' state in each setting, and what a step takes more for that.
 
 Law: under a budget that is chosen which has the least expected work, by the graphs and prices of
-`keep_to_budget`, for what is replayed: no bound of a query urges it, and it is taken however little
-it saves. A step takes what the choice says that its kind of change does, above what it says of the
-state as it is now, under which the runs were recorded. Rows beyond those of one change make reads
-likelier: prices are asked for changes of several sizes, and lie between them on lines.
+`keep_to_budget`, for what is replayed; bounds of queries urge it, and the state as it is now stays
+where another choice would not be carried out, as there. It is chosen once, before the replay: that
+rates move meanwhile is not looked at. A step takes what the choice says that its kind of change
+does, above what it says of the state as it is now, under which the runs were recorded. Rows beyond
+those of one change make reads likelier: prices are asked for changes of several sizes, and lie
+between them on lines.
 Out of scope: the choice itself (`circuits.keeping`), recorded runs (`simulating.lines`).
 """
 
@@ -18,12 +20,13 @@ from math import inf
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.expected import Expectations
+from impctl.app.maintaining.keeping.bounds import Bound, chosen_within, late_runs
 from impctl.app.maintaining.keeping.choice import Kept, graphs_of, kept_within
 from impctl.app.maintaining.keeping.numbers import rows_of_change
+from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.simulating.arrived import Replay
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import Modes, evaluate
 from impctl.circuits.keeping.graph import Graph, Mode, Node, Piece, Work
 from impctl.store.reader import StoreReader
@@ -31,6 +34,9 @@ from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
 Tables = frozenset[TableName]
+
+_Asked = tuple[int | None, tuple[tuple[QueryName, float], ...]]
+"""A budget, and the milliseconds of each bound."""
 
 _SCALES = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0)
 """Sizes of changes that prices are asked for, times what is expected."""
@@ -73,36 +79,56 @@ class Pieces:
     expected: tuple[Expected, ...]
     graphs: tuple[Mapping[QueryName, Graph], ...]
     now: Mapping[QueryName, Modes]
-    _modes: dict[int | None, Mapping[QueryName, Modes]] = field(default_factory=dict)
+    _modes: dict[_Asked, Mapping[QueryName, Modes]] = field(default_factory=dict)
     _costs_now: dict[QueryName, Sequence[tuple[float, ...]]] = field(default_factory=dict)
     _prices_of: list[tuple[Mapping[QueryName, Modes], Prices]] = field(default_factory=list)
 
-    def within(self, budget: int | None) -> Choice:
-        """The choice under a budget; None keeps all."""
-        if budget not in self._modes:
-            self._modes[budget] = self._modes_within(budget)
-        return self._choice(self._modes[budget], budget)
+    def within(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
+        """The choice under a budget, None keeps all; `bounds` are those of the queries."""
+        asked = (budget, tuple(sorted((name, bound.ms) for name, bound in bounds.items())))
+        if asked not in self._modes:
+            self._modes[asked] = self._modes_within(budget, bounds)
+        return self._choice(self._modes[asked], budget)
 
-    def as_run(self, budget: int | None) -> Choice:
+    def as_run(self, budget: int | None, bounds: Mapping[QueryName, Bound]) -> Choice:
         """The state as it is now; where that is over a budget, what is chosen in its place.
 
         That a run converts within the budget, where that pays, is not replayed.
         """
         now = self._choice(self.now, budget)
-        return self.within(budget) if now.exceeds else now
+        return self.within(budget, bounds) if now.exceeds else now
 
     @cached_property
     def _usual(self) -> Mapping[QueryName, Graph]:
         return self.graphs[_SCALES.index(1.0)]
 
-    def _modes_within(self, budget: int | None) -> Mapping[QueryName, Modes]:
+    def _modes_within(
+        self, budget: int | None, bounds: Mapping[QueryName, Bound]
+    ) -> Mapping[QueryName, Modes]:
         if budget is None:
             return {
                 name: {piece.name: _kept_of(piece) for piece in graph.pieces}
                 for name, graph in self._usual.items()
             }
-        chosen = choose(self._usual, max(0, budget - self.kept.fixed))
-        return {name: one.modes for name, one in chosen.queries.items()}
+        graphs, chances = self._usual, [one.chance for one in self.expected]
+        left = max(0, budget - self.kept.fixed)
+        choice, unheld = chosen_within(graphs, left, bounds, chances)
+        then = {name: one.modes for name, one in choice.queries.items()}
+        late, late_now = (
+            len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
+        )
+        weighed = replace(
+            self.kept,
+            choice=choice,
+            graphs=graphs,
+            now=self.now,
+            unheld=unheld,
+            holds_more=late < late_now,
+        )
+        is_over = self._choice(self.now, budget).exceeds
+        # What may not be kept as it is now goes with the first run, whatever it saves.
+        is_asked = any(self.kept.now[name] != self.now[name] for name in self.now)
+        return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
 
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
         sizes = [self._usual[name].bytes_of(found) for name, found in modes.items()]

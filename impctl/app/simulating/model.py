@@ -8,9 +8,11 @@ figures. Out of scope: commits (`simulating.arrived`), runs in virtual time
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import trigger_of
+from impctl.app.maintaining.keeping.bounds import bounds_of
 from impctl.app.results.simulated import SimulatedSetting
 from impctl.app.simulating.arrived import Replay
 from impctl.app.simulating.figures import figures_of
@@ -77,9 +79,12 @@ class Model:
         return figures_of(setting, choice, self._ran[key])
 
     def _choice(self, setting: Setting) -> Choice:
-        if setting.is_present:
-            return self._pieces.as_run(setting.disk)
-        return self._pieces.within(setting.disk)
+        trigger = setting.trigger
+        specs = self._specs
+        if trigger is not None:
+            specs = [replace(spec, trigger=trigger) for spec in specs]
+        chosen = self._pieces.as_run if setting.is_present else self._pieces.within
+        return chosen(setting.disk, bounds_of(specs))
 
     def _query(
         self, spec: QuerySpec, trigger: Trigger, choice: Choice, since: float

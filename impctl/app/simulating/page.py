@@ -60,7 +60,7 @@ def render(result: SimulateResult) -> str:
     ]
     page = Page(
         command="simulate",
-        kicker=result.source,
+        kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
         title="What other settings would have come to",
         facts=_facts(result),
         summary=summary_section(Summary((), tuple(_headlines(result)), (_table(result),))),

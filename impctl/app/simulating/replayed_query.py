@@ -83,6 +83,11 @@ class ReplayedQuery:
         clocks = (asked.rows, asked.every, asked.cron, asked.fresh_within, asked.ready_within)
         return any(one is not None for one in clocks)
 
+    @property
+    def is_on_clock(self) -> bool:
+        """Whether moments of a clock make it due."""
+        return self.trigger.every is not None or self.trigger.cron is not None
+
     def oldest(self, now: float) -> float | None:
         """When the first commit came that its sketch does not have; None without one."""
         times = self.stream.all.times

@@ -2,8 +2,8 @@
 
 Law: looks, starts and what a run takes are as there, by the same timetable; each run takes what
 was thought of it, but for a noise that is asked for, and pins what had come when it started. Looks
-at which nothing can start are skipped, by a bound on what can be pending: the time this takes
-depends on runs, not on looks.
+at which nothing can start are skipped, by a bound on what can be pending, and so are moments of the
+clock at which nothing is: the time this takes depends on runs, not on looks or moments.
 Nothing sleeps, and nothing depends on what time it is.
 Out of scope: figures (`simulating.figures`).
 """
@@ -17,7 +17,7 @@ from math import ceil, floor, inf
 from operator import itemgetter
 
 from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
-from impctl.app.maintaining.due.moments import next_moment
+from impctl.app.maintaining.due.moments import last_moment, next_moment
 from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Due, Pace
 from impctl.app.simulating.noise import Noise, steady
@@ -92,7 +92,8 @@ class VirtualRun:
                 now = self._works(ready, due, now)
                 now += self._pause(now)
             else:
-                now += self._quiet(now, idle)
+                moment = self._idle_moment(now, until)
+                now = now + self._quiet(now, idle) if moment is None else moment
         for query in self._queries.values():
             found = query.pending(until)
             if found is not None:
@@ -147,6 +148,36 @@ class VirtualRun:
             looks.append(ceil((event - now) / self._look))
         return self._look * max(1, min(looks)) if looks else inf
 
+    def _idle_moment(self, now: float, until: float) -> float | None:
+        """The last moment after now to which the clock alone wakes the process, of those queries
+        of which nothing is pending then; None without one. Looks go on from there.
+
+        It is before anything else that may start a query, and before the next commit of these.
+        """
+        idle, first = set[Trigger](), [self._event_after(now), until]
+        for query in self._timed:
+            if not query.is_on_clock:
+                continue
+            if query.oldest(now) is None:
+                idle.add(query.trigger)
+                first.append(query.next_after(now) or inf)
+            else:
+                first.append(self._moment(query, now))
+        if not idle:
+            return None
+        end = min(*first, self._other_until(now, self._timetable.pace, min(first)))
+        woken = [self._woken(trigger, now, end) for trigger in idle]
+        return max((at for at in woken if at is not None), default=None)
+
+    def _woken(self, trigger: Trigger, now: float, end: float) -> float | None:
+        """The last moment before `end`, where the one before it is a look away at least."""
+        found = last_moment(trigger, now, end)
+        if found is None:
+            return None
+        # From a moment on the next thing is a look, which passes over moments that come sooner.
+        earlier = last_moment(trigger, found - self._look, found)
+        return found if earlier is None else None
+
     def _event_after(self, now: float) -> float:
         """When the next commit comes for a query on `commit`."""
         coming = (query.next_after(now) for query in self._on_commit)
@@ -162,10 +193,16 @@ class VirtualRun:
         sure = self._first_start(now, pace) if self._has_bounds_alone else Idle(now, False)
         if sure.is_start:
             return sure
-        moment = other = inf
+        moment = min((self._moment(query, now) for query in self._timed), default=inf)
+        other = self._other_until(now, pace, moment)
+        return Idle(max(sure.until, min(moment, other)), moment < other)
+
+    def _other_until(self, now: float, pace: Pace, moment: float) -> float:
+        """A time before which nothing but a moment of the clock starts any; what is not before
+        `moment` need not be known to be more."""
+        other = inf
         bounds: set[float] = set()
         for query in self._timed:
-            moment = min(moment, self._moment(query, now))
             other = min(other, *self._other_starts(query, now), inf)
             bounds.update(self._deadlines(query, now))
         in_order = sorted(bounds)
@@ -174,7 +211,7 @@ class VirtualRun:
             if deadline - longest - self._look >= min(moment, other):
                 break
             other = min(other, deadline - self._most_work(deadline, now, pace) - self._look)
-        return Idle(max(sure.until, min(moment, other)), moment < other)
+        return other
 
     def _most_work(self, until: float, now: float, pace: Pace) -> float:
         """No less than what is reckoned with for all that is pending at any time until then."""

@@ -169,7 +169,8 @@ class SimulateRequest:
     """What `simulate` replays, and in which settings; texts are as the flags have them.
 
     Commits of the last `since` seconds, or of the file `arrivals`; None: all that are known. Every
-    one of `disks` by every one of `triggers`; `look` are the seconds between two looks.
+    one of `disks` by every one of `triggers`; `look` are the seconds between two looks. Rows come
+    as `late` as that says, None with their commits.
     """
 
     since: float | None = None
@@ -178,6 +179,7 @@ class SimulateRequest:
     triggers: tuple[str, ...] = ()
     look: float = DEFAULT_INTERVAL
     report: Path | None = None
+    late: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.app.workbench.asked import DueRequest, due_request
 from impctl.app.workbench.envvars import BATCH_ROWS, SCRUB
 from impctl.app.workbench.settings import DEFAULT_FILE, FollowRequest, Settings
 from impctl.cli.completion import left_to_shell
-from impctl.cli.due_options import (
-    DueOnly,
-    DueRequest,
-    PointName,
-    due_request,
-    due_use_case,
-)
+from impctl.cli.due_options import DueOnly, PointName, due_use_case
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Display, Job, display_of, on_workbench

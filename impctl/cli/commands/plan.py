@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from impctl.app.workbench.asked import check_planned_look
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.due_options import DueTold, Look
 from impctl.cli.job import Job, display_of, on_workbench
@@ -23,7 +24,6 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
-from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
@@ -54,9 +54,7 @@ def plan(
 
     Example: impctl plan workloads/running-example.yaml --detailed-exitcode
     """
-
-    if interval is not None and not due:
-        raise UsageError("Option `--interval` goes with `--due` only", hint="add it")
+    check_planned_look(due, interval)
 
     def use_case(desk: Workbench) -> Outcome:
         if due:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from impctl.app.workbench.asked import simulate_request
 from impctl.app.workbench.envvars import DISK
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
@@ -20,11 +21,11 @@ from impctl.cli.options import (
 from impctl.cli.simulate_options import (
     ArrivalsFile,
     Disks,
+    Late,
     Looks,
     ReportFile,
     Since,
     Triggers,
-    simulate_request,
 )
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def simulate(
     query: QueryNames = None,
     since: Since = None,
     arrivals: ArrivalsFile = None,
+    late: Late = None,
     disk: Disks = None,
     trigger: Triggers = None,
     interval: Looks = None,
@@ -53,7 +55,7 @@ def simulate(
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """
-    request = simulate_request(since, arrivals, disk, trigger, interval, report)
+    request = simulate_request(since, arrivals, disk or (), trigger or (), interval, report, late)
 
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.simulate import simulate

@@ -44,9 +44,10 @@ def simulated_lines(result: SimulateResult, width: int | None) -> list[str]:
 def _head(result: SimulateResult) -> str:
     count = sum(result.commits.values())
     days = span_text((result.until - result.since).total_seconds())
+    late = "" if result.late is None else f", rows late ({result.late})"
     return (
         f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
-        f" from {moment_text(result.since)} on, by {result.source};"
+        f" from {moment_text(result.since)} on, by {result.source}{late};"
         f" a look every {duration_text(result.look_s * 1000)}"
     )
 
@@ -102,7 +103,8 @@ def _notes(result: SimulateResult) -> Iterator[str]:
     if over:
         yield f"over their budget, with the least that will do: {'; '.join(over)}"
     if result.recorded is None:
-        yield "no runs are recorded of this time to hold the model against"
+        none = "no runs are recorded of this time to hold the model against"
+        yield none if result.late is None else "no run carried on rows that came late like this"
     else:
         yield _recorded(result.recorded)
 

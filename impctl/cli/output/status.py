@@ -26,7 +26,8 @@ def status_lines(result: StatusResult, width: int | None) -> list[str]:
     if result.mode == SKETCH_NONE:
         return [plain(f"{result.query}: without a sketch, {ASKED_FOR_NONE}")]
     if not result.versions:
-        said = f"{result.query}: not captured (policy {result.policy})"
+        trigger = "" if result.trigger is None else f", trigger {result.trigger}"
+        said = f"{result.query}: not captured (policy {result.policy}{trigger})"
         return [plain(f"{said}; `impctl check` says whether it can be")]
     state = "stale" if result.stale else "current"
     lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
@@ -42,6 +43,8 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
         yield "pending", _pending(entry)
     if result.fresh is not None and result.fresh.age_s:
         yield "fresh", fresh_text(result.fresh)
+    if result.trigger is not None:
+        yield "trigger", result.trigger
     mode = "" if result.mode is None else f", mode {result.mode}"
     versions = versions_text(result.versions, None, result.moments)
     answer = ", answer kept" if result.keeps_answer else ""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
+from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.simulating.arrived import Commits, commits_of
 from impctl.app.simulating.kept_pieces import Price
 from impctl.app.simulating.lines import CostsBy, QueryLines
@@ -217,3 +219,60 @@ def test_the_same_commits_give_the_same_again() -> None:
         for at, trigger in enumerate(TRIGGERS)
     ]
     assert fast(queries, commits, 5.0, 5_000.0) == fast(queries, commits, 5.0, 5_000.0)
+
+
+CLOCKS = (
+    Trigger(every=61.0),
+    Trigger(every=70.0),  # the last of a day is 20 s before midnight
+    Trigger(every=7.0),
+    Trigger(every=3_600.0, timezone="Europe/Vienna"),
+    Trigger(every=90.0, fresh_within=40.0),
+    Trigger(every=600.0, ready_within=2.0),
+    Trigger(every=5_000.0, rows=40),
+    Trigger(cron=read_cron("*/7 1-3,22 * * *")),
+    Trigger(cron=read_cron("@hourly"), cheap=True),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_moments_at_which_nothing_is_pending_are_passed_over(seed: int) -> None:
+    """Few commits in more than a day, some at a moment, so that looks go on from the right one."""
+    rng = random.Random(seed)
+    until = 90_000.0
+    commits: list[Commit] = sorted(
+        (rng.choice([rng.uniform(0, until), 70.0 * rng.randrange(1_280)]), rng.choice("ab"), 9)
+        for _ in range(rng.randrange(1, 7))
+    )
+    queries: list[Query] = [
+        (
+            f"q{at}",
+            rng.choice(CLOCKS if at < 2 else TRIGGERS),
+            frozenset(rng.choice(["a", "b", "ab"])),
+            costs(rng.choice([20.0, 4_000.0]), rng.choice([0.0, 30.0]), rng),
+        )
+        for at in range(rng.randrange(1, 4))
+    ]
+    assert_alike(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4)
+
+
+@pytest.mark.parametrize(
+    "trigger", [Trigger(every=60.0), Trigger(cron=read_cron("* * * * *")), CLOCKS[5]]
+)
+def test_decades_take_as_long_as_their_runs(
+    trigger: Trigger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    due = Timetable.due
+
+    def counted(self: Timetable, *words: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return due(self, *words)
+
+    monkeypatch.setattr(Timetable, "due", counted)
+    years = 30 * 365.0 * 86_400
+    commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
+    found = fast([("q", trigger, frozenset("a"), costs(20.0, 0.0))], commits, 5.0, years, 0.0)
+    assert (found.runs, len(found.ages)) == (4, 4)
+    assert max(found.ages) < 620.0
+    assert asked < 400, "of millions of moments"

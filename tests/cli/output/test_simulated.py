@@ -48,3 +48,12 @@ def test_where_it_fits_settings_are_a_table(fake, impctl, monkeypatch) -> None:
         assert shown.endswith("no runs are recorded of this time to hold the model against\n")
     monkeypatch.setenv("COLUMNS", "101")
     assert "converts 12" in impctl("simulate", "w.yaml").stdout
+
+
+def test_rows_that_come_late_are_told(fake, impctl, monkeypatch) -> None:
+    late = replace(EXAMPLES["simulate"], recorded=None, late="p 0.9, every 1m")
+    fake.answer = Outcome((late,))
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = impctl("simulate", "w.yaml").stdout
+    assert "histories of the tables, rows late (p 0.9, every 1m); a look" in " ".join(shown.split())
+    assert shown.endswith("no run carried on rows that came late like this\n")

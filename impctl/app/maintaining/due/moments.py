@@ -19,6 +19,10 @@ from impctl.workload.trigger_models import Trigger
 _DAYS = 366 * 8 + 2
 """Days looked through: a 29th of February is at most eight years away."""
 
+AN_INSTANT = 1e-5
+"""Seconds after a moment from which on the one that follows is asked for; times of days that are
+decades away differ by a fortieth of it at least."""
+
 _SECOND = timedelta(seconds=1)
 _MIDNIGHT = time()
 
@@ -40,6 +44,26 @@ def _next_moment(trigger: Trigger, since: float) -> float | None:
         found = _next_of_cron(trigger.cron, trigger.zone, at)
         return None if found is None else found.timestamp()
     return None
+
+
+def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
+    """The last moment of the trigger's clock after `since` and before `before`; None without one.
+
+    Found by halves, so that it costs the same whether few moments lie between or millions.
+    """
+    found = next_moment(trigger, since + AN_INSTANT)
+    if found is None or found >= before:
+        return None
+    end = before
+    while (following := next_moment(trigger, found + AN_INSTANT)) is not None and following < end:
+        found = following
+        middle = next_moment(trigger, (found + end) / 2)
+        if middle is not None and middle < before:
+            found = middle
+        else:
+            # None lies between the middle and what it is before.
+            end = (found + end) / 2
+    return found
 
 
 def instant_of(local: datetime, zone: tzinfo) -> datetime:

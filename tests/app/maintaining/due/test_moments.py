@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.app.maintaining.due.moments import next_moment
+from impctl.app.maintaining.due.moments import last_moment, next_moment
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import Trigger
 
@@ -186,3 +186,28 @@ def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) 
     assert next_moment(trigger, found) == found
     before = next_moment(trigger, since + (found - since) * 0.5)
     assert before == found, "none lies between"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
+    rng = random.Random(seed)
+    zone = rng.choice([None, VIENNA, "Asia/Kolkata"])
+    clocks = [every(70.0, zone), every(86_400.0, zone), every(1.5, zone)]
+    clocks += [cron("*/7 1-3,22 * * *", zone), cron("30 2 * * *", zone), cron("0 0 1 * *", zone)]
+    trigger = rng.choice(clocks)
+    spans = {1.5: 400.0}
+    # About a jump of the clock, where there is one.
+    since = datetime(2026, 3, 28, tzinfo=UTC).timestamp() + rng.uniform(0, 86_400 * 2)
+    before = since + rng.uniform(0, spans.get(trigger.every or 0.0, 86_400.0 * 3))
+    if rng.random() < 0.5:
+        # Neither end counts.
+        since = next_moment(trigger, since) or since
+        before = next_moment(trigger, before) or before
+    stepped, at = None, since
+    while (found := next_moment(trigger, at + 1e-5)) is not None and found < before:
+        stepped = at = found
+    assert last_moment(trigger, since, before) == stepped
+
+
+def test_without_a_clock_there_is_none() -> None:
+    assert last_moment(Trigger(rows=5), 0.0, 1e9) is None
