@@ -18,7 +18,7 @@ from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.reading.readable import DistantJoin, Readable
-from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
+from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
@@ -67,6 +67,8 @@ class Compiled:
     groupings: tuple[SideChoice, ...] = ()
     """The choices for all groupings."""
     refills: tuple[Refilled, ...] = ()
+    buffers: tuple[BufferChoice, ...] = ()
+    """What is kept of first rows and of values of MIN and MAX."""
     owners: Mapping[str, Plan] = field(default_factory=dict)
     """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
@@ -238,6 +240,7 @@ def _compiled(
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
         refills=tuple(builder.refills),
+        buffers=tuple(builder.buffered_pieces.values()),
         owners=builder.owners(),
         note=_note(builder),
         kept=builder.kept,

@@ -11,11 +11,12 @@ Out of scope: reading the table (`app.maintaining.refill`), when a buffer is use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName
+from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -32,23 +33,53 @@ one of these values each; more may come along. The columns that it scans come in
 class Buffers:
     """How many of the best rows or values are kept, where they can be refilled; None is all.
 
-    Of each group of several, and where all rows are one group.
+    Of each group of several, and where all rows are one group; of groups `of_piece` says it of
+    single pieces of state, by their names.
     """
 
     of_group: int | None = None
     of_all: int | None = None
+    of_piece: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, size: int | None) -> Buffers:
         """The same bound wherever there is one."""
         return cls(size, size)
 
+    def size_of(self, piece: str, *, is_grouped: bool) -> int | None:
+        """How much is kept of a piece that can be refilled."""
+        return self.of_piece.get(piece, self.of_group) if is_grouped else self.of_all
+
 
 KEEP_ALL = Buffers()
+FEWEST = 8
+"""Rows or values that a look-up reads of a group in any case; a smaller bound makes none quicker,
+and where only the best is wanted 7 deletions of the very best pass before it is used up."""
 USUAL = Buffers(of_all=1000)
 """Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
 is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
 the workload knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferChoice:
+    """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
+    `size`, all where that is None.
+
+    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one.
+    """
+
+    piece: str
+    tables: tuple[TableName, ...]
+    size: int | None
+    wanted: int
+    pinned: str = ""
+
+
+OVER_MORE = (
+    "only the query could fill a buffer: its rows are neither one table's nor groups told again"
+)
+ONE_GROUP = "its rows are one group, of which the best are kept in any case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +161,18 @@ class Refilled:
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
             self.operator.refill_from(lambda keys: self._filled(keys, [grouping.output()]))
+
+    def whole(self, table_rows: TableRows) -> Iterator[Batch]:
+        """All rows that the operator has had, those of a table from `table_rows`; between steps."""
+        origin = self.prefix.origin
+        if not isinstance(origin, Source):
+            batches: Iterable[Batch] = [origin.output()]
+        else:
+            batches = _read(origin, table_rows, {})
+        for batch in batches:
+            passed = self.prefix.passed(batch)
+            if passed is not None and len(passed):
+                yield passed
 
     def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
         """The rows of these groups among those of the origin, as they arrive at the operator."""

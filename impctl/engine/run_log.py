@@ -54,6 +54,7 @@ class RunLog(Generic[R]):
         self._runs: tuple[R, ...] = ()
         self._saved: frozenset[int] = frozenset()
         self._fresh: frozenset[int] = frozenset()
+        self._first = 1
 
     @property
     def runs(self) -> tuple[R, ...]:
@@ -68,7 +69,7 @@ class RunLog(Generic[R]):
     @property
     def next_sequence(self) -> int:
         """The sequence that a run to append must have."""
-        return self._runs[-1].sequence + 1 if self._runs else 1
+        return self._runs[-1].sequence + 1 if self._runs else self._first
 
     def append(self, run: R) -> None:
         """Take up a run, and merge the newest ones where there are enough of a size."""
@@ -80,6 +81,11 @@ class RunLog(Generic[R]):
         self._fresh = frozenset(
             r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= run.sequence
         )
+
+    def clear(self) -> None:
+        """Forget all runs; what is appended then is after them."""
+        self._first = self.next_sequence
+        self._runs, self._fresh = (), frozenset()
 
     def as_it_stands(self) -> Self:
         """The same runs in a log of their own."""

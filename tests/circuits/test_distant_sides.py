@@ -179,7 +179,7 @@ def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> 
             before = ReferencePartners(moving.compiled, partitions, held, TYPES)
             form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
             after = restored(moving, stored, MaintainedQuery(form))
-            hand_over(moving, after, before.whole)
+            hand_over(moving, after, before.whole, lambda source, keys: [])
             after.read_by(ReferencePartners(form, partitions, held, TYPES))
             moving = after
             change = tables.changed()

@@ -309,7 +309,7 @@ def converted(
 ) -> tuple[MaintainedQuery, ReferencePartners]:
     """The session in a circuit that may keep other sides, and who reads those that it lacks."""
     after = restored(session, stored, MaintainedQuery(compiled))
-    hand_over(session, after, partners.whole)
+    hand_over(session, after, partners.whole, partial(whole_table, partners.tables))
     partners = replace(partners, compiled=compiled)
     after.read_by(partners)
     return after, partners

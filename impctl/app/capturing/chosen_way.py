@@ -21,6 +21,7 @@ from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
 from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
@@ -43,14 +44,26 @@ from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
 
-def kept_buffers(spec: QuerySpec) -> Buffers:
-    """How much MIN, MAX and top-k keep: as the workload asks, else as is usual."""
+def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
+    """How much MIN, MAX and top-k keep: as the workload asks, else as was chosen and is usual."""
     match spec.buffer:
         case None:
-            return USUAL
+            return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
         case int(size):
             return Buffers.of(size)
     return KEEP_ALL
+
+
+def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
+    """How much is kept of each piece that was bounded without the workload asking for it."""
+    if spec.buffer is not None or compiled is None:
+        return {}
+    read = compiled.sides_by(Strategy.FILES)
+    return {
+        one.piece: one.size
+        for one in compiled.buffers
+        if one.size is not None and not one.pinned and one.piece not in read
+    }
 
 
 def chosen_way(
@@ -106,7 +119,7 @@ def _by_answer(
     """
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
-    buffers = kept_buffers(prepared.spec)
+    buffers = kept_buffers(prepared.spec, chooser)
     answering = partial(answering_way, answer, judged, partitions, chooser.sides, buffers=buffers)
     choice = chooser.trees.choose(answer.kept)
     if choice.is_tree:
@@ -149,7 +162,7 @@ def _by_core(
         kept.core_verdict(verdict, partitions),
         partitions,
         chooser.sides,
-        buffers=kept_buffers(prepared.spec),
+        buffers=kept_buffers(prepared.spec, chooser),
     )
     if prepared.spec.join is JoinStrategy.TREE:
         way = _with_trees(prepared, choose)
@@ -217,6 +230,8 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
     # What is read has no state but a filter: kept, it would be taken for empty.
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
+    # Of a buffer the best are there: of more they would be taken for all.
+    is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name
