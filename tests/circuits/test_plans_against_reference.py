@@ -104,6 +104,24 @@ class SomeDistant:
         return SideChoice(facts.name, facts.tables, strategy, "at random")
 
 
+def some_buffers(rng: Random) -> dict[str, int]:
+    """Small buffers for a random part of what could be bounded."""
+    names = [f"{kind}{at}" for kind in ("top", "aggregate", "witness") for at in range(8)]
+    return {name: rng.choice((1, 1, 2, 3)) for name in names if rng.random() < 0.5}
+
+
+def moved_buffers(before: Compiled, after: Compiled) -> list[str]:
+    """What a conversion did to first rows and values of MIN and MAX."""
+    read = {*before.sides_by(Strategy.FILES), *after.sides_by(Strategy.FILES)}
+    sizes = {one.piece: one.size for one in before.buffers if one.piece not in read}
+    moved = []
+    for one in after.buffers:
+        if one.piece in sizes and (one.size is None) != (sizes[one.piece] is None):
+            what = "groups" if one.piece.startswith("aggregate") else "first rows"
+            moved.append(f"{what} {'kept again' if one.size is None else 'bounded'}")
+    return moved
+
+
 def has_choice(plan: Plan) -> bool:
     """Whether rows that tie may leave the answer open: then the sketch covers every answer's."""
     calls = [
@@ -150,7 +168,7 @@ def compiled_unsafe(
 ) -> Compiled:
     """The circuit of a plan whose sketch no capture would use."""
     trees = {} if joins.trees.choose(root).is_tree else None
-    buffers = Buffers.of(buffer)
+    buffers = Buffers(of_piece=joins.buffers) if buffer is None else Buffers.of(buffer)
     return compile_plan(
         root, partitions, {}, joins.sides, barriers=(), buffers=buffers, trees=trees
     )
@@ -220,9 +238,11 @@ def one_case(
         return
     buffer = Random(seed + 5).choice((None, 1, 2, 3))
     has_trees, groups = Random(seed + 11).random() < SHARE_OF_TREES, Random(seed + 17)
+    bounds = Random(seed + 19)
+    buffer = None if bounds.random() < 0.5 else buffer
 
     def compiled_by(sides: Chooser) -> Compiled:
-        joins = JoinChooser(sides, TreesAsRecorded(has_trees))
+        joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
         if not verdict.safe:
             return compiled_unsafe(root, partitions, joins, buffer)
         return captured(trial, root, verdict, partitions, joins, buffer, lineage)
@@ -248,8 +268,9 @@ def one_case(
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
                 other = SomeDistant(turns, groups) if turns.random() < 0.5 else recorded(compiled)
-                compiled = compiled_by(other)
+                before, compiled = compiled, compiled_by(other)
                 session, partners = converted(session, stored, compiled, partners)
+                seen.update(moved_buffers(before, compiled))
                 seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
@@ -334,6 +355,8 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
     assert seen["converted"] > 0
+    assert min(seen[f"{what} bounded"] for what in ("groups", "first rows")) > 0, seen
+    assert min(seen[f"{what} kept again"] for what in ("groups", "first rows")) > 0, seen
     assert seen["with groups read"] > len(cases) // 20
     assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
