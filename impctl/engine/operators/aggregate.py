@@ -119,11 +119,11 @@ class Aggregate(Operator):
 
     def shed(self) -> None:
         run = self._groups.whole()
+        # Kept whole they are without the edges of buffers: later ones would take them for theirs.
+        self._groups.clear()
         if run is not None:
             state = self._state_of(run)
             state.update(self._extremes.settled(state[_GROUP], state))
-            # Kept whole, without the edges of buffers: later ones would take them for their own.
-            self._groups.clear()
             self._groups.put(run.codes, self._keys_of(run), state)
 
     def keep_all(self, rows: Iterable[Batch]) -> None:

@@ -13,6 +13,7 @@ carrying it out (`keeping.conversion`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import Expectations, expectations
@@ -59,7 +60,7 @@ class Kept:
     graphs: Mapping[QueryName, Graph]
     now: Mapping[QueryName, Modes]
     conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
-    sizes: Mapping[QueryName, Mapping[str, int]]
+    sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
     unheld: Sequence[Unheld] = ()
     holds_more: bool = False
 
