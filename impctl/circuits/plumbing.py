@@ -43,16 +43,7 @@ from impctl.engine.operators.bounds import Parted, Rejoined, Sure
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
-from impctl.plan.nodes import (
-    Attribute,
-    ComputedColumn,
-    Distinct,
-    Plan,
-    Project,
-    Select,
-    TopK,
-    scans_of,
-)
+from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
 
 _LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
 
@@ -125,16 +116,20 @@ class Plumbing(ABC):
         self._named[kind] = number + 1
         return f"{self.prefix}{kind}{number}"
 
-    def buffered(self, flow: Flow, name: str, *, is_grouped: bool, wanted: int = 1) -> int | None:
+    def buffered(
+        self, flow: Flow, name: str, *, is_grouped: bool, wanted: int | None = None
+    ) -> int | None:
         """How much an operator of this name over this flow keeps, of each group or of all; None is
-        all, of which so many are `wanted` at once."""
+        all. So many first rows are `wanted`, or values without."""
         prefix, size, pinned = self._prefix(flow), None, OVER_MORE
         if prefix is not None:
             size = self.buffers.size_of(name, is_grouped=is_grouped)
             pinned = "" if is_grouped else ONE_GROUP
-        tables = () if flow.plan is None else tuple(s.table for s in scans_of(flow.plan))
-        found = BufferChoice(name, tuple(dict.fromkeys(tables)), size, wanted, pinned)
-        self.buffered_pieces[name] = found
+        origin = None if prefix is None else prefix.origin
+        tables = (origin.table,) if isinstance(origin, Source) else ()
+        self.buffered_pieces[name] = BufferChoice(
+            name, tables, size, wanted or 1, pinned, is_values=wanted is None
+        )
         return size
 
     def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:

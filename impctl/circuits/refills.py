@@ -66,7 +66,8 @@ class BufferChoice:
     """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
     `size`, all where that is None.
 
-    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one.
+    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one;
+    `is_values` that it is of a grouping's values, and not of first rows.
     """
 
     piece: str
@@ -74,6 +75,7 @@ class BufferChoice:
     size: int | None
     wanted: int
     pinned: str = ""
+    is_values: bool = False
 
 
 OVER_MORE = (

@@ -24,7 +24,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
-from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
+from impctl.circuits.refills import KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
@@ -39,8 +39,12 @@ from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 
+_ASKED = "as `buffer` asks"
+_ALL_ASKED = "`join: index` or `state: keep` asks for it"
+_BESIDE_CLOCK = "constants that move with the clock move through what is kept"
+_UNCOUNTED = "how many groups there are is not known; the next capture counts them"
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
 
@@ -64,6 +68,20 @@ def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, i
         for one in compiled.buffers
         if one.size is not None and not one.pinned and one.piece not in read
     }
+
+
+def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice) -> str:
+    """Why no budget may bound a piece, by what is said of its state; empty where one may."""
+    if prepared.spec.buffer is not None:
+        return _ASKED
+    if choice.pinned:
+        return choice.pinned
+    if prepared.moments:
+        return _BESIDE_CLOCK
+    if prepared.spec.join is JoinStrategy.INDEX or prepared.spec.state is StateKept.KEEP:
+        return _ALL_ASKED
+    is_counted = meta is None or choice.is_values or choice.piece in meta.buffer_groups
+    return "" if is_counted else _UNCOUNTED
 
 
 def chosen_way(

@@ -13,16 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from impctl.app.capturing.chosen_way import why_not_bounded
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.circuits.keeping.graph import KindOfChange
 from impctl.circuits.keeping.graph_of import Bounded
 from impctl.circuits.keeping.priors import PRIORS
 from impctl.circuits.refills import FEWEST, USUAL, BufferChoice
 from impctl.values import dataclass
-
-UNCOUNTED = "how many groups it has is not known: the next capture counts them"
-ASKED = "the workload says `buffer`"
-BESIDE_CLOCK = "its constants move with the clock, and through what is kept"
 
 _MS = 1e-6
 _NUMBER = 8
@@ -40,24 +37,14 @@ class Facts:
     kinds: Sequence[KindOfChange]
 
 
-def why_not(query: Opened, choice: BufferChoice) -> str:
-    """Why a piece cannot be bounded by a budget, empty where it can."""
-    prepared = query.as_stored.prepared
-    if prepared.spec.buffer is not None:
-        return ASKED
-    if choice.pinned:
-        return choice.pinned
-    if prepared.moments:
-        return BESIDE_CLOCK
-    place = _place(query, choice)
-    operator = tuple(query.compiled.circuit)[place]
-    is_counted = bool(operator.group_keys) or choice.piece in query.as_stored.meta.buffer_groups
-    return "" if is_counted else UNCOUNTED
-
-
 def bounded_of(query: Opened, facts: Facts) -> Mapping[str, Bounded]:
     """What each piece that may be bounded takes and costs then, by its name."""
-    choices = [one for one in query.compiled.buffers if not why_not(query, one)]
+    prepared, meta = query.as_stored.prepared, query.as_stored.meta
+    choices = [
+        one
+        for one in query.compiled.buffers
+        if one.piece in meta.buffers or not why_not_bounded(prepared, meta, one)
+    ]
     return {one.piece: _Piece(query, one, facts).bounded() for one in choices}
 
 
@@ -84,8 +71,9 @@ class _Piece:
         (self._wire,) = self._wires[self._at]
         meta = query.as_stored.meta
         self._rows = max(1.0, facts.rows(self._wire))
-        is_grouping = bool(self._operator.group_keys)
-        groups = facts.rows(self._at) if is_grouping else meta.buffer_groups[choice.piece]
+        groups = (
+            facts.rows(self._at) if choice.is_values else meta.buffer_groups.get(choice.piece, 1)
+        )
         self._groups = min(self._rows, max(1.0, groups))
         self._now = meta.buffers.get(choice.piece)
 
@@ -103,7 +91,7 @@ class _Piece:
 
     def _held(self, size: int) -> int:
         """Rows or values of a group that is filled again."""
-        if self._operator.group_keys:
+        if self._choice.is_values:
             return size
         wanted = self._choice.wanted
         return max(size, wanted + min(size, wanted))

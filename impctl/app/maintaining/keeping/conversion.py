@@ -114,7 +114,10 @@ def _commit(
     wanted = Wanted(after.compiled.sides_by(Strategy.FILES), buffers)
     meta = replace(_meta(query, before, wanted, checkpoint), side_reasons=dict(reasons))
     moved = wanted.moved(Wanted.now(query))
-    reason = "; ".join(f"{side}: {why}" for side, why in reasons.items() if side in moved)
+    told = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
+    reason = "; ".join(
+        f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
+    )
     commit = MaintainCommit(
         query=stored.query,
         expected_generation=stored.generation,
