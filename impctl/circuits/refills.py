@@ -22,6 +22,7 @@ from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
+from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
@@ -131,7 +132,7 @@ def prefix_of(
 class Refilled:
     """A bounded operator, what it reads, by which keys and with how many tags, and how often.
 
-    `rows` counts those of the table; a grouping's come from memory.
+    `rows` counts those of the table; a grouping's come from memory. `ms` is what it took.
     """
 
     operator: Operator
@@ -140,6 +141,7 @@ class Refilled:
     accesses: int
     groups: int = 0
     rows: int = 0
+    ms: float = 0.0
 
     def read_from(self, table_rows: TableRows) -> None:
         """Refill from these rows of the table from now on, where it is a table's."""
@@ -162,15 +164,15 @@ class Refilled:
         """Refill from the state of the grouping below from now on, where it is a grouping's."""
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
-            self.operator.refill_from(lambda keys: self._filled(keys, [grouping.output()]))
+            self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
 
     def whole(self, table_rows: TableRows) -> Iterator[Batch]:
         """All rows that the operator has had, those of a table from `table_rows`; between steps."""
         origin = self.prefix.origin
-        if not isinstance(origin, Source):
-            batches: Iterable[Batch] = [origin.output()]
-        else:
+        if isinstance(origin, Source):
             batches = _read(origin, table_rows, {})
+        else:
+            batches = _told(origin)
         for batch in batches:
             passed = self.prefix.passed(batch)
             if passed is not None and len(passed):
@@ -178,6 +180,7 @@ class Refilled:
 
     def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
         """The rows of these groups among those of the origin, as they arrive at the operator."""
+        watch = Stopwatch()
         count = len(keys[0]) if keys else 1
         parts = []
         for batch in batches:
@@ -188,7 +191,12 @@ class Refilled:
                 parts.append(owners_of(keys, count, passed, self.keys)[1])
         self.groups += count
         filled = [part for part in parts if len(part)]
+        self.ms += watch.ms
         return stacked_batches(filled) if filled else empty_batch(self.accesses)
+
+
+def _told(grouping: Operator) -> Iterator[Batch]:
+    yield grouping.output()
 
 
 def _read(

@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.app.capturing import commit
+from impctl.app.maintaining.keeping.buffers import size_for
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
@@ -45,7 +47,9 @@ def some(rng: random.Random, count: int, first: int) -> pa.Table:
             "k": pa.array(range(first, first + count), pa.int64()),
             "g": pa.array([rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(count)], pa.int32()),
             "h": pa.array([rng.choice("abc") for _ in range(count)], pa.string()),
-            "x": pa.array([rng.choice((None, *range(0, 100_000, 7))) for _ in range(count)], pa.int64()),
+            "x": pa.array(
+                [rng.choice((None, *range(0, 100_000, 7))) for _ in range(count)], pa.int64()
+            ),
             "d": pa.array([rng.choice((0.5, 1.25, 4.0)) for _ in range(count)], pa.float64()),
         }
     )
@@ -76,7 +80,8 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     )
     file = tmp_path / "w.yaml"
     file.write_text(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
+        "version: 1\ntables: {t: {path: t}}\n"
+        "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
         f"queries:\n{lines}store: .impctl\n"
     )
     return Cli(capsys, file)
@@ -138,3 +143,105 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(cli: Cli, tmp_path:
             assert not any(bounded(tmp_path, name) for name in QUERIES)
         assert_alike(cli, tmp_path)
     assert refilled > 0
+
+
+def test_a_recapture_keeps_the_choice_and_state_least_makes_it(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
+    before = bounded(tmp_path, "first")
+    assert before.keys() == {"top0"}
+    change(tmp_path, random.Random(2), 0)
+    cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "1GB")
+    assert bounded(tmp_path, "first") == before
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("policy: incremental", "state: least"))
+    # Without a budget a capture keeps all, but where the workload says otherwise.
+    cli.good("capture")
+    for name, pieces in PIECES.items():
+        assert bounded(tmp_path, name) == dict.fromkeys(pieces, 8), name
+    change(tmp_path, random.Random(2), 1)
+    results = cli.good("maintain").results
+    assert sum(r["refilled_groups"] for r in results) > 0
+    assert_alike(cli, tmp_path)
+    cli.workload.write_text(free)
+    cli.good("capture")
+    assert not any(bounded(tmp_path, name) for name in QUERIES)
+
+
+@pytest.mark.parametrize("said", ["all", "5000"])
+def test_what_the_workload_says_of_buffers_holds(cli: Cli, tmp_path: Path, said: str) -> None:
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("policy: incremental", f"buffer: {said}"))
+    cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
+    for name in ("first", "of_groups"):
+        assert not bounded(tmp_path, name)
+        (explained,) = cli.good("explain", "--query", name).results
+        (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
+        assert top["buffer"] == (None if said == "all" else 5000)
+        assert top["reason"] == "as `buffer` asks"
+        assert not top["chosen"]
+
+
+def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    (before,) = cli.good("explain", "--query", "first").results
+    (top,) = before["buffers"]
+    assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
+    assert top["reason"].startswith("all are kept until a budget")
+    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0")
+    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
+    (piece,) = plan["state"]
+    assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
+    assert piece["buffer"] == 8
+    assert piece["bytes"] < piece["kept_bytes"] == top["state_bytes"]
+    said = cli.run("plan", "--query", "first", "--disk", "0").out
+    assert "state  top0: bounded to the best 8 (now kept), " in said
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0")
+    assert bounded(tmp_path, "first") == {"top0": 8}
+    (after,) = cli.good("explain", "--query", "first").results
+    (top,) = after["buffers"]
+    assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
+    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
+    assert "t changes" in top["reason"]
+    assert "top0 (t): bounded to the best 8, " in cli.run("explain", "--query", "first").out
+    (status,) = cli.good("status", "--query", "first").results
+    (conversion,) = (one for one in status["runs"] if one["action"] == "convert")
+    assert conversion["reason"].startswith("top0 bounded to the best 8: ")
+    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
+    (piece,) = plan["state"]
+    assert (piece["mode"], piece["now"]) == ("bounded", "bounded")
+    assert piece["bytes"] == top["state_bytes"]
+
+
+def test_first_rows_of_an_older_store_wait_for_a_capture(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it says how many groups they have; values of MIN and MAX have groups counted."""
+    names = ("--query", "first", "--query", "ends")
+    with monkeypatch.context() as older:
+        older.setattr(commit, "buffer_groups", lambda state: {})
+        cli.good("capture", *names)
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0", *names)
+    assert bounded(tmp_path, "ends").keys() == {"aggregate0"}
+    assert not bounded(tmp_path, "first")
+    (explained,) = cli.good("explain", "--query", "first").results
+    (top,) = explained["buffers"]
+    assert top["reason"].endswith("the next capture counts them")
+    cli.good("capture", "--disk", "0", *names)
+    assert bounded(tmp_path, "first").keys() == {"top0"}
+
+
+def test_how_much_is_kept() -> None:
+    assert size_for(1, 0.0, None) == 8
+    assert size_for(9, 0.0, None) == 16
+    # Ten in the mean, and three times their root.
+    assert size_for(1, 10.0, None) == 32
+    assert size_for(1, 1e6, None) == 1000
+    # A top-k that wants more than that has as many, whatever is said.
+    assert size_for(5000, 1e6, None) == 5000
+    # It stays while it is enough and not four times too much.
+    assert size_for(1, 10.0, 21) == 21
+    assert size_for(1, 10.0, 20) == 32
+    assert size_for(1, 0.0, 32) == 32
+    assert size_for(1, 0.0, 33) == 8
