@@ -196,7 +196,8 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
     if Mode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    return _difference(graph, mine, kept, f"as it is {mode}", "no change asks for it")
+    nothing = "no change uses it up" if mode is Mode.BOUNDED else "no change asks for it"
+    return _difference(graph, mine, kept, f"as it is {mode}", nothing)
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ those of all kept, through deletions that use buffers up, and the choice is told
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.capturing import commit
 from impctl.app.maintaining.keeping.buffers import size_for
 from impctl.app.workbench.sessions import OwnSession
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.kept_workload import stored
@@ -66,25 +69,30 @@ def change(folder: Path, rng: random.Random, turn: int) -> None:
         table.delete(f"x > {97_000 - 4_000 * turn}")
 
 
+def write_workload(folder: Path, names: Iterable[str], rows: int) -> Path:
+    """The table, and these queries beside twins of which all is kept."""
+    create_table(str(folder / "t"), some(random.Random(1), rows, 0))
+    lines = "".join(
+        f'  {name}{twin}: {{sql: "{QUERIES[name]}", sketch: {{t: x}}, answer: true, {more}}}\n'
+        for name in names
+        for twin, more in (("", "policy: incremental"), ("_kept", "join: index"))
+    )
+    file = folder / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\n"
+        "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
+        f"queries:\n{lines}store: .impctl\n"
+    )
+    return file
+
+
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was asked for")
 
     monkeypatch.setattr(OwnSession, "open", no_spark)
-    create_table(str(tmp_path / "t"), some(random.Random(1), ROWS, 0))
-    lines = "".join(
-        f'  {name}{twin}: {{sql: "{sql}", sketch: {{t: x}}, answer: true, {more}}}\n'
-        for name, sql in QUERIES.items()
-        for twin, more in (("", "policy: incremental"), ("_kept", "join: index"))
-    )
-    file = tmp_path / "w.yaml"
-    file.write_text(
-        "version: 1\ntables: {t: {path: t}}\n"
-        "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
-        f"queries:\n{lines}store: .impctl\n"
-    )
-    return Cli(capsys, file)
+    return Cli(capsys, write_workload(tmp_path, QUERIES, ROWS))
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
@@ -145,6 +153,13 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(cli: Cli, tmp_path:
     assert refilled > 0
 
 
+def said(cli: Cli, command: str, *arguments: str) -> str:
+    """What is printed for people, each stretch of space as one."""
+    cli.capsys.readouterr()
+    assert run(build_app(), [command, str(cli.workload), *arguments]) == 0
+    return " ".join(cli.capsys.readouterr().out.split())
+
+
 def test_a_recapture_keeps_the_choice_and_state_least_makes_it(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
     before = bounded(tmp_path, "first")
@@ -193,8 +208,8 @@ def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path)
     assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
     assert piece["buffer"] == 8
     assert piece["bytes"] < piece["kept_bytes"] == top["state_bytes"]
-    said = cli.run("plan", "--query", "first", "--disk", "0").out
-    assert "state  top0: bounded to the best 8 (now kept), " in said
+    told = said(cli, "plan", "--query", "first", "--disk", "0")
+    assert "state top0: bounded to the best 8 (now kept), " in told
     change(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0")
     assert bounded(tmp_path, "first") == {"top0": 8}
@@ -202,8 +217,9 @@ def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path)
     (top,) = after["buffers"]
     assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
     assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
-    assert "t changes" in top["reason"]
-    assert "top0 (t): bounded to the best 8, " in cli.run("explain", "--query", "first").out
+    assert top["reason"] == "no change uses it up"
+    told = said(cli, "explain", "--query", "first")
+    assert "first rows and values top0 (t): bounded to the best 8, " in told
     (status,) = cli.good("status", "--query", "first").results
     (conversion,) = (one for one in status["runs"] if one["action"] == "convert")
     assert conversion["reason"].startswith("top0 bounded to the best 8: ")
