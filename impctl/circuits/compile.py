@@ -15,7 +15,7 @@ from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
 from impctl.circuits.chain import Chain
 from impctl.circuits.counted import counted
-from impctl.circuits.flows import BlockedError, Source
+from impctl.circuits.flows import BlockedError, Flow, Source
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.reading.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
@@ -221,9 +221,7 @@ def _compiled(
         answer=answer,
         blocks=blocks,
     )
-    flow = builder.root(rows, is_passed=chain is not None)
-    if not flow.accesses:
-        raise BlockedError("the query has no sketch to maintain", root.span)
+    flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
     # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
@@ -245,6 +243,12 @@ def _compiled(
         note=_note(builder),
         kept=builder.kept,
     )
+
+
+def _sketched(flow: Flow, root: Plan) -> Flow:
+    if not flow.accesses:
+        raise BlockedError("the query has no sketch to maintain", root.span)
+    return flow
 
 
 def _with_trees(

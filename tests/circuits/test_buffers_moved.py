@@ -18,10 +18,10 @@ from impctl.circuits.strategy import AsRecorded
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.top import Top
 from impctl.plan.nodes import scans_of
+from tests.circuits.conversion_cases import restored
 from tests.circuits.test_bounded import SQL, Tables, change, root_of, some_rows
 from tests.circuits.test_distant_sides import TYPES
 from tests.circuits.test_laws import PARTITIONS, held
-from tests.circuits.test_plans_against_reference import restored
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from random import Random
@@ -25,14 +25,12 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError, Source
-from impctl.circuits.reading.handed_over import hand_over
+from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
+from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.trees.shape import TreeShape
-from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import (
@@ -50,6 +48,14 @@ from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
+from tests.circuits.conversion_cases import (
+    SomeDistant,
+    converted,
+    moved_buffers,
+    recorded,
+    some_buffers,
+    whole_table,
+)
 from tests.circuits.plan_cases import (
     ARROW_TYPES,
     Judged,
@@ -87,39 +93,6 @@ def kinds_of(plan: Plan) -> str:
         else:
             names.append(type(node).__name__)
     return " ".join(names)
-
-
-@dataclass(frozen=True)
-class SomeDistant:
-    """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
-
-    rng: Random
-    groups: Random
-    has_filter: bool = True
-
-    def choose(self, facts: SideFacts) -> SideChoice:
-        rng = self.groups if facts.is_grouping else self.rng
-        is_distant = facts.readers and rng.random() < 0.5
-        strategy = rng.choice(facts.readers) if is_distant else Strategy.INDEX
-        return SideChoice(facts.name, facts.tables, strategy, "at random")
-
-
-def some_buffers(rng: Random) -> dict[str, int]:
-    """Small buffers for a random part of what could be bounded."""
-    names = [f"{kind}{at}" for kind in ("top", "aggregate", "witness") for at in range(8)]
-    return {name: rng.choice((1, 1, 2, 3)) for name in names if rng.random() < 0.5}
-
-
-def moved_buffers(before: Compiled, after: Compiled) -> list[str]:
-    """What a conversion did to first rows and values of MIN and MAX."""
-    read = {*before.sides_by(Strategy.FILES), *after.sides_by(Strategy.FILES)}
-    sizes = {one.piece: one.size for one in before.buffers if one.piece not in read}
-    moved = []
-    for one in after.buffers:
-        if one.piece in sizes and (one.size is None) != (sizes[one.piece] is None):
-            what = "groups" if one.piece.startswith("aggregate") else "first rows"
-            moved.append(f"{what} {'kept again' if one.size is None else 'bounded'}")
-    return moved
 
 
 def has_choice(plan: Plan) -> bool:
@@ -209,19 +182,6 @@ def joined_by(compiled: Compiled) -> list[str]:
     return [*read, *(["with tree"] if trees else [])]
 
 
-def recorded(compiled: Compiled) -> AsRecorded:
-    """The choices that the circuit was made by."""
-    by_spark, by_files = map(compiled.sides_by, (Strategy.SPARK, Strategy.FILES))
-    return AsRecorded(by_spark, from_files=by_files)
-
-
-def whole_table(
-    tables: Mapping[str, Rows], source: Source, keys: Mapping[str, Vector]
-) -> list[pa.Table]:
-    """All rows of a source's table, where a buffer asks for some."""
-    return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
-
-
 def one_case(
     seed: int,
     seen: Counter[str],
@@ -236,10 +196,9 @@ def one_case(
     if judged is None:
         seen["no fixed answer"] += 1
         return
-    buffer = Random(seed + 5).choice((None, 1, 2, 3))
     has_trees, groups = Random(seed + 11).random() < SHARE_OF_TREES, Random(seed + 17)
     bounds = Random(seed + 19)
-    buffer = None if bounds.random() < 0.5 else buffer
+    buffer = Random(seed + 5).choice((None, 1, 2, 3)) if bounds.random() < 0.5 else None
 
     def compiled_by(sides: Chooser) -> Compiled:
         joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
@@ -268,9 +227,9 @@ def one_case(
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
                 other = SomeDistant(turns, groups) if turns.random() < 0.5 else recorded(compiled)
-                before, compiled = compiled, compiled_by(other)
+                compiled = compiled_by(other)
+                seen.update(moved_buffers(session.compiled, compiled))
                 session, partners = converted(session, stored, compiled, partners)
-                seen.update(moved_buffers(before, compiled))
                 seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
         seen[f"failed: {type(error).__name__}"] += 1
@@ -299,41 +258,6 @@ def compared(
         assert held[access] >= wanted[access], (access, held, wanted, what)
         assert unsure or held[access] == wanted[access], (held, wanted, what)
     return "unsure" if unsure else "exact"
-
-
-def restored(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    fresh: MaintainedQuery,
-) -> MaintainedQuery:
-    """A session that takes up where another one stopped, by way of what a store would hold."""
-    checkpoint = session.checkpoint()
-    session.saved()
-    for name, sequence in checkpoint.drop:
-        del stored[name, sequence]
-    stored.update({(name, sequence): table for name, sequence, table in checkpoint.put})
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for (name, sequence), table in sorted(stored.items(), key=lambda item: item[0]):
-        runs.setdefault(name, []).append((sequence, table))
-    kept = {keeper.name for keeper in fresh.keepers()}
-    for name, sequence in [key for key in stored if key[0] not in kept]:
-        del stored[name, sequence]
-    fresh.restore(runs, checkpoint.counters)
-    return fresh
-
-
-def converted(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    compiled: Compiled,
-    partners: ReferencePartners,
-) -> tuple[MaintainedQuery, ReferencePartners]:
-    """The session in a circuit that may keep other sides, and who reads those that it lacks."""
-    after = restored(session, stored, MaintainedQuery(compiled))
-    hand_over(session, after, partners.whole, partial(whole_table, partners.tables))
-    partners = replace(partners, compiled=compiled)
-    after.read_by(partners)
-    return after, partners
 
 
 def several_cases(

@@ -101,8 +101,7 @@ class Aggregate(Operator):
             if is_keyed
             else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
         )
-        self._next_group = 1
-        self._counter = f"{name}.next_group"
+        self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
 
     @property
