@@ -235,9 +235,6 @@ class Operator(ABC):
     buffered: Sequence[str] = ()
     """Where not all of it must be kept, the names of the state with its rows or values."""
 
-    buffer_keys: tuple[AttributeId, ...] = ()
-    """There, the columns of its input by which it has buffers, where these are no `group_keys`."""
-
     def buffer_groups(self) -> int:
         """How many groups have first rows; only where they are kept by groups."""
         raise NotImplementedError

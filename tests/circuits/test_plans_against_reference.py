@@ -188,7 +188,7 @@ def one_case(
     make: Callable[[int], Trial] = make_trial,
     lineage: Lineage = Lineage.ALL,
 ) -> None:
-    trial = make(seed)
+    trial, rng, turns = make(seed), Random(seed), Random(seed + 13)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
@@ -196,9 +196,9 @@ def one_case(
     if judged is None:
         seen["no fixed answer"] += 1
         return
-    has_trees, groups = Random(seed + 11).random() < SHARE_OF_TREES, Random(seed + 17)
-    bounds = Random(seed + 19)
-    buffer = Random(seed + 5).choice((None, 1, 2, 3)) if bounds.random() < 0.5 else None
+    has_trees = Random(seed + 11).random() < SHARE_OF_TREES
+    groups, bounds = Random(seed + 17), Random(seed + 19)
+    buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Compiled:
         joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
@@ -211,16 +211,15 @@ def one_case(
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng, turns = Random(seed), Random(seed + 13)
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
+    partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
     try:
-        partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
         session = filled(compiled, partners, tables)
         for _ in range(BATCHES):
-            wanted = judged.sketches(trial, tables)
-            seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
+            wanted, may_widen = judged.sketches(trial, tables), _may_widen(trial.root)
+            seen[compared(session, wanted, (seed, trial.root), may_widen)] += 1
             seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
             changes = changes_of(rng, compiled.tables, tables, spare)
             session.step(changes, partial(whole_table, tables))

@@ -97,7 +97,7 @@ class Top(Operator):
         self._rows = RowIndex(
             f"{name}.rows", (*columns, (self._code, LONG)), partition, accesses, order=self._code
         )
-        self.buffered, self.buffer_keys = (self._rows.name,), self._partition
+        self.buffered = (self._rows.name,)
         kinds = dict(columns)
         # No deletion after a refill may need the next one at once, however many rows are wanted.
         spare = min(buffer or 0, limit.size)

@@ -30,9 +30,11 @@ _PAIR = 3 * _NUMBER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a circuit: rows at a wire, and deletions at it in a run of each kind."""
+    """What is known of a circuit: rows at a wire, changed rows at it in a run of each kind, and
+    deleted ones among them."""
 
     rows: Callable[[int], float]
+    changed: Callable[[int, KindOfChange], float]
     deleted: Callable[[int, KindOfChange], float]
     kinds: Sequence[KindOfChange]
 
@@ -54,6 +56,19 @@ def size_for(wanted: int, deleted: float, now: int | None) -> int:
     size = max(FEWEST, 1 << (needed - 1).bit_length())
     size = min(size, max(USUAL.of_all or 0, wanted))
     return now if now is not None and needed <= now <= 4 * size else size
+
+
+def chance_of_refill(changed: float, deleted: float, spare: float) -> float:
+    """The chance that a run uses a buffer up, all groups together, in the long run.
+
+    So many of its rows lie within buffers, of which a share is `deleted`; a buffer has so many to
+    `spare`. Deletions that no new rows make up for use one up after `spare`; where they balance it
+    goes up and down between none and twice as many, and takes some 3 times their square (the mean
+    of such a walk from the middle to its lower end).
+    """
+    lost = changed * max(0.0, 2 * deleted - 1) / spare
+    walked = changed * min(1.0, 2 * deleted) / (3 * spare * spare)
+    return min(1.0, lost + walked)
 
 
 def _place(query: Opened, choice: BufferChoice) -> int:
@@ -85,7 +100,7 @@ class _Piece:
         spare = held - self._choice.wanted + 1
 
         def chance(kind: KindOfChange) -> float:
-            return min(1.0, self._deleted(kind) * is_best / spare)
+            return chance_of_refill(self._changed(kind) * is_best, self._share(kind), spare)
 
         return Bounded(self._bytes(size), chance, self._refill_ms(), self._kept_bytes(), size)
 
@@ -96,8 +111,15 @@ class _Piece:
         wanted = self._choice.wanted
         return max(size, wanted + min(size, wanted))
 
+    def _changed(self, kind: KindOfChange) -> float:
+        return self._facts.changed(self._wire, kind)
+
     def _deleted(self, kind: KindOfChange) -> float:
         return self._facts.deleted(self._wire, kind)
+
+    def _share(self, kind: KindOfChange) -> float:
+        """Of the rows that change, those that are deleted."""
+        return min(1.0, self._deleted(kind) / max(1.0, self._changed(kind)))
 
     def _bytes(self, size: int) -> int:
         """What it takes once it is bounded, at most: buffers grow to twice their size."""
@@ -138,24 +160,17 @@ class _Piece:
         return (one for one in self._stored() if one[0] in names)
 
     def _refill_ms(self) -> float:
-        """Reading the rows of a group again, or telling all groups below."""
-        each = self._rows / self._groups * PRIORS.group_row_ns * _MS
-        keys = [*self._operator.group_keys, *self._operator.buffer_keys]
+        """Reading the table again, whose files may all hold rows of a group, or telling all groups
+        below; and finding which are those asked for."""
         at = self._wire
         while at >= 0 and not self._operators[at].can_refill:
-            passed = [self._operators[at].passes(key) for key in keys]
-            keys = [key for key in passed if key is not None]
             (at,) = self._wires[at]
-        if at >= 0:
-            return each + self._told_ms(at)
-        rows = self._facts.rows(at)
-        if keys:
-            return each + PRIORS.keyed_read_ms + rows * PRIORS.keyed_row_ns * _MS
-        return each + self._whole_ms(at)
+        found = self._facts.rows(at) * PRIORS.group_row_ns * _MS
+        return found + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
 
     def _told_ms(self, at: int) -> float:
         """All groups of a grouping told, as if it were read where it may be."""
-        told = self._facts.rows(at) * PRIORS.group_row_ns * _MS
+        told = self._facts.rows(at) * PRIORS.row_ns * _MS
         chosen = {one.side: one for one in self._query.compiled.groupings}
         known = chosen.get(self._operators[at].piece)
         if known is not None and known.readers:

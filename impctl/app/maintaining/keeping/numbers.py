@@ -51,7 +51,9 @@ def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]
         )
 
     kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
-    bounded = bounded_of(query, Facts(rows=flows.rows, deleted=deleted, kinds=kinds))
+    bounded = bounded_of(
+        query, Facts(rows=flows.rows, changed=changed, deleted=deleted, kinds=kinds)
+    )
     return Numbers(
         rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh, bounded=bounded
     )

@@ -13,12 +13,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing import commit
-from impctl.app.maintaining.keeping.buffers import size_for
+from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
 from impctl.app.workbench.sessions import OwnSession
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.app.maintaining.keeping.test_keep_to import describe
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 
@@ -153,6 +154,35 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(cli: Cli, tmp_path:
     assert refilled > 0
 
 
+def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(cli: Cli, tmp_path: Path) -> None:
+    """Another query is captured, where this one is three commits behind."""
+    cli.good("capture")
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0")
+    assert all(bounded(tmp_path, name) for name in QUERIES)
+    for turn in (3, 1, 2):
+        change(tmp_path, random.Random(turn), turn)
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("incremental", "incremental, state: keep"))
+    cli.good("capture", "--query", "first_kept", "--disk", "1GB")
+    assert not any(bounded(tmp_path, name) for name in QUERIES)
+    assert stored(tmp_path, "ends").versions != stored(tmp_path, "first_kept").versions
+    cli.good("maintain")
+    assert_alike(cli, tmp_path)
+
+
+def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli, tmp_path: Path) -> None:
+    """Whatever wrote that: rows that are bounded must never be taken for all."""
+    names = ("--query", "ranked", "--query", "ranked_kept")
+    cli.workload.write_text(cli.workload.read_text().replace("policy: incremental", "policy: auto"))
+    cli.good("capture", "--disk", "0", *names)
+    describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
+    change(tmp_path, random.Random(2), 1)
+    found = {r["query"]: r for r in cli.good("maintain", *names).results}
+    assert found["ranked"]["reason_code"] == "engine_changed"
+    assert rows_of(cli, "ranked") == rows_of(cli, "ranked_kept")
+
+
 def said(cli: Cli, command: str, *arguments: str) -> str:
     """What is printed for people, each stretch of space as one."""
     cli.capsys.readouterr()
@@ -261,3 +291,21 @@ def test_how_much_is_kept() -> None:
     assert size_for(1, 10.0, 20) == 32
     assert size_for(1, 0.0, 32) == 32
     assert size_for(1, 0.0, 33) == 8
+
+
+@pytest.mark.parametrize(("deleted", "spare"), [(0.5, 4), (0.5, 8), (0.8, 8), (1.0, 8)])
+def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
+    deleted: float, spare: int
+) -> None:
+    """A buffer that loses and gains one at random, never has more than twice what is to spare, and
+    is filled again when that is lost."""
+    rng, held, refills, steps = random.Random(7), spare, 0, 200_000
+    for _ in range(steps):
+        held += -1 if rng.random() < deleted else 1
+        held = min(held, 2 * spare)
+        refills += held == 0
+        held = held or spare
+    found = chance_of_refill(0.01, deleted, spare) / 0.01
+    assert refills / steps / 2 < found < refills / steps * 2
+    assert chance_of_refill(1e9, deleted, spare) == 1.0
+    assert chance_of_refill(1e9, 0.0, spare) == 0.0
