@@ -54,7 +54,6 @@ class RunLog(Generic[R]):
         self._runs: tuple[R, ...] = ()
         self._saved: frozenset[int] = frozenset()
         self._fresh: frozenset[int] = frozenset()
-        self._first = 1
 
     @property
     def runs(self) -> tuple[R, ...]:
@@ -69,7 +68,7 @@ class RunLog(Generic[R]):
     @property
     def next_sequence(self) -> int:
         """The sequence that a run to append must have."""
-        return self._runs[-1].sequence + 1 if self._runs else self._first
+        return self._runs[-1].sequence + 1 if self._runs else 1
 
     def append(self, run: R) -> None:
         """Take up a run, and merge the newest ones where there are enough of a size."""
@@ -83,8 +82,7 @@ class RunLog(Generic[R]):
         )
 
     def clear(self) -> None:
-        """Forget all runs; what is appended then is after them."""
-        self._first = self.next_sequence
+        """Forget all runs; what is appended then may have their sequences, and replaces them."""
         self._runs, self._fresh = (), frozenset()
 
     def as_it_stands(self) -> Self:
