@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.kept_plan import kept_plan
+from impctl.app.examining.buffers import buffer_entries
 from impctl.app.examining.join_trees import tree_entries
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
@@ -70,6 +71,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
+        buffers=buffer_entries(prepared, way, kept),
         trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(spec, way, kept),

@@ -243,13 +243,11 @@ class Builder(Plumbing):
         key = self._keyed.get(id(node))
         split = split_extremes(self, node, below)
         node, below = split.node, split.below
-        buffer = self.buffered(below, is_grouped=bool(node.keys))
-        calls = read_calls(node, buffer, below.approximate)
+        calls = read_calls(node, None, below.approximate)
         if must_be_sure:
             refuse_choice(node, calls.choice)
         parts = [column.accumulator for column in calls.columns]
         self.keeps_all |= any(isinstance(part, First) for part in parts)
-        self.keeps_all |= buffer is None and any(isinstance(part, Extreme) for part in parts)
         keys = [(key.attribute.id, key.expr) for key in node.keys]
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
@@ -304,9 +302,12 @@ class Builder(Plumbing):
             )
 
         name = self.name("aggregate")
-        operator = made(calls)
-        unbounded = read_calls(node, None, below.approximate)
-        at, _ = self.put_groups(prepared, operator, lambda: made(unbounded))
+        buffer = None
+        if any(isinstance(column.accumulator, Extreme) for column in calls.columns):
+            buffer = self.buffered(prepared, name, is_grouped=bool(node.keys))
+            self.keeps_all |= buffer is None
+        operator = made(read_calls(node, buffer, below.approximate))
+        at, _ = self.put_groups(prepared, operator, lambda: made(calls))
         if operator.is_bounded and self.operators[at] is operator:
             self.refill(operator, prepared, [name for name, _ in operator.keys])
         if self.first_grouping is None:

@@ -15,10 +15,10 @@ from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
 from impctl.circuits.chain import Chain
 from impctl.circuits.counted import counted
-from impctl.circuits.flows import BlockedError, Source
+from impctl.circuits.flows import BlockedError, Flow, Source
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.reading.readable import DistantJoin, Readable
-from impctl.circuits.refills import KEEP_ALL, Buffers, Refilled
+from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
@@ -67,6 +67,8 @@ class Compiled:
     groupings: tuple[SideChoice, ...] = ()
     """The choices for all groupings."""
     refills: tuple[Refilled, ...] = ()
+    buffers: tuple[BufferChoice, ...] = ()
+    """What is kept of first rows and of values of MIN and MAX."""
     owners: Mapping[str, Plan] = field(default_factory=dict)
     """The plan node that each piece of state serves, by the state's name."""
     note: str = ""
@@ -219,9 +221,7 @@ def _compiled(
         answer=answer,
         blocks=blocks,
     )
-    flow = builder.root(rows, is_passed=chain is not None)
-    if not flow.accesses:
-        raise BlockedError("the query has no sketch to maintain", root.span)
+    flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
     # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
@@ -238,10 +238,17 @@ def _compiled(
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
         refills=tuple(builder.refills),
+        buffers=tuple(builder.buffered_pieces.values()),
         owners=builder.owners(),
         note=_note(builder),
         kept=builder.kept,
     )
+
+
+def _sketched(flow: Flow, root: Plan) -> Flow:
+    if not flow.accesses:
+        raise BlockedError("the query has no sketch to maintain", root.span)
+    return flow
 
 
 def _with_trees(

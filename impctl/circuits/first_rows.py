@@ -76,8 +76,7 @@ def _exactly_first(builder: Plumbing, node: TopK, below: Flow, *, is_last: bool)
     """The operators of a top-k by exact values."""
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
-    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
-    builder.keeps_all |= buffer is None
+    buffer = top.buffer(sorted_)
     if is_last:
         return top.first(sorted_, top.name, top.tied, buffer)
     if not below.accesses or not builder.is_barrier(node):
@@ -94,8 +93,7 @@ def _first_and_tied(builder: Plumbing, node: TopK, below: Flow) -> Flow:
     """The first groups of a join tree; all that tie with them are what takes part."""
     top = _Parts(builder, node, builder.name("top"), below.columns)
     sorted_ = top.with_keys(below)
-    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
-    builder.keeps_all |= buffer is None
+    buffer = top.buffer(sorted_)
     first = top.first(sorted_, top.name, top.tied, buffer)
     builder.taking_part[id(node)] = first
     if top.tied == top.exact:
@@ -117,8 +115,7 @@ def build_witness(builder: Plumbing, node: Witness) -> Flow:
 def _first_by(builder: Plumbing, node: Witness, order: tuple[SortKey, ...], below: Flow) -> Flow:
     top = _Parts(builder, first_by(node, order), builder.name("witness"), below.columns)
     sorted_ = top.with_keys(below)
-    buffer = builder.buffered(sorted_, is_grouped=bool(top.node.partition_by))
-    builder.keeps_all |= buffer is None
+    buffer = top.buffer(sorted_)
     return top.first(sorted_, top.name, top.exact, buffer)
 
 
@@ -151,6 +148,14 @@ class _Parts:
 
     def _computed(self, what: str, exprs: Sequence[Expr]) -> list[tuple[str, Expr]]:
         return [(f"{self.name}/{what}{at}", expr) for at, expr in enumerate(exprs)]
+
+    def buffer(self, sorted_: Flow) -> int | None:
+        """How many of the first rows of a flow that has the keys are kept; None is all."""
+        is_grouped = bool(self.node.partition_by)
+        wanted = self.exact.size
+        found = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
+        self.builder.keeps_all |= found is None
+        return found
 
     def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
         """The first rows of a flow that has the keys."""

@@ -24,7 +24,16 @@ from impctl.circuits.flows import (
 )
 from impctl.circuits.reading.groups import chosen_groups
 from impctl.circuits.reading.readable import DistantJoin
-from impctl.circuits.refills import KEEP_ALL, Buffers, Prefix, Refilled, prefix_of
+from impctl.circuits.refills import (
+    KEEP_ALL,
+    ONE_GROUP,
+    OVER_MORE,
+    BufferChoice,
+    Buffers,
+    Prefix,
+    Refilled,
+    prefix_of,
+)
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
 from impctl.data.schema import DOUBLE
 from impctl.engine.operator import Operator
@@ -78,6 +87,8 @@ class Plumbing(ABC):
         self.buffers = buffers
         self.has_doubts = has_doubts
         self.refills: list[Refilled] = []
+        self.buffered_pieces: dict[str, BufferChoice] = {}
+        """What is kept of first rows and extremes, by the names of their operators."""
         self.keeps_all = False
         self.has_answer = False
         """Whether the rows at the end are asked for with their values."""
@@ -105,10 +116,21 @@ class Plumbing(ABC):
         self._named[kind] = number + 1
         return f"{self.prefix}{kind}{number}"
 
-    def buffered(self, flow: Flow, *, is_grouped: bool) -> int | None:
-        """How much an operator over this flow keeps, of each group or of all; None is all."""
-        size = self.buffers.of_group if is_grouped else self.buffers.of_all
-        return size if self._prefix(flow) is not None else None
+    def buffered(
+        self, flow: Flow, name: str, *, is_grouped: bool, wanted: int | None = None
+    ) -> int | None:
+        """How much an operator of this name over this flow keeps, of each group or of all; None is
+        all. So many first rows are `wanted`, or values without."""
+        prefix, size, pinned = self._prefix(flow), None, OVER_MORE
+        if prefix is not None:
+            size = self.buffers.size_of(name, is_grouped=is_grouped)
+            pinned = "" if is_grouped else ONE_GROUP
+        origin = None if prefix is None else prefix.origin
+        tables = (origin.table,) if isinstance(origin, Source) else ()
+        self.buffered_pieces[name] = BufferChoice(
+            name, tables, size, wanted or 1, pinned, is_values=wanted is None
+        )
+        return size
 
     def refill(self, operator: Operator, flow: Flow, keys: Sequence[AttributeId]) -> None:
         """Note that the operator, over this flow, can run out of rows."""
@@ -149,6 +171,8 @@ class Plumbing(ABC):
         self.distant = [found for found in self.distant if id(found.operator) in kept_ids]
         self.groupings = [found for found in self.groupings if id(found[0]) in kept_ids]
         self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
+        names = {name.partition(".")[0] for name in names}
+        self.buffered_pieces = {n: one for n, one in self.buffered_pieces.items() if n in names}
 
     def select(self, flow: Flow, predicate: Expr, node: Plan, *, must_be_sure: bool) -> Flow:
         """The rows for which the predicate is true, or too close to call where that is sound."""

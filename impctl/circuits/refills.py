@@ -11,16 +11,18 @@ Out of scope: reading the table (`app.maintaining.refill`), when a buffer is use
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName
+from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
+from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]
@@ -32,23 +34,55 @@ one of these values each; more may come along. The columns that it scans come in
 class Buffers:
     """How many of the best rows or values are kept, where they can be refilled; None is all.
 
-    Of each group of several, and where all rows are one group.
+    Of each group of several, and where all rows are one group; of groups `of_piece` says it of
+    single pieces of state, by their names.
     """
 
     of_group: int | None = None
     of_all: int | None = None
+    of_piece: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, size: int | None) -> Buffers:
         """The same bound wherever there is one."""
         return cls(size, size)
 
+    def size_of(self, piece: str, *, is_grouped: bool) -> int | None:
+        """How much is kept of a piece that can be refilled."""
+        return self.of_piece.get(piece, self.of_group) if is_grouped else self.of_all
+
 
 KEEP_ALL = Buffers()
+FEWEST = 8
+"""Rows or values that a look-up reads of a group in any case; a smaller bound makes none quicker,
+and where only the best is wanted 7 deletions of the very best pass before it is used up."""
 USUAL = Buffers(of_all=1000)
 """Where all rows are one group, a bound that 1,000 deletions of the very best rows use up: the rest
 is read once more then. Of many groups the bound is a matter of their sizes, which only who writes
 the workload knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class BufferChoice:
+    """What is kept of a piece with first rows, or with values of MIN and MAX, per group: the best
+    `size`, all where that is None.
+
+    `wanted` are always held. `pinned` says why the size is no choice, empty where it is one;
+    `is_values` that it is of a grouping's values, and not of first rows.
+    """
+
+    piece: str
+    tables: tuple[TableName, ...]
+    size: int | None
+    wanted: int
+    pinned: str = ""
+    is_values: bool = False
+
+
+OVER_MORE = (
+    "only the query could fill a buffer: its rows are neither one table's nor groups told again"
+)
+ONE_GROUP = "its rows are one group, of which the best are kept in any case"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +132,7 @@ def prefix_of(
 class Refilled:
     """A bounded operator, what it reads, by which keys and with how many tags, and how often.
 
-    `rows` counts those of the table; a grouping's come from memory.
+    `rows` counts those of the table; a grouping's come from memory. `ms` is what it took.
     """
 
     operator: Operator
@@ -107,6 +141,7 @@ class Refilled:
     accesses: int
     groups: int = 0
     rows: int = 0
+    ms: float = 0.0
 
     def read_from(self, table_rows: TableRows) -> None:
         """Refill from these rows of the table from now on, where it is a table's."""
@@ -129,10 +164,23 @@ class Refilled:
         """Refill from the state of the grouping below from now on, where it is a grouping's."""
         grouping = self.prefix.origin
         if not isinstance(grouping, Source):
-            self.operator.refill_from(lambda keys: self._filled(keys, [grouping.output()]))
+            self.operator.refill_from(lambda keys: self._filled(keys, _told(grouping)))
+
+    def whole(self, table_rows: TableRows) -> Iterator[Batch]:
+        """All rows that the operator has had, those of a table from `table_rows`; between steps."""
+        origin = self.prefix.origin
+        if isinstance(origin, Source):
+            batches = _read(origin, table_rows, {})
+        else:
+            batches = _told(origin)
+        for batch in batches:
+            passed = self.prefix.passed(batch)
+            if passed is not None and len(passed):
+                yield passed
 
     def _filled(self, keys: Sequence[Vector], batches: Iterable[Batch]) -> Batch:
         """The rows of these groups among those of the origin, as they arrive at the operator."""
+        watch = Stopwatch()
         count = len(keys[0]) if keys else 1
         parts = []
         for batch in batches:
@@ -143,7 +191,12 @@ class Refilled:
                 parts.append(owners_of(keys, count, passed, self.keys)[1])
         self.groups += count
         filled = [part for part in parts if len(part)]
+        self.ms += watch.ms
         return stacked_batches(filled) if filled else empty_batch(self.accesses)
+
+
+def _told(grouping: Operator) -> Iterator[Batch]:
+    yield grouping.output()
 
 
 def _read(

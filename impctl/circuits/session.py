@@ -247,6 +247,14 @@ class MaintainedQuery:
         refills = self.compiled.refills
         return sum(found.groups for found in refills), sum(found.rows for found in refills)
 
+    def refills(self) -> Mapping[str, tuple[int, int, float]]:
+        """By piece that was bounded by choice or wish: groups refilled so far, rows read for that,
+        and milliseconds."""
+        every = self.compiled.refills
+        pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
+        found = (one for one in every if one.operator.piece in pieces)
+        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in found}
+
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all its join trees so far."""
         found = self.circuit.counters() if self.compiled.shapes else {}

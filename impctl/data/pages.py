@@ -270,3 +270,12 @@ def _width_of(kind: pa.DataType) -> int | None:
     except ValueError:
         return None
     return width // 8 if width % 8 == 0 else None
+
+
+def rows_of_code(stored: StoredTable, column: str, code: int) -> StoredTable:
+    """The rows of a stored table that have this code, which lie side by side."""
+    table, pages = table_of(stored)
+    codes, wanted = table.column(column).to_numpy(), np.array([code])
+    first, last = (int(search(pages, codes, wanted, side)[0]) for side in ("left", "right"))
+    some = table.slice(first, last - first)
+    return some if pages is None else PagedTable(some, pages)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Vector
@@ -64,3 +66,15 @@ def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[Attrib
             valid = None
         values[column.id] = Vector(column.type, found.values, valid, found.error)
     return values
+
+
+def clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
+    """What is left of a sum over nothing is rounding dust: clear it."""
+    counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
+    for accumulator in accumulators:
+        slot = counts.get(accumulator.argument)
+        empty = state[ROWS if slot is None else f"count{slot}"] == 0
+        if not bool(empty.any()) or isinstance(accumulator, Count):
+            continue
+        for name in accumulator.columns:
+            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])

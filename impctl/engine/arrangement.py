@@ -115,6 +115,10 @@ class Arrangement:
         arrays = tuple(key.to_arrow() for key in keys)
         self._log.append(Run(self._log.next_sequence, codes, arrays, kept))
 
+    def clear(self) -> None:
+        """Forget all rows, and with them what columns they had."""
+        self._log.clear()
+
     def whole(self) -> Run | None:
         """All living rows as one run, which this does not change; None without any."""
         if not self.runs:

@@ -128,12 +128,16 @@ class BestRows:
         np.add.at(again, owners[known], rows.weights[known])
         if bool((again != held).any()):
             raise refill_differs()
+        self.fill(groups, owners, codes, rows)
+
+    def fill(self, groups: Groups, owners: Ints, codes: Ints, rows: Batch) -> None:
+        """Fill the empty buffers of these groups with the best of these rows, which are all."""
         order = np.lexsort((codes, owners))
         owners, codes, rows = owners[order], codes[order], rows.take(order)
         complete = np.full(len(groups.codes), COMPLETE)
         counts = self._counts(owners, codes, rows.weights)
         lowered = edge_after(owners, codes, counts, self.size.kept, complete, self.size.kept)
-        self._move(groups, edges, lowered)
+        self._move(groups, self._edges_of(groups), lowered)
         kept = np.flatnonzero(codes <= lowered[owners])
         if len(kept):
             best = rows.take(kept)

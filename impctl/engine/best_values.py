@@ -51,6 +51,17 @@ class BestValues:
         edges = np.full(len(groups), COMPLETE)
         return self.change(groups, edges, owners, ranks, weights)
 
+    def shed(self, groups: Ints) -> Ints:
+        """Keep the best `size` of all values of all groups, these; where their edges are then."""
+        owners, ranks, counts = self.counts.all_of(groups)
+        complete = np.full(len(groups), COMPLETE)
+        ones = np.ones(len(owners), dtype=np.int64)
+        edges = edge_after(owners, ranks, ones, self.size, complete, self.size)
+        kept = np.flatnonzero(ranks <= edges[owners])
+        self.counts.clear()
+        self.counts.add(groups[owners[kept]], ranks[kept], counts[kept])
+        return edges
+
     def _lowered(self, owners: Ints, ranks: Ints, weights: Ints, edges: Ints) -> Ints:
         """Edges below which a change alone fills a buffer: so a load keeps no more than that."""
         new = np.flatnonzero((weights > 0) & (ranks <= edges[owners]))

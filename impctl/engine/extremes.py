@@ -153,6 +153,10 @@ class OrderedCounts:
         if len(run):
             self._log.append(run)
 
+    def clear(self) -> None:
+        """Forget all values."""
+        self._log.clear()
+
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
         found = np.zeros(len(groups), dtype=np.int64)

@@ -106,6 +106,33 @@ class Extremes:
             found[extreme.name][at] = state.ranks
             found[extreme.edge][at] = stored_edges(state.edges)
 
+    def clear(self) -> None:
+        """Forget the values of extremes that are to be kept whole."""
+        for counts in self._kept.values():
+            counts.clear()
+
+    def count(self, batch: Batch, groups: Ints) -> None:
+        """Count values in that are to be kept, without a change: `groups` has that of each row."""
+        for extreme, counts in self._kept.items():
+            rows, ranks, weights = _ranked(extreme, batch, np.arange(len(batch)))
+            counts.add(groups[rows], ranks, weights)
+
+    def settled(self, groups: Ints, state: Values) -> Values:
+        """Keep the best of values that are all there, where not all are kept: their edges.
+
+        Raises where values that are kept are not as many as the groups, which are all, count.
+        """
+        for extreme, counts in self._kept.items():
+            owners, _, number = counts.all_of(groups)
+            found = np.zeros(len(groups), dtype=np.int64)
+            np.add.at(found, owners, number)
+            if bool((found != state[f"count{extreme.slot}"]).any()):
+                raise refill_differs()
+        return {
+            extreme.edge: stored_edges(values.shed(groups))
+            for extreme, values in self._bounded.items()
+        }
+
     def arrangements(self) -> tuple[OrderedCounts, ...]:
         return (*self._kept.values(), *(values.counts for values in self._bounded.values()))
 

@@ -171,7 +171,7 @@ class Operator(ABC):
     no such grouping."""
 
     piece: str = ""
-    """Where it is such a grouping, the name that its groups go by, kept or not."""
+    """Where it is such a grouping, or gives first rows, the name that these go by, kept or not."""
 
     can_rebuild: bool = False
     """Whether its state may be made of all rows of its input for one step, and be forgotten."""
@@ -230,6 +230,23 @@ class Operator(ABC):
 
     def refill_from(self, refill: Refill) -> None:
         """Where its input comes from again; only where it `is_bounded`."""
+        raise NotImplementedError
+
+    buffered: Sequence[str] = ()
+    """Where not all of it must be kept, the names of the state with its rows or values."""
+
+    def buffer_groups(self) -> int:
+        """How many groups have first rows; only where they are kept by groups."""
+        raise NotImplementedError
+
+    def shed(self) -> None:
+        """Keep the best alone of what it took up, which is all; before a step, only where it
+        `is_bounded`."""
+        raise NotImplementedError
+
+    def keep_all(self, rows: Iterable[Batch]) -> None:
+        """Keep these, all rows of its input, in place of the best that it took up; before a step,
+        only where it could be bounded and is not."""
         raise NotImplementedError
 
 

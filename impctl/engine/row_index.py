@@ -23,10 +23,10 @@ from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
 from impctl.data.order import MANY, ascending, when_many
 from impctl.data.pages import (
     CheckedPages,
-    PagedTable,
     StoredTable,
     check_each,
     checked_places,
+    rows_of_code,
     search,
     table_of,
     whole,
@@ -215,6 +215,11 @@ class RowIndex:
         if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
             self._runs()
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._waiting = []
+        self._log.clear()
+
     def _runs(self) -> tuple[_Rows, ...]:
         """All runs, what waits sorted into one."""
         if self._waiting:
@@ -333,7 +338,7 @@ class RowIndex:
 
     def load_some(self, tables: Sequence[tuple[int, StoredTable]], code: int) -> None:
         """Take over the rows of one code only, to look at: nothing may be added to them."""
-        self.load([(sequence, _with_code(table, code)) for sequence, table in tables])
+        self.load([(sequence, rows_of_code(table, _CODE, code)) for sequence, table in tables])
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
@@ -343,15 +348,6 @@ class RowIndex:
     def saved(self) -> None:
         """The last changes are safe now."""
         self._log.saved()
-
-
-def _with_code(stored: StoredTable, code: int) -> StoredTable:
-    """The rows of a stored run that have this code, which lie side by side."""
-    table, pages = table_of(stored)
-    codes, wanted = table.column(_CODE).to_numpy(), np.array([code])
-    first, last = (int(search(pages, codes, wanted, side)[0]) for side in ("left", "right"))
-    some = table.slice(first, last - first)
-    return some if pages is None else PagedTable(some, pages)
 
 
 def _check_size(pairs: int) -> None:

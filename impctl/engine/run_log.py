@@ -81,6 +81,10 @@ class RunLog(Generic[R]):
             r.sequence for r in runs if r.sequence in self._fresh or r.sequence >= run.sequence
         )
 
+    def clear(self) -> None:
+        """Forget all runs; what is appended then may have their sequences, and replaces them."""
+        self._runs, self._fresh = (), frozenset()
+
     def as_it_stands(self) -> Self:
         """The same runs in a log of their own."""
         return copy(self)

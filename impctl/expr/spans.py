@@ -50,6 +50,12 @@ def is_known(vector: Vector) -> bool:
     return not bool(((vector.error != 0) & vector.validity()).any())
 
 
+def refuse_unsure(columns: Sequence[Vector]) -> None:
+    """Grouping or summing a value that is not exact could make a sketch too small."""
+    if not all(is_known(column) for column in columns):
+        raise unsure_value("A value to group by, to count once or to take a spread of")
+
+
 def ends(vector: Vector) -> tuple[Vector, Vector]:
     """The least and the greatest value within the bound; where it is open, the value itself."""
     if vector.error is None:

@@ -82,13 +82,21 @@ class RunKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SideRead:
     """What one run read of a side of a join that lies in files: how many `keys` were asked for, of
-    which `hits` had rows, and the rows; all 0 where its filter knew none of the keys."""
+    which `hits` had rows, and the rows; all 0 where its filter knew none of the keys.
+
+    Of a piece that is bounded (`buffer_name`) the keys are groups that were filled again.
+    """
 
     side: str
     keys: int = 0
     hits: int = 0
     rows: int = 0
     ms: float = 0.0
+
+
+def buffer_name(piece: str) -> str:
+    """What the buffers of a piece of state are called among the sides that a run read."""
+    return f"{piece}.buffer"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.conversion_cases import restored
 from tests.support.reference_expr import Value
 from tests.support.reference_partners import ReferencePartners
 from tests.support.reference_plan import annotate

@@ -29,7 +29,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.conversion_cases import restored
 from tests.support.algebra import rows
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
@@ -179,7 +179,7 @@ def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> 
             before = ReferencePartners(moving.compiled, partitions, held, TYPES)
             form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
             after = restored(moving, stored, MaintainedQuery(form))
-            hand_over(moving, after, before.whole)
+            hand_over(moving, after, before.whole, lambda source, keys: [])
             after.read_by(ReferencePartners(form, partitions, held, TYPES))
             moving = after
             change = tables.changed()

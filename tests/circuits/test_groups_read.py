@@ -33,7 +33,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import converted
+from tests.circuits.conversion_cases import converted
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
 

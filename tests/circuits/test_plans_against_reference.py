@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from random import Random
@@ -25,14 +25,12 @@ from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError, Source
-from impctl.circuits.reading.handed_over import hand_over
+from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, SideFacts, Strategy
+from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.trees.shape import TreeShape
-from impctl.data.vector import Vector
 from impctl.engine.operators.union import Union
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import (
@@ -50,6 +48,14 @@ from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql
 from impctl.sketch.partition import RangePartition
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
+from tests.circuits.conversion_cases import (
+    SomeDistant,
+    converted,
+    moved_buffers,
+    recorded,
+    some_buffers,
+    whole_table,
+)
 from tests.circuits.plan_cases import (
     ARROW_TYPES,
     Judged,
@@ -86,21 +92,6 @@ def kinds_of(plan: Plan) -> str:
         else:
             names.append(type(node).__name__)
     return " ".join(names)
-
-
-@dataclass(frozen=True)
-class SomeDistant:
-    """Leaves a random part of the sides, and of the groupings, that can be read to the reader."""
-
-    rng: Random
-    groups: Random
-    has_filter: bool = True
-
-    def choose(self, facts: SideFacts) -> SideChoice:
-        rng = self.groups if facts.is_grouping else self.rng
-        is_distant = facts.readers and rng.random() < 0.5
-        strategy = rng.choice(facts.readers) if is_distant else Strategy.INDEX
-        return SideChoice(facts.name, facts.tables, strategy, "at random")
 
 
 def has_choice(plan: Plan) -> bool:
@@ -149,7 +140,7 @@ def compiled_unsafe(
 ) -> Compiled:
     """The circuit of a plan whose sketch no capture would use."""
     trees = {} if joins.trees.choose(root).is_tree else None
-    buffers = Buffers.of(buffer)
+    buffers = Buffers(of_piece=joins.buffers) if buffer is None else Buffers.of(buffer)
     return compile_plan(
         root, partitions, {}, joins.sides, barriers=(), buffers=buffers, trees=trees
     )
@@ -191,26 +182,13 @@ def joined_by(compiled: Compiled) -> list[str]:
     return [*read, *(["with tree"] if trees else [])]
 
 
-def recorded(compiled: Compiled) -> AsRecorded:
-    """The choices that the circuit was made by."""
-    by_spark, by_files = map(compiled.sides_by, (Strategy.SPARK, Strategy.FILES))
-    return AsRecorded(by_spark, from_files=by_files)
-
-
-def whole_table(
-    tables: Mapping[str, Rows], source: Source, keys: Mapping[str, Vector]
-) -> list[pa.Table]:
-    """All rows of a source's table, where a buffer asks for some."""
-    return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
-
-
 def one_case(
     seed: int,
     seen: Counter[str],
     make: Callable[[int], Trial] = make_trial,
     lineage: Lineage = Lineage.ALL,
 ) -> None:
-    trial = make(seed)
+    trial, rng, turns = make(seed), Random(seed), Random(seed + 13)
     partitions = partitions_of(trial)
     root = apply_rules(trial.root)
     verdict = check_safety(Query("", root), trial.sketched, trial.facts)
@@ -218,11 +196,12 @@ def one_case(
     if judged is None:
         seen["no fixed answer"] += 1
         return
-    buffer = Random(seed + 5).choice((None, 1, 2, 3))
-    has_trees, groups = Random(seed + 11).random() < SHARE_OF_TREES, Random(seed + 17)
+    has_trees = Random(seed + 11).random() < SHARE_OF_TREES
+    groups, bounds = Random(seed + 17), Random(seed + 19)
+    buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Compiled:
-        joins = JoinChooser(sides, TreesAsRecorded(has_trees))
+        joins = JoinChooser(sides, TreesAsRecorded(has_trees), some_buffers(bounds))
         if not verdict.safe:
             return compiled_unsafe(root, partitions, joins, buffer)
         return captured(trial, root, verdict, partitions, joins, buffer, lineage)
@@ -232,16 +211,15 @@ def one_case(
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
-    rng, turns = Random(seed), Random(seed + 13)
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
     stored: dict[tuple[str, int], pa.Table] = {}
+    partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
     try:
-        partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
         session = filled(compiled, partners, tables)
         for _ in range(BATCHES):
-            wanted = judged.sketches(trial, tables)
-            seen[compared(session, wanted, (seed, trial.root), _may_widen(trial.root))] += 1
+            wanted, may_widen = judged.sketches(trial, tables), _may_widen(trial.root)
+            seen[compared(session, wanted, (seed, trial.root), may_widen)] += 1
             seen.update([*marks_of(trial, root, verdict, judged), *joined_by(compiled)])
             changes = changes_of(rng, compiled.tables, tables, spare)
             session.step(changes, partial(whole_table, tables))
@@ -249,6 +227,7 @@ def one_case(
             if rng.random() < 0.3 and not session.unsure_rows():
                 other = SomeDistant(turns, groups) if turns.random() < 0.5 else recorded(compiled)
                 compiled = compiled_by(other)
+                seen.update(moved_buffers(session.compiled, compiled))
                 session, partners = converted(session, stored, compiled, partners)
                 seen["converted"] += isinstance(other, SomeDistant) and bool(compiled.pieces)
     except (ReferenceFailure, ReferenceLimit, EvaluationError, NotExactError) as error:
@@ -280,41 +259,6 @@ def compared(
     return "unsure" if unsure else "exact"
 
 
-def restored(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    fresh: MaintainedQuery,
-) -> MaintainedQuery:
-    """A session that takes up where another one stopped, by way of what a store would hold."""
-    checkpoint = session.checkpoint()
-    session.saved()
-    for name, sequence in checkpoint.drop:
-        del stored[name, sequence]
-    stored.update({(name, sequence): table for name, sequence, table in checkpoint.put})
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for (name, sequence), table in sorted(stored.items(), key=lambda item: item[0]):
-        runs.setdefault(name, []).append((sequence, table))
-    kept = {keeper.name for keeper in fresh.keepers()}
-    for name, sequence in [key for key in stored if key[0] not in kept]:
-        del stored[name, sequence]
-    fresh.restore(runs, checkpoint.counters)
-    return fresh
-
-
-def converted(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    compiled: Compiled,
-    partners: ReferencePartners,
-) -> tuple[MaintainedQuery, ReferencePartners]:
-    """The session in a circuit that may keep other sides, and who reads those that it lacks."""
-    after = restored(session, stored, MaintainedQuery(compiled))
-    hand_over(session, after, partners.whole)
-    partners = replace(partners, compiled=compiled)
-    after.read_by(partners)
-    return after, partners
-
-
 def several_cases(
     seeds: Iterable[int],
     seen: Counter[str],
@@ -335,6 +279,8 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     assert seen["refilled"] > 0
     assert seen["converted"] > 0
     assert min(seen["with groups read"], seen["with groups rebuilt"]) > len(cases) // 40, seen
+    assert min(seen[f"{what} bounded"] for what in ("groups", "first rows")) > 0, seen
+    assert min(seen[f"{what} kept again"] for what in ("groups", "first rows")) > 0, seen
     assert seen["with tree"] > len(cases) // 20
     kinds = ("inner", "semi", "anti", "left", "right", "full", "union", "intersect", "TopK")
     for kind in (*kinds, "row_number", "rank", "dense_rank", "barrier"):

@@ -44,7 +44,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.conversion_cases import restored
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONG_TEXT = "the same first eight bytes "

@@ -27,7 +27,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.conversion_cases import restored
 from tests.circuits.test_plans_against_reference import several_cases as random_plans
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of

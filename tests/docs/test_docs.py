@@ -18,6 +18,7 @@ from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.collected import GcEntry
 from impctl.app.results.due import FreshEntry
 from impctl.app.results.explanations import (
+    BuffersEntry,
     CandidateEntry,
     ExpectedReading,
     GroupsEntry,
@@ -188,6 +189,7 @@ ENTRIES = (
     PlannedChange,
     ReadEntry,
     GroupsEntry,
+    BuffersEntry,
     JoinSideEntry,
     TreeEntry,
     TreeRecord,

@@ -21,9 +21,10 @@ from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.identity import with_answer
-from impctl.circuits.refills import KEEP_ALL, USUAL, Buffers
+from impctl.circuits.refills import KEEP_ALL, USUAL, BufferChoice, Buffers
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.identity import trees_id
@@ -38,19 +39,49 @@ from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 
+_ASKED = "as `buffer` asks"
+_ALL_ASKED = "`join: index` or `state: keep` asks for it"
+_BESIDE_CLOCK = "constants that move with the clock move through what is kept"
+_UNCOUNTED = "how many groups there are is not known; the next capture counts them"
 _WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
 
 
-def kept_buffers(spec: QuerySpec) -> Buffers:
-    """How much MIN, MAX and top-k keep: as the workload asks, else as is usual."""
+def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
+    """How much MIN, MAX and top-k keep: as the workload asks, else as was chosen and is usual."""
     match spec.buffer:
         case None:
-            return USUAL
+            return replace(USUAL, of_group=chooser.buffer, of_piece=chooser.buffers)
         case int(size):
             return Buffers.of(size)
     return KEEP_ALL
+
+
+def chosen_buffers(spec: QuerySpec, compiled: Compiled | None) -> Mapping[str, int]:
+    """How much is kept of each piece that was bounded without the workload asking for it."""
+    if spec.buffer is not None or compiled is None:
+        return {}
+    read = compiled.sides_by(Strategy.FILES)
+    return {
+        one.piece: one.size
+        for one in compiled.buffers
+        if one.size is not None and not one.pinned and one.piece not in read
+    }
+
+
+def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: BufferChoice) -> str:
+    """Why no budget may bound a piece, by what is said of its state; empty where one may."""
+    if prepared.spec.buffer is not None:
+        return _ASKED
+    if choice.pinned:
+        return choice.pinned
+    if prepared.moments:
+        return _BESIDE_CLOCK
+    if prepared.spec.join is JoinStrategy.INDEX or prepared.spec.state is StateKept.KEEP:
+        return _ALL_ASKED
+    is_counted = meta is None or choice.is_values or choice.piece in meta.buffer_groups
+    return "" if is_counted else _UNCOUNTED
 
 
 def chosen_way(
@@ -106,7 +137,7 @@ def _by_answer(
     """
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
-    buffers = kept_buffers(prepared.spec)
+    buffers = kept_buffers(prepared.spec, chooser)
     answering = partial(answering_way, answer, judged, partitions, chooser.sides, buffers=buffers)
     choice = chooser.trees.choose(answer.kept)
     if choice.is_tree:
@@ -149,7 +180,7 @@ def _by_core(
         kept.core_verdict(verdict, partitions),
         partitions,
         chooser.sides,
-        buffers=kept_buffers(prepared.spec),
+        buffers=kept_buffers(prepared.spec, chooser),
     )
     if prepared.spec.join is JoinStrategy.TREE:
         way = _with_trees(prepared, choose)
@@ -217,6 +248,8 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     is_same = is_same_circuit(desk, prepared, stored) and meta.trees == trees_id(way.shapes)
     # What is read has no state but a filter: kept, it would be taken for empty.
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
+    # Of a buffer the best are there: of more they would be taken for all.
+    is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name

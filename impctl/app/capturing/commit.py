@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.app.capturing.chosen_way import chosen_buffers
 from impctl.app.capturing.definition import definition
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.kept_ending import ending_to_store
@@ -20,7 +21,7 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.identity import circuit_id, template_id, with_answer
-from impctl.circuits.reading.handed_over import filled_rows, group_bytes
+from impctl.circuits.reading.handed_over import buffer_groups, filled_rows, group_bytes
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.touch import TouchedQuery
@@ -57,6 +58,7 @@ def commit_capture(
             depths=depths(state.range_rows),
             read_rows=filled_rows(state) if isinstance(state, MaintainedQuery) else {},
             group_bytes=group_bytes(state) if isinstance(state, MaintainedQuery) else {},
+            buffer_groups=buffer_groups(state) if isinstance(state, MaintainedQuery) else {},
         )
         for arrangement, sequence, table in checkpoint.put:
             runs.setdefault(arrangement, []).append((sequence, table))
@@ -92,6 +94,7 @@ def _described(
         files={table: files_mark(tables.snapshot(table)) for table in versions},
         distant=way.sides_by(Strategy.SPARK),
         from_files=way.sides_by(Strategy.FILES),
+        buffers=chosen_buffers(prepared.spec, way.compiled),
         side_reasons=_side_reasons(way),
         ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),

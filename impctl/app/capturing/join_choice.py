@@ -8,6 +8,9 @@ Out of scope: the circuit made of it (`app.capturing.chosen_way`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from impctl.app.capturing.fan_outs import PinnedFanOuts
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
@@ -15,6 +18,7 @@ from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.refills import FEWEST
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
 from impctl.errors import StateCorruptError
@@ -42,6 +46,10 @@ class JoinChooser:
 
     sides: Chooser
     trees: TreeChooser
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    """How much is kept of pieces with first rows or values of MIN and MAX that were bounded."""
+    buffer: int | None = None
+    """The same of all of them, where each is to be bounded."""
 
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
@@ -58,6 +66,7 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
+    is_least = prepared.spec.state is StateKept.LEAST and not prepared.moments
     has_filter = _has_filter(prepared)
     sides = BySize(
         asked,
@@ -65,10 +74,15 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
         has_filter=has_filter,
         from_files=largest,
         fits=fits,
-        is_least=prepared.spec.state is StateKept.LEAST and not prepared.moments,
+        is_least=is_least,
     )
-    before = None if disk is None or asked is not None else _chosen_before(desk, prepared)
-    return JoinChooser(before or sides, _trees(tables, prepared, reads=reads))
+    before = None if disk is None else _described_before(desk, prepared)
+    return JoinChooser(
+        sides if before is None or asked is not None else _as_before(before),
+        _trees(tables, prepared, reads=reads),
+        {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
+        FEWEST if is_least else None,
+    )
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
@@ -81,8 +95,8 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
     return _SIDES[prepared.spec.join]
 
 
-def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | None:
-    """The sides as they are kept now; None where nothing is."""
+def _described_before(desk: Workbench, prepared: PreparedQuery) -> StateMeta | None:
+    """What is said of the state as it is kept now; None where there is none with such pieces."""
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
     if stored is None or stored.mode is not Mode.EXACT:
@@ -92,8 +106,11 @@ def _chosen_before(desk: Workbench, prepared: PreparedQuery) -> AsRecorded | Non
     except StateCorruptError:
         # A capture is what puts that right.
         return None
-    if meta.trees:
-        return None
+    return None if meta.trees else meta
+
+
+def _as_before(meta: StateMeta) -> AsRecorded:
+    """The sides as they are kept now."""
     reasons = meta.side_reasons
     return AsRecorded(meta.distant, from_files=meta.from_files, reasons=reasons, is_to_fill=True)
 
@@ -116,7 +133,7 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     """What the capture chose of the stored state."""
     sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
-    return JoinChooser(sides, TreesAsRecorded(is_tree))
+    return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers)
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:

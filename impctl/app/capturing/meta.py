@@ -33,8 +33,10 @@ class StateMeta:
     slack may come from. `distant` names the sides of joins whose rows the state does not hold
     and Spark reads, `from_files` those that the engine reads, and groupings whose groups it does
     not hold; `read_rows` how many rows or groups each of these had when it was last filled or kept,
-    `group_bytes` what such groups took then. `side_reasons` say of them why
-    they are read or kept, where some are read from files.
+    `group_bytes` what such groups took then. `buffers` are pieces of which the best so many rows or
+    values are kept, as was chosen; of these `group_bytes` tells what all took; `buffer_groups`
+    how many groups those of first rows had that could be bounded. `side_reasons` say of all these
+    why they are read, bounded or kept, where some are not kept.
     `depths` tell how evenly the ranges are filled, where that is counted. `ending` is how the
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
@@ -55,6 +57,8 @@ class StateMeta:
     from_files: Sequence[str] = ()
     read_rows: Mapping[str, int] = field(default_factory=dict)
     group_bytes: Mapping[str, int] = field(default_factory=dict)
+    buffers: Mapping[str, int] = field(default_factory=dict)
+    buffer_groups: Mapping[str, int] = field(default_factory=dict)
     side_reasons: Mapping[str, str] = field(default_factory=dict)
     depths: Sequence[RangeDepth] = ()
     ending: Sequence[Any] = ()
@@ -81,6 +85,8 @@ class StateMeta:
             **({"from_files": list(self.from_files)} if self.from_files else {}),
             **({"read_rows": dict(self.read_rows)} if self.read_rows else {}),
             **({"group_bytes": dict(self.group_bytes)} if self.group_bytes else {}),
+            **({"buffers": dict(self.buffers)} if self.buffers else {}),
+            **({"buffer_groups": dict(self.buffer_groups)} if self.buffer_groups else {}),
             **({"side_reasons": dict(self.side_reasons)} if self.side_reasons else {}),
             "depths": [_stored_depth(depth) for depth in self.depths],
             "ending": list(self.ending),
@@ -222,6 +228,8 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "from_files": _each(_text),
     "read_rows": _by_name(_count),
     "group_bytes": _by_name(_count),
+    "buffers": _by_name(_count),
+    "buffer_groups": _by_name(_count),
     "side_reasons": _by_name(_text),
     "depths": _each(_depth),
     "ending": _mark_and_value,

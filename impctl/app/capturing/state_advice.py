@@ -57,7 +57,9 @@ def _saving(
     way = chosen_way(bounded, verdict, partitions, chooser_of(bounded, meta))
     if way.compiled is None:
         return None
-    saved, is_sure = _saved(way.compiled.refills, _by_piece(runs))
+    # What is bounded already keeps fewer of each group.
+    refills = [one for one in way.compiled.refills if one.operator.piece not in meta.buffers]
+    saved, is_sure = _saved(refills, _by_piece(runs))
     if saved < _SMALL:
         return None
     about = "about" if is_sure else "up to"

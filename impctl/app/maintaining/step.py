@@ -44,7 +44,9 @@ from impctl.store.records import (
     RunKind,
     RunParts,
     RunRecord,
+    SideRead,
     TablePin,
+    buffer_name,
 )
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import FilesMark
@@ -126,7 +128,7 @@ class Maintainer:
             session.read_by(reader)
         before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
-        work = session.tree_work()
+        work, filled = session.tree_work(), session.refills()
         changes = {
             table: TableChange(found.table, found.weights, found.shared)
             for table, change in moved.items()
@@ -158,7 +160,7 @@ class Maintainer:
             tree=_work(self.taken.way, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),
-                () if reader is None else reader.reads(),
+                (*(() if reader is None else reader.reads()), *_refills(session, filled)),
             ),
         )
         return done, session.fragments()
@@ -285,6 +287,16 @@ class Maintainer:
             # What Spark was waited for is in some operator's time, its start too.
             parts=None if asks_spark else done.parts,
         )
+
+
+def _refills(
+    session: MaintainedQuery, before: Mapping[str, tuple[int, int, float]]
+) -> Iterable[SideRead]:
+    """What filled buffers again in this step, of each piece that is bounded; 0 where none did."""
+    for piece, (groups, rows, ms) in session.refills().items():
+        known = before[piece]
+        count = groups - known[0]
+        yield SideRead(buffer_name(piece), count, count, rows - known[1], ms - known[2])
 
 
 def _work(way: Way, before: tuple[int, int, int], after: tuple[int, int, int]) -> TreeWork | None:

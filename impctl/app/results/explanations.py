@@ -111,6 +111,21 @@ class GroupsEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class BuffersEntry:
+    """First rows over these tables, or values of MIN and MAX: all *kept*, or *bounded* to the best
+    `buffer` of each group; and why. `chosen` says that a budget or `state: least` bounds them,
+    `state_bytes` what is stored of them, None where the query is not captured as it stands."""
+
+    name: str
+    tables: tuple[str, ...]
+    mode: str
+    buffer: int | None
+    chosen: bool
+    reason: str
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TreeNodeEntry:
     """A node of a join tree: the accesses of its `bag` (none of a virtual root) and what it keeps.
 
@@ -190,6 +205,7 @@ class ExplainResult:
     attributes: tuple[CandidateEntry, ...]
     joins: tuple[JoinSideEntry, ...] = ()
     groups: tuple[GroupsEntry, ...] = ()
+    buffers: tuple[BuffersEntry, ...] = ()
     trees: tuple[TreeEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None

@@ -61,7 +61,8 @@ class NextChange:
 @dataclass(frozen=True, slots=True)
 class PlannedPiece:
     """A piece of state under a budget: the `mode` that is chosen for it, the one that it has `now`,
-    bytes in the chosen mode and if it is kept, and why."""
+    bytes in the chosen mode and if it is kept, and why. `buffer` is how many of the best rows or
+    values of a group are kept where it is bounded."""
 
     name: str
     mode: str
@@ -69,6 +70,7 @@ class PlannedPiece:
     bytes: int
     kept_bytes: int
     reason: str
+    buffer: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -197,8 +197,8 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
     if Mode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    when = f"as it is {piece.word(mode)}"
-    return _difference(graph, mine, kept, when, "no change asks for it")
+    nothing = "no change uses it up" if mode is Mode.BOUNDED else "no change asks for it"
+    return _difference(graph, mine, kept, f"as it is {piece.word(mode)}", nothing)
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:

@@ -2,7 +2,8 @@
 
 Law: milliseconds, once. A side or grouping that is to be kept is read whole and put in order; of a
 side that is to be read the keys are put into a filter, which is taken to cost as much as putting it
-in order, and of a grouping the keys of its groups are told.
+in order, and of a grouping the keys of its groups are told, or the best of them where it is to be
+bounded.
 Out of scope: carrying it out, pieces that can only be kept.
 """
 
@@ -23,8 +24,10 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
             scans = set[int]().union(*(_scans(graph, wire) for wire in wires))
             read = sum(max(graph.nodes[at].whole, default=0.0) for at in scans)
             build = max(piece.build, default=0.0)
-            noted = build if node.work is Work.JOIN else max(piece.stream, default=0.0)
-            found[piece.name] = {Mode.KEPT: read + build, Mode.READ: noted}
+            told = max(piece.stream, default=0.0)
+            is_side = node.work is Work.JOIN
+            others = {Mode.READ: build} if is_side else {Mode.READ: told, Mode.BOUNDED: told}
+            found[piece.name] = {Mode.KEPT: read + build, **others}
     return found
 
 

@@ -8,7 +8,7 @@ Out of scope: what a choice comes to (`demands`, `evaluated`), circuits of opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from enum import IntEnum, StrEnum
 
@@ -179,19 +179,26 @@ class Graph:
 
 def pinned(graph: Graph, modes: Mapping[str, Mode]) -> Graph:
     """The graph in which these pieces have these modes alone; ValueError for one not allowed."""
+    return restricted(graph, {name: (mode,) for name, mode in modes.items()})
+
+
+def restricted(graph: Graph, modes: Mapping[str, Collection[Mode]]) -> Graph:
+    """The graph in which these pieces have none but these modes; ValueError where none is left, or
+    one is not allowed."""
     nodes = []
     for node in graph.nodes:
-        pieces = tuple(_pinned(piece, modes.get(piece.name)) for piece in node.pieces)
+        pieces = tuple(_restricted(piece, modes.get(piece.name)) for piece in node.pieces)
         nodes.append(replace(node, pieces=pieces))
     return Graph(tuple(nodes), graph.kinds, graph.runs)
 
 
-def _pinned(piece: Piece, mode: Mode | None) -> Piece:
-    if mode is None:
+def _restricted(piece: Piece, modes: Collection[Mode] | None) -> Piece:
+    if modes is None:
         return piece
-    if mode not in piece.sizes:
-        raise ValueError(f"{piece.name} cannot be {mode}")
-    return replace(piece, sizes={mode: piece.sizes[mode]})
+    if not modes or not piece.sizes.keys() >= set(modes):
+        raise ValueError(f"{piece.name} cannot be {' or '.join(modes) or 'nothing'}")
+    sizes = {mode: size for mode, size in piece.sizes.items() if mode in modes}
+    return replace(piece, sizes=sizes)
 
 
 _PIECES = {Work.SCAN: 0, Work.ROWS: 0, Work.JOIN: 2, Work.KEYED: 1}

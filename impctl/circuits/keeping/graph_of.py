@@ -29,11 +29,14 @@ _MS = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """What a buffer takes: its bytes, the chance that a run uses it up, and filling it again."""
+    """What a buffer of `size` takes: its bytes, the chance that a run of each kind uses one up, and
+    filling it again; and where not all is kept now, the bytes of all."""
 
     bytes: int
-    chance: float
+    chance: Callable[[KindOfChange], float]
     refill_ms: float
+    kept_bytes: int | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +199,8 @@ class _Maker:
         bounded = numbers.bounded.get(name)
         if bounded is not None:
             sizes[Mode.BOUNDED] = bounded.bytes
+        if bounded is not None and bounded.kept_bytes is not None:
+            sizes[Mode.KEPT] = bounded.kept_bytes
         return Piece(
             name=name,
             sizes=self._only_allowed(sizes),
@@ -206,10 +211,13 @@ class _Maker:
             hit=self._each(lambda k: self._groups_hit(name, wires, k)),
             build=self._always(below * priors.group_row_ns * _MS),
             stream=self._always(rows * priors.row_ns * _MS),
-            refill=self._always(0.0 if bounded is None else bounded.chance * bounded.refill_ms),
+            refill=() if bounded is None else self._refill(bounded),
             source=self._tables(wires[0]),
             is_whole=self._is_whole(name),
         )
+
+    def _refill(self, bounded: Bounded) -> PerKind:
+        return self._each(lambda kind: bounded.chance(kind) * bounded.refill_ms)
 
     def _piece_name(self, keeper: str) -> str:
         """The operator's name, or the keeper's where an operator before it has the same."""

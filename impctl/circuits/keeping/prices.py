@@ -14,8 +14,8 @@ from typing import Any
 from impctl.circuits.keeping.graph import Graph, Node, PerKind, Piece, Work
 from impctl.values import dataclass
 
-_WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup", "refill")
-"""What a piece costs but for reads of tables."""
+_WORK = ("opened", "upkeep", "probe", "noted", "build", "stream", "lookup")
+"""What a piece costs but for reads of tables, for buffers too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +23,15 @@ class Learned:
     """What recorded runs tell, for each kind of change in the graph's order.
 
     `times` are how many times as long as by prior times the work of a node takes, reads left out;
-    `reads` and `hits` are milliseconds of a read and its chance, by piece; `beside` are the
+    `reads` and `hits` are milliseconds of a read and its chance, by piece, `refills` what buffers
+    of a piece that are filled again take; `beside` are the
     milliseconds of a run that are no operator's. `runs` says how many runs of each kind tell.
     """
 
     times: Mapping[int, PerKind] = field(default_factory=dict)
     reads: Mapping[str, PerKind] = field(default_factory=dict)
     hits: Mapping[str, PerKind] = field(default_factory=dict)
+    refills: Mapping[str, PerKind] = field(default_factory=dict)
     beside: PerKind = ()
     runs: tuple[int, ...] = ()
 
@@ -60,6 +62,7 @@ def _piece(piece: Piece, times: PerKind, learned: Learned) -> Piece:
     costs: dict[str, Any] = {name: _times(getattr(piece, name), times) for name in _WORK}
     costs["read"] = learned.reads.get(piece.name, piece.read)
     costs["hit"] = learned.hits.get(piece.name, piece.hit)
+    costs["refill"] = learned.refills.get(piece.name, piece.refill)
     return replace(piece, **costs)
 
 

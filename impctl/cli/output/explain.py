@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from impctl.app.results.amounts import size_text
 from impctl.app.results.explanations import (
     AnswerEntry,
+    BuffersEntry,
     CandidateEntry,
     ExplainResult,
     GroupsEntry,
@@ -48,6 +49,10 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines.append("  groups")
         for one in result.groups:
             lines += _under(_groups(one), width, "    ")
+    if any(one.chosen for one in result.buffers):
+        lines.append("  first rows and values")
+        for first in result.buffers:
+            lines += _under(_buffers(first), width, "    ")
     for tree in result.trees:
         lines += _under(_tree(tree), width, "  ")
         for line, node in zip(tree.drawn, tree.nodes, strict=True):
@@ -127,6 +132,14 @@ def _side(side: JoinSideEntry) -> str:
 def _groups(entry: GroupsEntry) -> str:
     tables = ", ".join(entry.tables) or "computed rows"
     return f"{entry.name} ({tables}): {entry.mode}, {entry.reason}"
+
+
+def _buffers(entry: BuffersEntry) -> str:
+    """`top0 (t): bounded to the best 8, 12 kB, t changes once a day, ...`."""
+    tables = ", ".join(entry.tables) or "computed rows"
+    mode = entry.mode if entry.buffer is None else f"{entry.mode} to the best {entry.buffer:,}"
+    size = "" if entry.state_bytes is None else f"{size_text(entry.state_bytes)}, "
+    return f"{entry.name} ({tables}): {mode}, {size}{entry.reason}"
 
 
 def _tree(tree: TreeEntry) -> str:

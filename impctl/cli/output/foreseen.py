@@ -103,11 +103,13 @@ def _pending_text(entry: PlannedChange) -> str:
 
 
 def _piece_text(piece: PlannedPiece) -> str:
-    """`state  join4.left: read, 26.2 MB -> 600 kB: supplier changes once in 10 days, ...`."""
+    """`state  join4.left: read, 26.2 MB -> 600 kB: supplier changes once in 10 days, ...`; or
+    `state  top0: bounded to the best 8 (now kept), 26.2 MB -> 600 kB: ...`."""
     change = "" if piece.mode == piece.now else f" (now {piece.now})"
     size = size_text(piece.kept_bytes)
     size = size if piece.mode == "kept" else f"{size} -> {size_text(piece.bytes)}"
-    return f"state  {piece.name}: {piece.mode}{change}, {size}: {piece.reason}"
+    mode = piece.mode if piece.buffer is None else f"{piece.mode} to the best {piece.buffer:,}"
+    return f"state  {piece.name}: {mode}{change}, {size}: {piece.reason}"
 
 
 def _next_text(coming: NextChange) -> str:

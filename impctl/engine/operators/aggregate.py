@@ -25,7 +25,7 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Accumulator, Count, FloatSum, Values, takes_bounds
 from impctl.engine.aggregate_column import ROWS as _ROWS
-from impctl.engine.aggregate_column import AggregateColumn, outputs_of, parts_of
+from impctl.engine.aggregate_column import AggregateColumn, clear_empty, outputs_of, parts_of
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import disagreement, never_held
@@ -40,7 +40,7 @@ from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.runs import Run
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
-from impctl.expr.spans import is_known, unsure_value
+from impctl.expr.spans import refuse_unsure
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
@@ -83,6 +83,7 @@ class Aggregate(Operator):
         parts = parts_of(self.columns)
         self._accumulators = tuple(part for part in parts if not isinstance(part, Extreme))
         self._extremes = Extremes(name, [part for part in parts if isinstance(part, Extreme)])
+        self.buffered = [keeper.name for keeper in self._extremes.arrangements()]
         self._firsts = Firsts(name, self.columns, first_types or {})
         sums = any(isinstance(part, FloatSum) for part in self._accumulators)
         ties = any(kind.is_fractional for kind in (first_types or {}).values())
@@ -100,8 +101,7 @@ class Aggregate(Operator):
             if is_keyed
             else tuple(FragmentCounts(f"{name}.fragments{index}") for index in range(accesses))
         )
-        self._next_group = 1
-        self._counter = f"{name}.next_group"
+        self._next_group, self._counter = 1, f"{name}.next_group"
         self._key_ranges = key_ranges
 
     @property
@@ -116,6 +116,22 @@ class Aggregate(Operator):
     def refill_from(self, refill: Refill) -> None:
         self._extremes.refill = refill
 
+    def shed(self) -> None:
+        run = self._groups.whole()
+        # Kept whole they are without the edges of buffers: later ones would take them for theirs.
+        self._groups.clear()
+        if run is not None:
+            state = self._state_of(run)
+            state.update(self._extremes.settled(state[_GROUP], state))
+            self._groups.put(run.codes, self._keys_of(run), state)
+
+    def keep_all(self, rows: Iterable[Batch]) -> None:
+        self._extremes.clear()
+        for batch in rows:
+            grouping, groups = self._held(batch)
+            self._extremes.count(batch, groups[grouping.index()])
+        self.shed()
+
     @property
     def needs_rows(self) -> bool:
         """Whether only rows fill the state: no partial aggregate tells each value's count."""
@@ -128,7 +144,7 @@ class Aggregate(Operator):
         parts = (*self._accumulators, *self._extremes.parts)
         arguments = [part.argument for part in parts if not takes_bounds(part)]
         arguments += [*self._firsts.arguments, *self._distinct, *(name for name, _ in self.keys)]
-        _refuse_unsure([batch.columns[argument] for argument in arguments])
+        refuse_unsure([batch.columns[argument] for argument in arguments])
         keys, grouping = batch.grouped_by([name for name, _ in self.keys])
         return self._apply(keys, _Change(grouping, batch.tags, batch.weights, batch))
 
@@ -250,13 +266,18 @@ class Aggregate(Operator):
 
     def _recount(self, batch: Batch) -> None:
         """Count rows that the groups hold already in their fragments."""
-        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
-        leaders = [key.take(grouping.first) for key in keys]
-        groups = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
-        if bool((groups == 0).any()):
-            raise disagreement("The table holds rows of a group that the stored state never held")
+        grouping, groups = self._held(batch)
         for counts, tag in zip(self._fragments, batch.tags, strict=True):
             counts.count(groups, tag.expand(grouping.index(), batch.weights))
+
+    def _held(self, batch: Batch) -> tuple[Grouping, Ints]:
+        """The groups of rows that they hold already, with their numbers."""
+        keys, grouping = batch.grouped_by([name for name, _ in self.keys])
+        leaders = [key.take(grouping.first) for key in keys]
+        groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
+        if bool((groups == 0).any()):
+            raise disagreement("The table holds rows of a group that the stored state never held")
+        return grouping, groups
 
     def start(self) -> Batch | None:
         """The one row that there is over empty input without keys."""
@@ -286,7 +307,7 @@ class Aggregate(Operator):
             asked = Touched(groups, grouping.index(), leaders, tuple(n for n, _ in self.keys))
             new.update(self._extremes.change(rows, asked, old, new))
             picked = self._firsts.step(rows, groups, grouping, old, new)
-        _clear_empty(new, (*self._accumulators, *self._extremes.parts))
+        clear_empty(new, (*self._accumulators, *self._extremes.parts))
         if self._has_numbers:
             new[_GROUP] = groups
         group_tags = self._retag(change.tags, grouping, change.weights, new)
@@ -376,21 +397,3 @@ class _Change:
     tags: tuple[Tags, ...]
     weights: Ints
     rows: Batch | Values
-
-
-def _refuse_unsure(columns: Sequence[Vector]) -> None:
-    """Grouping or summing a value that is not exact could make a sketch too small."""
-    if not all(is_known(column) for column in columns):
-        raise unsure_value("A value to group by, to count once or to take a spread of")
-
-
-def _clear_empty(state: Values, accumulators: Sequence[Accumulator | Extreme]) -> None:
-    """What is left of a sum over nothing is rounding dust: clear it."""
-    counts = {a.argument: a.slot for a in accumulators if isinstance(a, Count)}
-    for accumulator in accumulators:
-        slot = counts.get(accumulator.argument)
-        empty = state[_ROWS if slot is None else f"count{slot}"] == 0
-        if not bool(empty.any()) or isinstance(accumulator, Count):
-            continue
-        for name in accumulator.columns:
-            state[name] = np.where(empty, np.zeros(1, state[name].dtype), state[name])

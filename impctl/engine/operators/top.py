@@ -11,7 +11,7 @@ likes. Where `cut` is ROW, ties are taken by their contents, so that state decid
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import numpy as np
@@ -86,6 +86,7 @@ class Top(Operator):
         With `buffer` no more than the best so many rows per group are kept for sure, or than are
         wanted with some to spare.
         """
+        self.piece = name
         self.order = tuple(order)
         self.limit = limit
         self._partition = tuple(partition)
@@ -96,7 +97,7 @@ class Top(Operator):
         self._rows = RowIndex(
             f"{name}.rows", (*columns, (self._code, LONG)), partition, accesses, order=self._code
         )
-
+        self.buffered = (self._rows.name,)
         kinds = dict(columns)
         # No deletion after a refill may need the next one at once, however many rows are wanted.
         spare = min(buffer or 0, limit.size)
@@ -117,6 +118,32 @@ class Top(Operator):
         if self._buffer is not None:
             self._buffer.refill = refill
 
+    def buffer_groups(self) -> int:
+        return len(np.unique(self._rows.codes()))
+
+    def shed(self) -> None:
+        assert self._buffer is not None
+        rows = self._rows.whole()
+        if not len(rows):
+            return
+        keys, grouping = rows.grouped_by(self._partition)
+        groups = Groups(grouping.codes, [key.take(grouping.first) for key in keys])
+        self._rows.clear()
+        self._buffer.fill(groups, grouping.index(), rows.columns[self._code].values, rows)
+
+    def keep_all(self, rows: Iterable[Batch]) -> None:
+        assert self._buffer is None
+        self._rows.clear()
+        for batch in rows:
+            if len(batch) and self.limit.size:
+                self._rows.add(self._coded(batch, self._codes(batch)), self._rows.codes_of(batch))
+
+    def _coded(self, batch: Batch, codes: Ints) -> Batch:
+        """The columns that are kept, the code among them."""
+        columns = {name: batch.columns[name] for name in self._columns}
+        columns[self._code] = Vector(LONG, codes)
+        return Batch(columns, batch.weights, batch.tags)
+
     def _codes(self, batch: Batch) -> Ints:
         key = self.order[0]
         return codes_of(batch.columns[key.column], key)
@@ -133,9 +160,7 @@ class Top(Operator):
         least = np.full(grouping.groups, INT64_MAX)
         np.minimum.at(least, owners, codes)
         touched = least <= old.borders
-        columns = {name: batch.columns[name] for name in self._columns}
-        columns[self._code] = Vector(LONG, codes)
-        self._add(Batch(columns, batch.weights, batch.tags), groups, owners, codes)
+        self._add(self._coded(batch, codes), groups, owners, codes)
         if not bool(touched.any()):
             return empty_batch(self._accesses)
         new = self._first(groups.take(np.flatnonzero(touched)))

@@ -37,5 +37,5 @@ def test_groups_are_made_of_all_rows_below_and_told_by_their_keys() -> None:
     assert conversion_ms(graph) == {
         "left": {Mode.KEPT: 102.0, Mode.READ: 2.0},
         "right": {Mode.KEPT: 1003.0, Mode.READ: 3.0},
-        "groups": {Mode.KEPT: 1120.0, Mode.READ: 7.0},
+        "groups": {Mode.KEPT: 1120.0, Mode.READ: 7.0, Mode.BOUNDED: 7.0},
     }

@@ -138,7 +138,7 @@ def test_other_modes_are_choices_where_they_are_allowed() -> None:
         rows=numbers.rows,
         changed=numbers.changed,
         bytes=numbers.bytes,
-        bounded={"top0": Bounded(7, 0.5, 30.0)},
+        bounded={"top0": Bounded(7, lambda kind: 0.5, 30.0)},
     )
     pieces = pieces_of(graph_of(found, tpch.KINDS, bounded))
     assert pieces["top0"].sizes[Mode.BOUNDED] == 7

@@ -27,8 +27,8 @@ from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.planned import whole_answer
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.circuits.conversion_cases import restored
 from tests.circuits.test_kept_answers import is_same, listed, sorting
-from tests.circuits.test_plans_against_reference import restored
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.random_answers import AnswerMaker, tables_with_values
 from tests.circuits.trees.test_built import (

@@ -20,7 +20,8 @@ from impctl.engine.trees import lots
 from impctl.errors import QueryError, UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import has_choice, restored
+from tests.circuits.conversion_cases import restored
+from tests.circuits.test_plans_against_reference import has_choice
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of

@@ -21,7 +21,7 @@ from impctl.engine import firsts
 from impctl.engine.operators.tree import Tree
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
-from tests.circuits.test_plans_against_reference import restored
+from tests.circuits.conversion_cases import restored
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.test_built import BOUNDARIES, Row, table_of
 

@@ -2,9 +2,10 @@
 
 Law: a pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides
 of queries whose constants move with the clock, those that the workload pins (`join: index`,
-`files`, `spark`, `state`), trees, groupings that cannot be read (`circuits.reading.groups`), kept
-answers and first rows are kept as they are; of the other sides and groupings each is kept or read,
-whole where no key narrows what is read.
+`files`, `spark`, `state`, `buffer`), trees, groupings that cannot be read
+(`circuits.reading.groups`) and kept answers are kept as they are; of the other sides and groupings
+each is kept or read, whole where no key narrows what is read. First rows, and groupings with MIN or
+MAX, may be bounded where their buffers can be filled again (`keeping.buffers`).
 Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.learned_prices`),
 carrying it out (`keeping.conversion`).
 """
@@ -12,10 +13,12 @@ carrying it out (`keeping.conversion`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
+from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.app.maintaining.keeping.learned_prices import learned_of
 from impctl.app.maintaining.keeping.numbers import numbers_of, rows_of_change
 from impctl.app.maintaining.keeping.opened import Opened, opened, state_bytes
@@ -26,7 +29,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.choice import StateChoice
 from impctl.circuits.keeping.conversions import conversion_ms
 from impctl.circuits.keeping.evaluated import Modes
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, pinned
+from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Piece, restricted
 from impctl.circuits.keeping.graph_of import graph_of
 from impctl.circuits.keeping.prices import priced
 from impctl.circuits.strategy import SideChoice, Strategy
@@ -35,7 +38,7 @@ from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 
-_ALLOWED = (Mode.KEPT, Mode.READ)
+_ALLOWED = (Mode.KEPT, Mode.READ, Mode.BOUNDED)
 """What the engine carries out today."""
 
 
@@ -44,7 +47,8 @@ class Kept:
     """The queries that were weighed, what was chosen, and bytes that no choice changes.
 
     By query, `graphs` are what they were weighed by, `now` how pieces are kept as it stands, and
-    `conversions` the milliseconds that bring each to another mode. `unheld` are bounds that the
+    `conversions` the milliseconds that bring each to another mode; `sizes` of how many rows or
+    values buffers are where pieces are bounded. `unheld` are bounds that the
     choice does not hold; it `holds_more` of them than what is kept now.
     `troubles` says of queries that could not be opened why; their state counts as it is.
     """
@@ -56,15 +60,18 @@ class Kept:
     graphs: Mapping[QueryName, Graph]
     now: Mapping[QueryName, Modes]
     conversions: Mapping[QueryName, Mapping[str, Mapping[Mode, float]]]
+    sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
     unheld: Sequence[Unheld] = ()
     holds_more: bool = False
 
-    def from_files(self, query: QueryName) -> tuple[str, ...]:
-        """What of a query is to be read from files; Spark's sides stay Spark's."""
-        pieces = self.choice.queries[query].pieces.values()
+    def wanted(self, query: QueryName) -> Wanted:
+        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's."""
+        modes = self.choice.queries[query].modes
         by_spark = self.queries[query].compiled.sides_by(Strategy.SPARK)
-        read = (piece.name for piece in pieces if piece.mode is Mode.READ)
-        return tuple(name for name in read if name not in by_spark)
+        read = (name for name, mode in modes.items() if mode is Mode.READ)
+        sizes = self.sizes[query]
+        bounded = {name: sizes[name] for name, mode in modes.items() if mode is Mode.BOUNDED}
+        return Wanted(tuple(name for name in read if name not in by_spark), bounded)
 
 
 Choose = Callable[[Mapping[QueryName, Graph], int | None], StateChoice]
@@ -108,7 +115,18 @@ def kept_within(
     late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
     conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
     holds_more = late < late_now
-    return Kept(queries, choice, fixed, troubles, graphs, now, conversions, unheld, holds_more)
+    return Kept(
+        queries,
+        choice,
+        fixed,
+        troubles,
+        graphs,
+        now,
+        conversions,
+        {name: weighed.sizes(query) for name, query in queries.items()},
+        unheld,
+        holds_more,
+    )
 
 
 def graphs_of(
@@ -165,10 +183,17 @@ class _Weighed:
         self._expected = expected
         self._kinds = tuple(KindOfChange(one.tables, one.per_day) for one in expected)
         self.chances = [one.chance for one in expected]
+        self._sizes: dict[QueryName, dict[str, int]] = {}
 
     def by_priors(self, query: Opened) -> Graph:
         numbers = numbers_of(query, self._desk.tables, self._expected)
+        sizes = {name: one.size for name, one in numbers.bounded.items()}
+        self._sizes[query.stored.query] = sizes
         return graph_of(query.compiled, self._kinds, numbers, allowed=_ALLOWED)
+
+    def sizes(self, query: Opened) -> Mapping[str, int]:
+        """The buffers of a query that was weighed, where it is bounded."""
+        return self._sizes[query.stored.query]
 
     def graph(self, query: Opened, by_priors: Graph, now: Modes) -> Graph:
         """The same by what recorded runs tell, with the pieces pinned that are no choice."""
@@ -176,29 +201,24 @@ class _Weighed:
         rows = [rows_of_change(one, tables) for one in self._expected]
         costs = self._store.costs(query.stored.query)
         graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
-        pieces = {choice.side: choice for choice in query.compiled.pieces}
-        groupings = {choice.side for choice in query.compiled.groupings}
         prepared = query.as_stored.prepared
-        of_sides, of_groups = _asked(prepared), _asked_of_groups(prepared)
-        is_least = prepared.spec.state is StateKept.LEAST
-        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
-        held = {
-            piece.name: _pinned_mode(
-                pieces.get(piece.name),
-                of_groups if piece.name in groupings else of_sides,
-                is_least=is_least,
-            )
+        allowed = {
+            piece.name: _allowed(query, piece, prepared)
             for piece in graph.pieces
             if len(piece.modes) > 1
         }
+        fits = largest_side(memory_of(self._desk.settings, self._desk.workload))
         for piece in graph.pieces:
-            size, is_read = piece.sizes.get(Mode.KEPT, 0), now[piece.name] is Mode.READ
-            is_open = piece.name in held and held[piece.name] is None
-            if is_read and is_open and not pieces[piece.name].is_whole and _is_more(size, fits):
-                # There may not be enough memory to build it; what is kept already needs none, and
-                # what is read whole is built each time.
-                held[piece.name] = Mode.READ
-        return pinned(graph, {name: mode for name, mode in held.items() if mode is not None})
+            mode = now[piece.name]
+            is_open = mode in allowed.get(piece.name, ()) and len(allowed[piece.name]) > 1
+            is_built = mode is Mode.READ and piece.is_whole
+            if mode is Mode.KEPT or is_built or not is_open:
+                continue
+            if _is_more(piece.sizes[Mode.KEPT], fits):
+                # There may not be enough memory to build it; what is kept needs none, and what is
+                # rebuilt as much each time.
+                allowed[piece.name] = (mode,)
+        return restricted(graph, allowed)
 
 
 def _is_more(size: int, most: int | None) -> bool:
@@ -225,7 +245,26 @@ def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
 def modes_now(query: Opened, graph: Graph) -> dict[str, Mode]:
     """How each piece of the query's state is kept as it stands."""
     read = set(query.compiled.sides_by(Strategy.FILES) + query.compiled.sides_by(Strategy.SPARK))
-    return {piece.name: Mode.READ if piece.name in read else Mode.KEPT for piece in graph.pieces}
+    now = dict.fromkeys((piece.name for piece in graph.pieces), Mode.KEPT)
+    now |= dict.fromkeys(query.as_stored.meta.buffers, Mode.BOUNDED)
+    return now | dict.fromkeys(read, Mode.READ)
+
+
+def _allowed(query: Opened, piece: Piece, prepared: PreparedQuery) -> tuple[Mode, ...]:
+    """The modes of a piece that the engine carries out and the workload leaves open."""
+    compiled = query.compiled
+    is_side = any(one.side == piece.name for one in compiled.sides)
+    asked = _asked(prepared) if is_side else _asked_of_groups(prepared)
+    side = next((one for one in compiled.pieces if one.side == piece.name), None)
+    is_least = prepared.spec.state is StateKept.LEAST
+    pinned = _pinned_mode(side, asked, is_least=is_least)
+    modes = {Mode.KEPT, Mode.READ} if pinned is None else {pinned}
+    is_left = pinned is Mode.KEPT or piece.is_whole
+    if Mode.BOUNDED in piece.modes and asked is JoinStrategy.FILES and is_left:
+        modes = {Mode.BOUNDED}
+    elif asked is JoinStrategy.AUTO:
+        modes.add(Mode.BOUNDED)
+    return tuple(mode for mode in piece.modes if mode in modes)
 
 
 def _pinned_mode(side: SideChoice | None, asked: JoinStrategy, *, is_least: bool) -> Mode | None:

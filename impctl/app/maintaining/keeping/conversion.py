@@ -8,38 +8,64 @@ Out of scope: which choice (`keeping.choice`).
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import field, replace
+from typing import Self
 
-from impctl.app.capturing.chosen_way import chosen_way
+import pyarrow as pa
+
+from impctl.aliases import ColumnName
+from impctl.app.capturing.chosen_way import chosen_buffers, chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.pins import check_not_replaced_meanwhile
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.keeping.opened import Opened
+from impctl.app.maintaining.refill import rows_with
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.checkpoint import Checkpoint
-from impctl.circuits.reading.handed_over import hand_over, sides_of
+from impctl.circuits.flows import Source
+from impctl.circuits.reading.handed_over import buffer_groups, hand_over, sides_of
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Strategy
+from impctl.data.vector import Vector
 from impctl.engine.row_index import RowIndex
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunRecord
 from impctl.store.store import Store
+from impctl.values import dataclass
 
 CONVERTED = "state_converted"
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a query's state is to be kept: sides of joins and groups that the engine reads from
+    files, and how many of the best rows or values are kept of pieces that are bounded. All others
+    but sides that Spark reads are kept."""
+
+    from_files: tuple[str, ...] = ()
+    buffers: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def now(cls, query: Opened) -> Self:
+        """As it is kept."""
+        meta = query.as_stored.meta
+        return cls(query.compiled.sides_by(Strategy.FILES), meta.buffers)
+
+    def moved(self, other: Wanted) -> set[str]:
+        """Pieces that the other keeps otherwise."""
+        mine, theirs = (
+            {**dict.fromkeys(one.from_files, 0), **one.buffers} for one in (self, other)
+        )
+        return {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+
+
 def convert(
-    desk: Workbench,
-    store: Store,
-    query: Opened,
-    from_files: Collection[str],
-    reasons: Mapping[str, str],
+    desk: Workbench, store: Store, query: Opened, wanted: Wanted, reasons: Mapping[str, str]
 ) -> None:
-    """Keep all sides of the query's joins and all groups but those `from_files`, and sides that
-    Spark reads.
+    """Keep the query's state as is wanted.
 
     `reasons` say why, by piece; those of what is kept otherwise now go into the history.
     Raises HistoryGoneError where a piece is to be kept again whose tables cannot be read any more,
@@ -52,8 +78,8 @@ def convert(
     assert taken.session is not None
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = held.chooser.sides
-    sides = AsRecorded(by_spark, recorded.has_filter, tuple(from_files), reasons)
-    chooser = JoinChooser(sides, held.chooser.trees)
+    sides = AsRecorded(by_spark, recorded.has_filter, wanted.from_files, reasons)
+    chooser = JoinChooser(sides, held.chooser.trees, wanted.buffers)
     way = chosen_way(
         held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
     )
@@ -61,7 +87,13 @@ def convert(
     after = MaintainedQuery(way.compiled)
     after.restore(runs, held.meta.counters)
     partners = FilePartners(desk, query.compiled, held.partitions, query.stored.versions)
-    hand_over(taken.session, after, partners.whole)
+    taken.session.read_by(partners)
+
+    def table_rows(source: Source, keys: Mapping[ColumnName, Vector]) -> Iterator[pa.Table]:
+        table = source.table
+        return rows_with(desk.tables.snapshot(table, query.stored.versions[table]), source, keys)
+
+    hand_over(taken.session, after, partners.whole, table_rows)
     check_not_replaced_meanwhile(query.stored, desk.tables)
     _commit(store, query, taken.session, after, (watch, at), reasons)
 
@@ -78,10 +110,14 @@ def _commit(
     kept = {keeper.name for keeper in after.keepers()}
     refs = store.run_refs(stored.query)
     gone = [(run.arrangement, run.sequence) for run in refs if run.arrangement not in kept]
-    from_files = after.compiled.sides_by(Strategy.FILES)
-    meta = replace(_meta(query, before, from_files, checkpoint), side_reasons=dict(reasons))
-    moved = set(from_files) ^ set(query.compiled.sides_by(Strategy.FILES))
-    reason = "; ".join(f"{side}: {why}" for side, why in reasons.items() if side in moved)
+    buffers = chosen_buffers(query.as_stored.prepared.spec, after.compiled)
+    wanted = Wanted(after.compiled.sides_by(Strategy.FILES), buffers)
+    meta = replace(_meta(query, before, wanted, checkpoint), side_reasons=dict(reasons))
+    moved = wanted.moved(Wanted.now(query))
+    told = {name: f" bounded to the best {size:,}" for name, size in buffers.items()}
+    reason = "; ".join(
+        f"{side}{told.get(side, '')}: {why}" for side, why in reasons.items() if side in moved
+    )
     commit = MaintainCommit(
         query=stored.query,
         expected_generation=stored.generation,
@@ -98,20 +134,24 @@ def _commit(
 
 
 def _meta(
-    query: Opened, before: MaintainedQuery, from_files: Collection[str], checkpoint: Checkpoint
+    query: Opened, before: MaintainedQuery, wanted: Wanted, checkpoint: Checkpoint
 ) -> StateMeta:
     """What is told of the state, with the rows of sides and the groups that were kept."""
-    held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
-    groups = [one for one in before.circuit if one.piece in from_files and not one.reads]
-    held |= {one.piece: len(one.group_codes()) for one in groups}
     meta = query.as_stored.meta
+    held = {name: one.rows for name, one in sides_of(before).items() if isinstance(one, RowIndex)}
+    whole = [one for one in before.circuit if one.piece and not one.reads]
+    held |= {one.piece: len(one.group_codes()) for one in whole if one.piece in wanted.from_files}
     rows = {**meta.read_rows, **held}
-    sizes = {**meta.group_bytes, **{one.piece: query.bytes_of(one) for one in groups}}
+    whole = [one for one in whole if one.piece not in meta.buffers]
+    sizes = {**meta.group_bytes, **{one.piece: query.bytes_of(one) for one in whole}}
+    left_out = {*wanted.from_files, *wanted.buffers}
     return replace(
         meta,
-        from_files=tuple(from_files),
-        read_rows={name: rows[name] for name in from_files if name in rows},
-        group_bytes={name: sizes[name] for name in from_files if name in sizes},
+        from_files=wanted.from_files,
+        buffers=wanted.buffers,
+        buffer_groups=buffer_groups(before),
+        read_rows={name: rows[name] for name in wanted.from_files if name in rows},
+        group_bytes={name: size for name, size in sizes.items() if name in left_out},
         counters=dict(checkpoint.counters),
     )
 

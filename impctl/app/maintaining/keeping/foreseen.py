@@ -42,20 +42,23 @@ def with_state(
 
 
 def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]:
-    """What files can be read for, in the circuit's order; `stays`: as it is kept now."""
+    """What files can be read for, or can be bounded, in the circuit's order; `stays`: as it is kept
+    now."""
     if query not in kept.queries:
         return
-    compiled = kept.queries[query].compiled
-    readable = {side.side for side in compiled.pieces if Strategy.FILES in side.readers}
-    read = compiled.sides_by(Strategy.FILES)
+    opened = kept.queries[query]
+    left_out = {side.side for side in opened.compiled.pieces if Strategy.FILES in side.readers}
+    left_out |= kept.sizes[query].keys()
     known = {piece.name: piece for piece in kept.graphs[query].pieces}
     for piece in kept.choice.queries[query].pieces.values():
-        if piece.name in readable and piece.kept_bytes is not None:
-            mode, now = piece.mode, Mode.READ if piece.name in read else Mode.KEPT
-            size, reason = piece.bytes, piece.reason
+        if piece.name in left_out and piece.kept_bytes is not None:
+            mode, now = piece.mode, kept.now[query][piece.name]
+            size, reason, buffer = piece.bytes, piece.reason, kept.sizes[query].get(piece.name)
             if stays and mode is not now:
                 size = known[piece.name].sizes[now]
                 mode, reason = now, f"{_STAYS}{reason}"
+            if stays:
+                buffer = opened.as_stored.meta.buffers.get(piece.name)
             yield PlannedPiece(
                 piece.name,
                 known[piece.name].word(mode),
@@ -63,4 +66,5 @@ def _pieces(kept: Kept, query: QueryName, stays: bool) -> Iterator[PlannedPiece]
                 size,
                 piece.kept_bytes,
                 reason,
+                buffer if mode is Mode.BOUNDED else None,
             )

@@ -17,7 +17,7 @@ from impctl.aliases import TableName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
-from impctl.app.maintaining.keeping.conversion import convert
+from impctl.app.maintaining.keeping.conversion import Wanted, convert
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.maintaining.keeping.looks import Seen, is_known_to_exceed, is_to_look, pins_of
 from impctl.app.maintaining.keeping.opened import state_bytes
@@ -25,7 +25,6 @@ from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.strategy import Strategy
 from impctl.data.given_back import give_back
 from impctl.errors import ImpctlError
 from impctl.store.records import Chosen
@@ -119,11 +118,11 @@ def _exceeded(size: int, budget: int) -> str:
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:
     """Convert a query to what was chosen of it, if it is not so; why it stayed as it was."""
     query, choice = kept.queries[name], kept.choice.queries[name]
-    wanted = kept.from_files(name)
-    before = query.compiled.sides_by(Strategy.FILES)
-    if set(wanted) == set(before):
+    wanted = kept.wanted(name)
+    if not wanted.moved(Wanted.now(query)):
         return []
     sides = [side.side for side in query.compiled.pieces]
+    sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
     reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
     desk.reporter.step(f"bringing the state of {name} within the budget")
     try:

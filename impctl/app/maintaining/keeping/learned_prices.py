@@ -10,6 +10,7 @@ Out of scope: the prior times (`circuits.keeping.priors`), a line through runs (
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from impctl.aliases import TableName
 from impctl.app.maintaining.cost_model import learned as line_through
@@ -17,7 +18,7 @@ from impctl.circuits.keeping.demands import own
 from impctl.circuits.keeping.evaluated import Modes
 from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, PerKind
 from impctl.circuits.keeping.prices import Learned
-from impctl.store.records import RunCost, RunKind, RunParts
+from impctl.store.records import RunCost, RunKind, RunParts, buffer_name
 from impctl.values import dataclass
 
 FEWEST = 3
@@ -37,7 +38,8 @@ class _Timed:
 
     @property
     def read(self) -> frozenset[str]:
-        """The sides that were read from files, had there been something to read."""
+        """The sides that were read from files, had there been something to read, and buffers that
+        would have been filled again."""
         return frozenset(one.side for one in self.parts.reads)
 
     def reads_ms(self, names: Collection[str]) -> float:
@@ -83,6 +85,7 @@ class _Lessons:
             times={at: tuple(times[at] for times, _ in each) for at in places},
             reads=self._reads(),
             hits=self._hits(),
+            refills=self._refills(),
             beside=tuple(beside for _, beside in each),
             runs=tuple(len(runs) if len(runs) >= FEWEST else 0 for runs in self._whole),
         )
@@ -122,8 +125,10 @@ class _Lessons:
         ]
 
     def _estimated(self, at: int, kind: int) -> float:
-        """What the node's work is estimated to take with its pieces as they are."""
+        """What the node's work is estimated to take with its pieces as they are, reads and refills
+        left out."""
         node = self._graph.nodes[at]
+        node = replace(node, pieces=tuple(replace(one, refill=()) for one in node.pieces))
         active = [self._graph.active[wire][kind] for wire in node.inputs]
         return own(node, active, self._now(node), kind, Demand.DELTA).work
 
@@ -135,6 +140,8 @@ class _Lessons:
         node = self._graph.nodes[at]
         names = {piece.name for piece in node.pieces}
         read = {name for name in names if self._modes[name] is Mode.READ}
+        read |= {buffer_name(name) for name in names if self._modes[name] is Mode.BOUNDED}
+        names |= {buffer_name(name) for name in names}
         runs = [run for run in self._timed[kind] if run.read & names == read]
         if len(runs) < FEWEST:
             return None
@@ -150,31 +157,53 @@ class _Lessons:
 
     def _reads(self) -> dict[str, PerKind]:
         """Milliseconds of a read of each side that was read often enough, whatever asked it."""
-        found = {}
-        for piece in self._graph.pieces:
-            took = [
-                one.ms
-                for run in self._every
-                for one in run.parts.reads
-                if one.side == piece.name and one.keys
-            ]
-            if len(took) >= FEWEST:
-                found[piece.name] = (sum(took) / len(took),) * len(self._graph.kinds)
-        return found
+        every = len(self._graph.kinds)
+        names = [piece.name for piece in self._graph.pieces]
+        found = {name: self._read_ms(name) for name in names}
+        return {name: (ms,) * every for name, ms in found.items() if ms is not None}
+
+    def _read_ms(self, side: str) -> float | None:
+        """The mean of its reads; None of too few."""
+        took = [
+            one.ms
+            for run in self._every
+            for one in run.parts.reads
+            if one.side == side and one.keys
+        ]
+        return sum(took) / len(took) if len(took) >= FEWEST else None
 
     def _hits(self) -> dict[str, PerKind]:
-        """The chance of a read, for kinds of change that came often enough while it was read.
-
-        What was thought of it counts as one run more: what did not come in three may yet come.
-        """
+        """The chance of a read, for kinds of change that came often enough while it was read."""
         found = {}
         for piece in self._graph.pieces:
-            told = [_asked(runs, piece.name) for runs in self._timed]
-            if any(len(asked) >= FEWEST for asked in told):
-                thought = piece.hit or (1.0,) * len(self._graph.kinds)
+            chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
+            if chances is not None:
+                found[piece.name] = chances
+        return found
+
+    def _chances(self, side: str, thought: PerKind) -> PerKind | None:
+        """What was thought of it counts as one run more: what did not come in three may yet
+        come."""
+        told = [_asked(runs, side) for runs in self._timed]
+        if not any(len(asked) >= FEWEST for asked in told):
+            return None
+        return tuple(
+            (sum(asked) + prior) / (len(asked) + 1) if len(asked) >= FEWEST else prior
+            for asked, prior in zip(told, thought, strict=True)
+        )
+
+    def _refills(self) -> dict[str, PerKind]:
+        """What filling buffers again takes in a run of each kind, where enough were bounded."""
+        found = {}
+        for piece in self._graph.pieces:
+            if not piece.refill:
+                continue
+            buffer, most = buffer_name(piece.name), max(piece.refill)
+            thought = tuple(ms / most if most else 0.0 for ms in piece.refill)
+            chances, ms = self._chances(buffer, thought), self._read_ms(buffer)
+            if chances is not None:
                 found[piece.name] = tuple(
-                    (sum(asked) + prior) / (len(asked) + 1) if len(asked) >= FEWEST else prior
-                    for asked, prior in zip(told, thought, strict=True)
+                    chance * (most if ms is None else ms) for chance in chances
                 )
         return found
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from impctl.aliases import TableName
+from impctl.app.maintaining.keeping.buffers import Facts, bounded_of
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.pinned import PinnedTables
@@ -42,7 +43,20 @@ def numbers_of(query: Opened, tables: PinnedTables, expected: Sequence[Expected]
         deleted = max((deletes.get(name, 0.0) for name in kind.tables), default=0.0)
         return _NEW * (1.0 - deleted)
 
-    return Numbers(rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh)
+    def deleted(wire: int, kind: KindOfChange) -> float:
+        one = changes[kind.tables]
+        return sum(
+            flows.fan_out(at, wire) * _rows(one, name) * one.deletes.get(name, 0.0)
+            for at, name in flows.below(wire)
+        )
+
+    kinds = [KindOfChange(one.tables, one.per_day) for one in expected]
+    bounded = bounded_of(
+        query, Facts(rows=flows.rows, changed=changed, deleted=deleted, kinds=kinds)
+    )
+    return Numbers(
+        rows=flows.rows, changed=changed, bytes=flows.bytes, fresh=fresh, bounded=bounded
+    )
 
 
 def rows_of_change(expected: Expected, tables: Collection[TableName]) -> float:

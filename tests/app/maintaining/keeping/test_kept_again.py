@@ -12,6 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app.maintaining.keeping.choice import Kept
+from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.data.pages import table_of
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
@@ -55,7 +56,8 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     cli = Cli(capsys, file)
     cli.good("capture")
     for sides in (("join0.left", "join0.right"), ()):
-        monkeypatch.setattr(Kept, "from_files", lambda _, name, s=sides: s if name == "q" else ())
+        of_q = Wanted(sides)
+        monkeypatch.setattr(Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted())
         grow(tmp_path)
         cli.good("maintain", "--disk", "0")
         assert tuple(stored(tmp_path, "q").state_meta.get("from_files", ())) == sides
@@ -122,7 +124,7 @@ def test_a_table_in_place_of_another_is_not_read(
     cli.workload.write_text(text.replace("store:", apart))
     cli.good("capture", "--query", "apart")
     read = ("join0.left", "join0.right")
-    monkeypatch.setattr(Kept, "from_files", lambda _, name: read if name == "q" else ())
+    monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(read if name == "q" else ()))
     grow(tmp_path)
     cli.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
@@ -131,7 +133,7 @@ def test_a_table_in_place_of_another_is_not_read(
     for _ in range(3):
         write_deltalake(str(tmp_path / "u"), other, mode="append")
     write_deltalake(str(tmp_path / "v"), other, mode="append")
-    monkeypatch.setattr(Kept, "from_files", lambda _, name: sides if name == "q" else ())
+    monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(sides if name == "q" else ()))
     cli.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(tmp_path / "u")
     (tmp_path / "aside").rename(tmp_path / "u")
@@ -139,7 +141,7 @@ def test_a_table_in_place_of_another_is_not_read(
     grow(tmp_path)
     cli.good("maintain")
     assert fragments(tmp_path, "q") == fragments(tmp_path, "twin")
-    monkeypatch.setattr(Kept, "from_files", lambda *_: ())
+    monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
     grow(tmp_path)
     cli.good("maintain", "--disk", "0")
     assert held(tmp_path, "q") == held(tmp_path, "twin")

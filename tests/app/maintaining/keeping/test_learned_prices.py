@@ -17,7 +17,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.circuits.keeping.demands import own
 from impctl.circuits.keeping.evaluated import evaluate
-from impctl.circuits.keeping.graph import Demand, Graph, Mode, Node
+from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
 from impctl.circuits.keeping.prices import priced
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.store import Store
@@ -189,6 +189,52 @@ def test_a_read_that_seldom_comes_keeps_some_of_its_chance() -> None:
         found = world.learned([world.run(kind, asks=False) for _ in range(count)])
         (piece,) = (one for one in found.pieces if one.name == name)
         assert piece.hit[kind] == pytest.approx(1 / (count + 1))
+
+
+def _bounded_graph() -> Graph:
+    piece = Piece(
+        name="p",
+        sizes={Mode.KEPT: 9, Mode.READ: 1, Mode.BOUNDED: 2},
+        upkeep=(1.0, 1.0),
+        refill=(5.0, 0.0),
+    )
+    kinds = (KindOfChange(frozenset({"t"}), 1.0), KindOfChange(frozenset({"u"}), 1.0))
+    scans = (Node(work=Work.SCAN, table="t"), Node(work=Work.SCAN, table="u"))
+    union = Node(work=Work.ROWS, inputs=(0, 1))
+    return Graph((*scans, union, Node(work=Work.KEYED, inputs=(2,), pieces=(piece,))), kinds)
+
+
+def _bounded_runs(table: str, runs: int, filled: int) -> list[RunCost]:
+    """Runs of which the first so many filled buffers again."""
+    found = []
+    for number in range(runs):
+        read = SideRead("p.buffer", 2, 2, 50, 30.0) if number < filled else SideRead("p.buffer")
+        parts = RunParts((0.0, 2.0 + read.ms), (read,))
+        ms = sum(parts.times)
+        found.append(RunCost(RunKind.MAINTAIN, 7, 0, ms, moved=(table,), parts=parts))
+    return found
+
+
+def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
+    graph, rows = _bounded_graph(), [7.0, 7.0]
+    bounded = {"p": Mode.BOUNDED}
+    costs = _bounded_runs("t", 5, 3)
+    told = learned_of(graph, ("t", "u"), bounded, costs, rows)
+    (piece,) = priced(graph, told).pieces
+    # What was thought of it counts as one run more.
+    assert piece.refill == pytest.approx(((3 + 1) / (5 + 1) * 30.0, 0.0))
+    assert piece.upkeep == pytest.approx((2.0, 1.0))
+    seldom = learned_of(graph, ("t", "u"), bounded, _bounded_runs("t", 4, 0), rows)
+    assert seldom.refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
+
+
+@pytest.mark.parametrize("mode", [Mode.KEPT, Mode.READ])
+def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: Mode) -> None:
+    graph, costs = _bounded_graph(), _bounded_runs("t", 5, 3)
+    told = learned_of(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
+    assert told.times[3] == (1.0, 1.0)
+    assert not told.reads
+    assert not told.hits
 
 
 def _has_certain_read(world: World) -> list[tuple[int, str]]:

@@ -1,0 +1,311 @@
+"""Under a budget first rows, and values of MIN and MAX, are bounded: sketches and answers stay
+those of all kept, through deletions that use buffers up, and the choice is told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.capturing import commit
+from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
+from impctl.app.workbench.sessions import OwnSession
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from tests.app.maintaining.keeping.test_keep_to import describe
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli
+
+QUERIES = {
+    "first": "SELECT g, x FROM (SELECT g, x, row_number() OVER (PARTITION BY g ORDER BY x, k) n"
+    " FROM t) q WHERE n <= 2",
+    "ranked": "SELECT g, k FROM (SELECT g, k, rank() OVER (PARTITION BY g ORDER BY x DESC) r"
+    " FROM t WHERE k > 20) q WHERE r <= 3",
+    # A sum of doubles keeps the groups from being read: what is left out are values.
+    "ends": "SELECT g, MIN(x) low, MAX(x) high, SUM(d) s FROM t GROUP BY g HAVING MIN(x) < 90000",
+    "sets": "SELECT g, h, MAX(x) m, SUM(d) s FROM t GROUP BY GROUPING SETS ((g), (h))"
+    " HAVING MAX(x) > 10",
+    "of_groups": "SELECT h, n FROM (SELECT h, k % 400 p, COUNT(*) n, SUM(d) s, rank() OVER"
+    " (PARTITION BY h ORDER BY COUNT(*) DESC, k % 400) r FROM t GROUP BY h, k % 400) q WHERE r < 3",
+}
+PIECES = {
+    "first": {"top0"},
+    "ranked": {"top0"},
+    "ends": {"aggregate0"},
+    "sets": {"aggregate0", "aggregate1"},
+    "of_groups": {"top0"},
+}
+ROWS = 6000
+
+
+def some(rng: random.Random, count: int, first: int) -> pa.Table:
+    return pa.table(
+        {
+            "k": pa.array(range(first, first + count), pa.int64()),
+            "g": pa.array([rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(count)], pa.int32()),
+            "h": pa.array([rng.choice("abc") for _ in range(count)], pa.string()),
+            "x": pa.array(
+                [rng.choice((None, *range(0, 100_000, 7))) for _ in range(count)], pa.int64()
+            ),
+            "d": pa.array([rng.choice((0.5, 1.25, 4.0)) for _ in range(count)], pa.float64()),
+        }
+    )
+
+
+def change(folder: Path, rng: random.Random, turn: int) -> None:
+    """Rows come; then the best of some order go, so many that buffers are used up."""
+    table = DeltaTable(str(folder / "t"))
+    if turn % 3 == 0:
+        write_deltalake(str(folder / "t"), some(rng, 20, 10_000 * (turn + 1)), mode="append")
+    elif turn % 3 == 1:
+        table.delete(f"x < {5_000 * (turn + 1)} OR x IS NULL")
+    else:
+        table.delete(f"x > {97_000 - 4_000 * turn}")
+
+
+def write_workload(folder: Path, names: Iterable[str], rows: int) -> Path:
+    """The table, and these queries beside twins of which all is kept."""
+    create_table(str(folder / "t"), some(random.Random(1), rows, 0))
+    lines = "".join(
+        f'  {name}{twin}: {{sql: "{QUERIES[name]}", sketch: {{t: x}}, answer: true, {more}}}\n'
+        for name in names
+        for twin, more in (("", "policy: incremental"), ("_kept", "join: index"))
+    )
+    file = folder / "w.yaml"
+    file.write_text(
+        "version: 1\ntables: {t: {path: t}}\n"
+        "partitions: {t: {x: {boundaries: [10_000, 30_000, 90_000]}}}\n"
+        f"queries:\n{lines}store: .impctl\n"
+    )
+    return file
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    def no_spark(*_: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    monkeypatch.setattr(OwnSession, "open", no_spark)
+    return Cli(capsys, write_workload(tmp_path, QUERIES, ROWS))
+
+
+def bounded(folder: Path, name: str) -> dict[str, int]:
+    found = stored(folder, name).state_meta.get("buffers", {})
+    assert isinstance(found, dict)
+    return found
+
+
+def bytes_of(folder: Path, name: str, piece: str) -> int:
+    with Store.open(folder / ".impctl", create=False) as held:
+        return sum(r.bytes for r in held.run_refs(name) if r.arrangement.startswith(f"{piece}."))
+
+
+def assert_alike(cli: Cli, folder: Path) -> None:
+    for name in QUERIES:
+        one, twin = stored(folder, name), stored(folder, f"{name}_kept")
+        assert one.versions == twin.versions
+        mine, theirs = (
+            {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
+            for held in (one, twin)
+        )
+        assert mine == theirs, name
+        assert rows_of(cli, name) == rows_of(cli, f"{name}_kept")
+
+
+def rows_of(cli: Cli, name: str) -> list[Any]:
+    (found,) = cli.good("query", "--query", name).results
+    return sorted(map(repr, found["rows"]))
+
+
+def test_buffers_come_and_go_and_no_sketch_or_answer_notices(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture", "--disk", "1GB")
+    rng = random.Random(5)
+    assert not any(bounded(tmp_path, name) for name in QUERIES)
+    free = cli.workload.read_text()
+    kept = free.replace("policy: incremental", "policy: incremental, state: keep")
+    refilled = 0
+    for turn in range(6):
+        change(tmp_path, rng, turn)
+        if turn % 2 == 0:
+            whole = {(n, p): bytes_of(tmp_path, n, p) for n in QUERIES for p in PIECES[n]}
+            cli.good("maintain", "--disk", "0")
+            for name, pieces in PIECES.items():
+                assert bounded(tmp_path, name).keys() >= pieces, name
+                for piece in pieces:
+                    assert bytes_of(tmp_path, name, piece) < whole[name, piece]
+                assert not bounded(tmp_path, f"{name}_kept")
+        else:
+            refilled += sum(
+                r["refilled_groups"] for r in cli.good("maintain", "--disk", "0").results
+            )
+            assert_alike(cli, tmp_path)
+            cli.workload.write_text(kept)
+            cli.good("maintain", "--disk", "1GB")
+            cli.workload.write_text(free)
+            assert not any(bounded(tmp_path, name) for name in QUERIES)
+        assert_alike(cli, tmp_path)
+    assert refilled > 0
+
+
+def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(cli: Cli, tmp_path: Path) -> None:
+    """Another query is captured, where this one is three commits behind."""
+    cli.good("capture")
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0")
+    assert all(bounded(tmp_path, name) for name in QUERIES)
+    for turn in (3, 1, 2):
+        change(tmp_path, random.Random(turn), turn)
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("incremental", "incremental, state: keep"))
+    cli.good("capture", "--query", "first_kept", "--disk", "1GB")
+    assert not any(bounded(tmp_path, name) for name in QUERIES)
+    assert stored(tmp_path, "ends").versions != stored(tmp_path, "first_kept").versions
+    cli.good("maintain")
+    assert_alike(cli, tmp_path)
+
+
+def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli, tmp_path: Path) -> None:
+    """Whatever wrote that: rows that are bounded must never be taken for all."""
+    names = ("--query", "ranked", "--query", "ranked_kept")
+    cli.workload.write_text(cli.workload.read_text().replace("policy: incremental", "policy: auto"))
+    cli.good("capture", "--disk", "0", *names)
+    describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
+    change(tmp_path, random.Random(2), 1)
+    found = {r["query"]: r for r in cli.good("maintain", *names).results}
+    assert found["ranked"]["reason_code"] == "engine_changed"
+    assert rows_of(cli, "ranked") == rows_of(cli, "ranked_kept")
+
+
+def said(cli: Cli, command: str, *arguments: str) -> str:
+    """What is printed for people, each stretch of space as one."""
+    cli.capsys.readouterr()
+    assert run(build_app(), [command, str(cli.workload), *arguments]) == 0
+    return " ".join(cli.capsys.readouterr().out.split())
+
+
+def test_a_recapture_keeps_the_choice_and_state_least_makes_it(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
+    before = bounded(tmp_path, "first")
+    assert before.keys() == {"top0"}
+    change(tmp_path, random.Random(2), 0)
+    cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "1GB")
+    assert bounded(tmp_path, "first") == before
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("policy: incremental", "state: least"))
+    # Without a budget a capture keeps all, but where the workload says otherwise.
+    cli.good("capture")
+    for name, pieces in PIECES.items():
+        assert bounded(tmp_path, name) == dict.fromkeys(pieces, 8), name
+    change(tmp_path, random.Random(2), 1)
+    results = cli.good("maintain").results
+    assert sum(r["refilled_groups"] for r in results) > 0
+    assert_alike(cli, tmp_path)
+    cli.workload.write_text(free)
+    cli.good("capture")
+    assert not any(bounded(tmp_path, name) for name in QUERIES)
+
+
+@pytest.mark.parametrize("said", ["all", "5000"])
+def test_what_the_workload_says_of_buffers_holds(cli: Cli, tmp_path: Path, said: str) -> None:
+    free = cli.workload.read_text()
+    cli.workload.write_text(free.replace("policy: incremental", f"buffer: {said}"))
+    cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
+    for name in ("first", "of_groups"):
+        assert not bounded(tmp_path, name)
+        (explained,) = cli.good("explain", "--query", name).results
+        (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
+        assert top["buffer"] == (None if said == "all" else 5000)
+        assert top["reason"] == "as `buffer` asks"
+        assert not top["chosen"]
+
+
+def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    (before,) = cli.good("explain", "--query", "first").results
+    (top,) = before["buffers"]
+    assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
+    assert top["reason"].startswith("all are kept until a budget")
+    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0")
+    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
+    (piece,) = plan["state"]
+    assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
+    assert piece["buffer"] == 8
+    assert piece["bytes"] < piece["kept_bytes"] == top["state_bytes"]
+    told = said(cli, "plan", "--query", "first", "--disk", "0")
+    assert "state top0: bounded to the best 8 (now kept), " in told
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0")
+    assert bounded(tmp_path, "first") == {"top0": 8}
+    (after,) = cli.good("explain", "--query", "first").results
+    (top,) = after["buffers"]
+    assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
+    assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
+    assert top["reason"] == "no change uses it up"
+    told = said(cli, "explain", "--query", "first")
+    assert "first rows and values top0 (t): bounded to the best 8, " in told
+    (status,) = cli.good("status", "--query", "first").results
+    (conversion,) = (one for one in status["runs"] if one["action"] == "convert")
+    assert conversion["reason"].startswith("top0 bounded to the best 8: ")
+    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
+    (piece,) = plan["state"]
+    assert (piece["mode"], piece["now"]) == ("bounded", "bounded")
+    assert piece["bytes"] == top["state_bytes"]
+
+
+def test_first_rows_of_an_older_store_wait_for_a_capture(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it says how many groups they have; values of MIN and MAX have groups counted."""
+    names = ("--query", "first", "--query", "ends")
+    with monkeypatch.context() as older:
+        older.setattr(commit, "buffer_groups", lambda state: {})
+        cli.good("capture", *names)
+    change(tmp_path, random.Random(2), 0)
+    cli.good("maintain", "--disk", "0", *names)
+    assert bounded(tmp_path, "ends").keys() == {"aggregate0"}
+    assert not bounded(tmp_path, "first")
+    (explained,) = cli.good("explain", "--query", "first").results
+    (top,) = explained["buffers"]
+    assert top["reason"].endswith("the next capture counts them")
+    cli.good("capture", "--disk", "0", *names)
+    assert bounded(tmp_path, "first").keys() == {"top0"}
+
+
+def test_how_much_is_kept() -> None:
+    assert size_for(1, 0.0, None) == 8
+    assert size_for(9, 0.0, None) == 16
+    # Ten in the mean, and three times their root.
+    assert size_for(1, 10.0, None) == 32
+    assert size_for(1, 1e6, None) == 1000
+    # A top-k that wants more than that has as many, whatever is said.
+    assert size_for(5000, 1e6, None) == 5000
+    # It stays while it is enough and not four times too much.
+    assert size_for(1, 10.0, 21) == 21
+    assert size_for(1, 10.0, 20) == 32
+    assert size_for(1, 0.0, 32) == 32
+    assert size_for(1, 0.0, 33) == 8
+
+
+@pytest.mark.parametrize(("deleted", "spare"), [(0.5, 4), (0.5, 8), (0.8, 8), (1.0, 8)])
+def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
+    deleted: float, spare: int
+) -> None:
+    """A buffer that loses and gains one at random, never has more than twice what is to spare, and
+    is filled again when that is lost."""
+    rng, held, refills, steps = random.Random(7), spare, 0, 200_000
+    for _ in range(steps):
+        held += -1 if rng.random() < deleted else 1
+        held = min(held, 2 * spare)
+        refills += held == 0
+        held = held or spare
+    found = chance_of_refill(0.01, deleted, spare) / 0.01
+    assert refills / steps / 2 < found < refills / steps * 2
+    assert chance_of_refill(1e9, deleted, spare) == 1.0
+    assert chance_of_refill(1e9, 0.0, spare) == 0.0
