@@ -1,7 +1,8 @@
 """Measure `deadlines`: what bounds on a sketch's age save, and how many steps miss them.
 
 Options: `tables` that change; `share` of their rows in each commit; `steps` that are maintained in
-earnest first, whose recorded times tell what later ones take; then `commits`, `every` so many
+earnest first, of one, four and sixteen such commits in turn, whose recorded times tell what later
+ones take, of few commits or of many; then `commits`, `every` so many
 seconds in the mean, in virtual time; `bounds`, such as `10m`; `look`, seconds between looks.
 
 Law: the schedule is that of `maintain --follow`; steps take what is thought of them times a noise
@@ -38,6 +39,7 @@ from impctl.forecast.arrival import Arrival
 from impctl.values import dataclass
 
 ON_COMMIT = "commit"
+_SIZES = (1, 4, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,7 @@ def measure_deadlines(ground: Ground) -> Iterator[Cell]:
     steps = ground.whole_number("steps", 6)
     options = _Options(
         tables=tables,
-        share=share_of_each(ground, 0.0005, steps),
+        share=share_of_each(ground, 0.0005, sum(_sizes(steps))),
         steps=steps,
         commits=ground.whole_number("commits", 2000),
         every=ground.numbers("every", (60.0,), least=0.001)[0],
@@ -78,7 +80,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     tables = prepare(ground.desk, spec).tables
     moving = [table for table in options.tables if table in tables]
     with scratch_copy(ground.desk, tables) as scratch:
-        shares = (options.share,) * options.steps
+        shares = tuple(options.share * size for size in _sizes(options.steps))
         changes = hold_back(scratch, dict.fromkeys(moving, shares), 0.0, ground.seed)
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
@@ -92,6 +94,11 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
             ground.step(trigger)
             found = _replayed(ground, scratch, options, rows, trigger)
             yield _cell(ground, trigger, found, checked)
+
+
+def _sizes(steps: int) -> Sequence[int]:
+    """Of how many commits each of the first steps is: of one size no line could be told."""
+    return [_SIZES[at % len(_SIZES)] for at in range(steps)]
 
 
 def _replayed(
