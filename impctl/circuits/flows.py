@@ -8,6 +8,7 @@ Out of scope: which operators there are (`circuits.build`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.expr.support import find_blocker
-from impctl.plan.nodes import Attribute, Plan
+from impctl.plan.nodes import Attribute, Join, Plan, SetOperation
 from impctl.values import dataclass
 
 Column = tuple[AttributeId, SqlType]
@@ -85,6 +86,13 @@ class Flow:
     def refs(self) -> list[tuple[AttributeId, Expr]]:
         """Every column as the expression that passes it on."""
         return [(name, ColumnRef(name, kind)) for name, kind in self.columns]
+
+
+def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None:
+    """The node over what its two sides are read from; None where one cannot be."""
+    if left.rows is None or right.rows is None:
+        return None
+    return replace(node, left=left.rows, right=right.rows)
 
 
 def known_type(found: SqlType | None, span: Span | None) -> SqlType:

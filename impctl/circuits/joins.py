@@ -20,6 +20,7 @@ from impctl.circuits.flows import (
     Flow,
     check,
     known_type,
+    over_rows,
 )
 from impctl.circuits.join_order import chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
@@ -41,7 +42,7 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import Join, JoinKind, Plan, scans_of
+from impctl.plan.nodes import Join, JoinKind, scans_of
 from impctl.plan.rules.column_behind import is_narrowed
 from impctl.values import dataclass
 
@@ -85,7 +86,7 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     left = builder.build(node.left, must_be_sure=must_be_sure or not left_is_free)
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _Parts(builder, node, must_be_sure or not is_semi)
-    return replace(_other_join(parts, left, right), computed=_as_written(node, left, right))
+    return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
 
 
 def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
@@ -339,13 +340,6 @@ def _joined_plan(
     ]
     condition = None if not parts else parts[0] if len(parts) == 1 else And(tuple(parts))
     return Join(JoinKind.INNER, left.rows, right.rows, condition)
-
-
-def _as_written(node: Join, left: Flow, right: Flow) -> Plan | None:
-    """The join over what its sides are read from; None where one cannot be."""
-    if left.rows is None or right.rows is None:
-        return None
-    return replace(node, left=left.rows, right=right.rows)
 
 
 def _taken_apart(condition: Expr | None, left: Flow, right: Flow) -> _Condition:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.circuits.flows import Column, Flow, known_type, typed
+from impctl.circuits.flows import Column, Flow, known_type, over_rows, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.accumulators import ExactSum
@@ -30,14 +30,7 @@ def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: 
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
     found = _put(builder, node, left, right, columns)
-    return replace(found, computed=_as_written(node, left, right))
-
-
-def _as_written(node: SetOperation, left: Flow, right: Flow) -> Plan | None:
-    """The operation over what its sides, renamed, are read from; None where one cannot be."""
-    if left.rows is None or right.rows is None:
-        return None
-    return replace(node, left=left.rows, right=right.rows)
+    return replace(found, computed=over_rows(node, left, right))
 
 
 def _put(
@@ -48,7 +41,7 @@ def _put(
         whole = builder.union([left, right], columns, accesses)
         if node.all:
             return whole
-        copies = replace(whole, computed=_as_written(replace(node, all=True), left, right))
+        copies = replace(whole, computed=over_rows(replace(node, all=True), left, right))
         return builder.distinct(copies, columns, node)
     if node.all:
         return _repeated(builder, node, left, right, columns)

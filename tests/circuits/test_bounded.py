@@ -31,6 +31,7 @@ SQL = {
     "of_all": "SELECT MAX(x + 1) m, MIN(d) e, COUNT(*) n FROM t",
     "computed_key": "SELECT g % 2 k, MAX(x) m FROM t GROUP BY g % 2 HAVING MAX(x) > 2",
     "sets": "SELECT g, s, MAX(x) m FROM t GROUP BY GROUPING SETS ((g), (s)) HAVING MAX(x) > 2",
+    "rolled": "SELECT g, s, MIN(x) m FROM t GROUP BY ROLLUP (g, s) HAVING MIN(x) < 3",
     "joined": "SELECT q.g, u.y FROM (SELECT g, MAX(x) m FROM t GROUP BY g) q"
     " JOIN u ON q.g = u.g AND q.m = u.y",
     "papers_top": "SELECT x, COUNT(*) n FROM t GROUP BY x ORDER BY x LIMIT 2",

@@ -26,8 +26,8 @@ from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
 
 MOVED = (
-    *("least", "both_ends", "computed_key", "sets", "joined", "top", "per_group", "per_own"),
-    *("numbered", "numbered_joined", "ranked_second", "ranked_densely", "ranked_groups"),
+    *("least", "both_ends", "computed_key", "sets", "rolled", "joined", "top", "per_group"),
+    *("per_own", "numbered", "numbered_joined", "ranked_second", "ranked_densely", "ranked_groups"),
 )
 """Queries with groups whose buffers are a choice."""
 
@@ -147,6 +147,15 @@ def test_these_are_the_queries_with_a_choice() -> None:
     (rows,) = compiled("rows", {"top0": 2}).buffers
     assert rows.pinned.startswith("its rows are one group")
     assert rows.size is None
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_groups_of_first_rows_are_counted_and_of_values_alone_tell_themselves(name: str) -> None:
+    """That of all rows is among grouping sets, which has values, and no keys to count."""
+    whole = MaintainedQuery(compiled(name, {}))
+    whole.load([("t", some_rows(random.Random(1), 40, is_left=True))])
+    first = {one.piece for one in whole.compiled.buffers if not one.pinned and not one.is_values}
+    assert buffer_groups(whole).keys() == first
 
 
 def test_what_is_bounded_takes_as_much_as_if_it_always_was() -> None:

@@ -75,9 +75,10 @@ def group_bytes(session: MaintainedQuery) -> Mapping[str, int]:
 
 def buffer_groups(session: MaintainedQuery) -> Mapping[str, int]:
     """How many groups have first rows of each piece that could be bounded."""
-    names = {one.piece for one in session.compiled.buffers if not one.pinned}
-    found = (one for one in session.circuit if one.piece in names and not one.group_keys)
-    return {one.piece: one.buffer_groups() for one in found}
+    # Of values the grouping itself tells, that of all rows among grouping sets too.
+    choices = (one for one in session.compiled.buffers if not one.is_values)
+    names = {one.piece for one in choices if not one.pinned}
+    return {one.piece: one.buffer_groups() for one in session.circuit if one.piece in names}
 
 
 def sides_of(session: MaintainedQuery) -> Mapping[str, RowIndex | DistantRows]:

@@ -30,7 +30,7 @@ QUERIES = {
     " FROM t WHERE k > 20) q WHERE r <= 3",
     # A sum of doubles keeps the groups from being read: what is left out are values.
     "ends": "SELECT g, MIN(x) low, MAX(x) high, SUM(d) s FROM t GROUP BY g HAVING MIN(x) < 90000",
-    "sets": "SELECT g, h, MAX(x) m, SUM(d) s FROM t GROUP BY GROUPING SETS ((g), (h))"
+    "sets": "SELECT g, h, MAX(x) m, SUM(d) s FROM t GROUP BY GROUPING SETS ((g), (h), ())"
     " HAVING MAX(x) > 10",
     "of_groups": "SELECT h, n FROM (SELECT h, k % 400 p, COUNT(*) n, SUM(d) s, rank() OVER"
     " (PARTITION BY h ORDER BY COUNT(*) DESC, k % 400) r FROM t GROUP BY h, k % 400) q WHERE r < 3",
@@ -39,7 +39,7 @@ PIECES = {
     "first": {"top0"},
     "ranked": {"top0"},
     "ends": {"aggregate0"},
-    "sets": {"aggregate0", "aggregate1"},
+    "sets": {"aggregate0", "aggregate1", "aggregate2"},
     "of_groups": {"top0"},
 }
 ROWS = 6000
