@@ -161,6 +161,30 @@ def _chosen(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     yield from _by_labels(cells, names, metrics)
 
 
+def _state(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case: what a change takes, and what is stored for it."""
+    names = [name for name in cells[0].labels if len({cell.labels.get(name) for cell in cells}) > 1]
+    heads = {
+        "maintain_ms": "a change",
+        "process_ms": "a change, its own process",
+        "cold_ms": "cold",
+        "convert_ms": "converting",
+        "capture_ms": "capture",
+        "process_bytes": "resident",
+        "stored_bytes": "stored",
+    }
+    metrics = [metric for metric in heads if metric in cells[0].metrics]
+    yield [*names, *(heads[metric] for metric in metrics)]
+    yield from _by_labels(cells, names, metrics)
+
+
+def _deadlines(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per trigger: what it saves, and what comes late."""
+    yield ["query", "trigger", "work", "runs", "age", "late"]
+    metrics = ("work_ms", "runs_count", "age_ms", "late_share")
+    yield from _by_labels(cells, ["query", "trigger"], metrics)
+
+
 def _by_labels(
     cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[Sequence[str]]:
@@ -176,6 +200,8 @@ def _label(name: str, value: object) -> str:
 
 
 _BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
+    "stored_bytes": _state,
+    "late_share": _deadlines,
     "state_ms": _answers,
     "regret_share": _chosen,
     "tree_ms": _trees,

@@ -44,7 +44,8 @@ class Numbers:
     """What is known of a circuit's flows and state; `wire` is an operator's, or -1 - source's.
 
     `rows(wire)` are all rows; `changed(wire, kind)` those of the change in one run; `bytes(name)`
-    are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were.
+    are those of one stored piece (`Keeper.name`), or of groups that are not kept, if they were, and
+    0 of what is not stored.
     `fresh(side, kind)` is the share of the keys asked of a side, or of the rows of a grouping,
     whose rows or groups come with the same run, `known(side, kind)` that of the others which have
     rows there. `bounded` has the pieces that may be bounded, by name.
@@ -158,7 +159,7 @@ class _Maker:
         probe = self._each(lambda k: numbers.changed(other, k) * priors.probe_key_ns * _MS)
         sizes = {Mode.KEPT: numbers.bytes(name)}
         if can_read:
-            sizes[Mode.READ] = int(rows * priors.filter_key_bytes)
+            sizes[Mode.READ] = self._filter_bytes(name, rows)
         elif by_grouping:
             sizes[Mode.READ] = 0
         sizes[Mode.REBUILT] = 0
@@ -178,6 +179,12 @@ class _Maker:
             reads_below=by_grouping and not can_read,
         )
 
+    def _filter_bytes(self, name: str, rows: float) -> int:
+        """What the filter of a piece that is read takes: a key for each row at most, and what is
+        stored where rows have fewer keys."""
+        most = int(rows * self._priors.filter_key_bytes)
+        return min(most, self._numbers.bytes(f"{name}.filter") or most)
+
     def _hit(self, name: str, other: int, kind: KindOfChange) -> float:
         asked = self._numbers.changed(other, kind)
         fresh = asked * self._numbers.fresh(name, kind)
@@ -193,7 +200,7 @@ class _Maker:
         stored = (name,) if operator.reads else keepers
         sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self._is_from(wires[0], name):
-            sizes[Mode.READ] = int(rows * priors.filter_key_bytes)
+            sizes[Mode.READ] = self._filter_bytes(name, rows)
         if operator.can_rebuild:
             sizes[Mode.REBUILT] = 0
         bounded = numbers.bounded.get(name)

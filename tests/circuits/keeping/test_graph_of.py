@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from impctl.circuits.keeping.evaluated import evaluate
@@ -197,3 +199,18 @@ def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
     modes = {"left": Mode.READ, "right": Mode.KEPT}
     assert evaluate(graph, modes).per_kind == (4.0,)
     assert list(Demand) == sorted(Demand)
+
+
+def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
+    """Of many rows with few keys it is far smaller than a key for each row."""
+    found = tpch.compiled("q3")
+    numbers = tpch.numbers(found)
+    sizes = {"join1.right.filter": 21_000}
+
+    def size(name: str) -> int:
+        return sizes.get(name) or numbers.bytes(name)
+
+    before = pieces_of(graph_of(found, tpch.KINDS, numbers))
+    after = pieces_of(graph_of(found, tpch.KINDS, replace(numbers, bytes=size)))
+    assert after["join1.right"].sizes[Mode.READ] == 21_000 < before["join1.right"].sizes[Mode.READ]
+    assert after["join0.right"].sizes == before["join0.right"].sizes

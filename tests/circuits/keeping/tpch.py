@@ -104,7 +104,8 @@ def numbers(found: Compiled) -> Numbers:
         if name in sides:
             wire, side = sides[name]
             return int(guess.rows(wire) * row_bytes(side.columns, side.accesses))
-        return int(guess.rows(keyed[name]) * _BYTES)
+        # Of what is kept no filter is stored.
+        return int(guess.rows(keyed[name]) * _BYTES) if name in keyed else 0
 
     return Numbers(
         rows=guess.rows,
