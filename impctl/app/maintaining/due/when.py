@@ -275,12 +275,14 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     usual = max(one.costs.longest, one.costs.each_look)
     if fresh is not None and fresh < max(one.costs.longest, pace.look):
         least = pace.look + pace.margin * (pace.opening + usual)
+        step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
         found.append(
             (
                 "fresh_impossible",
                 f"query `{one.query}` cannot be held to fresh_within {written(fresh)}: a look every"
-                f" {duration_text(pace.look * 1000)} and a step of {duration_text(usual * 1000)}"
-                f" take at least {duration_text(least * 1000)}",
+                f" {duration_text(pace.look * 1000)}{step} take at least"
+                f" {duration_text(least * 1000)}, opening a run and a margin of"
+                f" {pace.margin:g} times included",
             )
         )
     least_ready = pace.margin * (pace.opening + one.costs.each_look)
