@@ -16,7 +16,7 @@ help: ## Show the targets
 install: $(READY) ## Make the virtual environment with impctl and what its tests need
 
 $(READY): pyproject.toml
-	@echo "installing impctl and its packages into $(VENV), about 1.4 GB"
+	@echo "installing impctl and its packages into $(VENV), about 1.6 GB"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	@$(BIN)/python -c "import os; from impctl.spark.java import find_java; find_java(os.environ)" \
