@@ -258,9 +258,7 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
     joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
     first = made.project(joined, t_0="b", rank="rank")
     one = Literal(kind.value(1, 0), kind.type)
-    chosen = made.put(
-        Select(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3
-    )
+    chosen = made.put(Select(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3)
     second = made.put(Project([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen)
     columns = (("t.0", "t.0"), ("rank", "rank"))
     made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)

@@ -17,17 +17,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.aliases import AttributeId
+from impctl.data.keys import are_told_by_codes, same_keys
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.disagreement import never_held
-from impctl.engine.runs import Run, hits_in, merge_at_once, merge_runs
 from impctl.values import dataclass
 
 _RANK, _ALL, _LOW = "rank", "all", "low"
 _NAMES = (_RANK, _ALL, _LOW)
-_SLOT = "slot"
+_ROOM = 64
+"""Rows that there is room for at first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,34 +88,76 @@ class TouchedRows:
 
     def __init__(self, held: RankedRows) -> None:
         self._held = held
-        self._were = np.zeros((3, 0), dtype=np.int64)
-        self._are = self._were
+        self._count = 0
+        self._values = np.zeros((2 * len(_NAMES), _ROOM), dtype=np.int64)
+        """As they are, and as they were; with room for more rows."""
         self._parts: list[Sequence[Vector]] = []
-        self._seen: Run | None = None
-        """The slot of each row by its code."""
-
-    def __len__(self) -> int:
-        return self._are.shape[1]
+        self._codes = np.zeros(0, dtype=np.int64)
+        self._by_code = self._codes
+        """Codes of all rows, ascending, and the slots of these rows."""
+        self._are_told = True
+        """Whether equal codes mean equal rows, as far as those here tell."""
 
     def slots_of(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of rows, each given once, by ascending codes; shape (n,)."""
-        slots = np.full(len(codes), -1, dtype=np.int64)
-        if self._seen is not None:
-            hits, places = hits_in(self._seen, self._held.kinds, codes, keys)
-            slots[hits] = self._seen.values[_SLOT][places]
+        if not self._count:
+            return self._taken_up(codes, keys)
+        slots = self._found(codes, keys)
         rest = (slots < 0).nonzero()[0]
-        if len(rest) == len(codes):
-            slots = self._taken_up(codes, keys)
-        elif len(rest):
+        if len(rest):
             slots[rest] = self._taken_up(codes[rest], [key.take(rest) for key in keys])
         return slots
 
+    def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
+        """The slots of those rows that have one; -1 for others."""
+        places = self._codes.searchsorted(codes)
+        slots = self._by_code.take(places, mode="clip")
+        slots[self._codes.take(places, mode="clip") != codes] = -1
+        if self._are_told and are_told_by_codes(keys, keys):
+            return slots
+        rows = (slots >= 0).nonzero()[0]
+        # Another row may have the code, and stand before it; as good as never.
+        while len(rows := rows[~self._is_same(slots[rows], keys, rows)]):
+            places[rows] += 1
+            slots[rows] = self._by_code.take(places[rows], mode="clip")
+            is_past = (places[rows] >= len(self._codes)) | (
+                self._codes.take(places[rows], mode="clip") != codes[rows]
+            )
+            slots[rows[is_past]] = -1
+            rows = rows[~is_past]
+        return slots
+
+    def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
+        mine = [key.take(slots) for key in self._keys()]
+        same = same_keys(mine, [key.take(rows) for key in keys])
+        return np.ones(len(rows), dtype=np.bool_) if same is None else same
+
     def _taken_up(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """Slots for rows that had none."""
-        held = self._held.arrangement
-        located = held.find(codes, keys)
-        were = np.stack([held.gather(located, name) for name in _NAMES])
-        return self._put(codes, keys, were)
+        start, end = self._count, self._count + len(codes)
+        if end > self._values.shape[1]:
+            grown = np.zeros((self._values.shape[0], 2 * end), dtype=np.int64)
+            grown[:, :start] = self._values[:, :start]
+            self._values = grown
+        located = self._held.arrangement.find(codes, keys)
+        for at, name in enumerate(_NAMES if located.parts else ()):
+            found = self._held.arrangement.gather(located, name)
+            self._values[at, start:end] = self._values[at + len(_NAMES), start:end] = found
+        slots = np.arange(start, end, dtype=np.int64)
+        self._count = end
+        self._parts.append(keys)
+        self._are_told = self._are_told and are_told_by_codes(keys, keys)
+        if start:
+            codes, both = (
+                np.concatenate([self._codes, codes]),
+                np.concatenate([self._by_code, slots]),
+            )
+            # Two sorted parts: NumPy merges them.
+            order = np.argsort(codes, kind="stable")
+            self._codes, self._by_code = codes[order], both[order]
+        else:
+            self._codes, self._by_code = codes, slots
+        return slots
 
     def take_up_all(self) -> None:
         """A slot for every row there is. Cost: the rows."""
@@ -122,25 +165,10 @@ class TouchedRows:
         if len(found):
             self.slots_of(found.codes, found.keys)
 
-    def _put(self, codes: Ints, keys: Sequence[Vector], were: Ints) -> Ints:
-        slots = np.arange(len(self), len(self) + len(codes), dtype=np.int64)
-        self._were = np.concatenate([self._were, were], axis=1)
-        self._are = np.concatenate([self._are, were], axis=1)
-        self._parts.append(keys)
-        run = Run(len(slots), codes, tuple(key.to_arrow() for key in keys), {_SLOT: slots})
-        self._seen = run if self._seen is None else self._with(self._seen, run)
-        return slots
-
-    def _with(self, seen: Run, run: Run) -> Run:
-        """The rows of both, none of which is in both."""
-        kinds = self._held.kinds
-        both = merge_at_once([seen, run], kinds, _SLOT, is_oldest=False)
-        return merge_runs(seen, run, kinds, _SLOT, is_oldest=False) if both is None else both
-
     @property
     def ranks(self) -> Ints:
         """By slot; 0 for a row that is not in the fixpoint (now)."""
-        ranks: Ints = self._are[0]
+        ranks: Ints = self._values[0]
         return ranks
 
     def count(self, slots: Ints, every: Ints, low: Ints) -> None:
@@ -148,42 +176,43 @@ class TouchedRows:
 
         CountBelowZeroError where more goes than there was.
         """
-        self._are[1, slots] += every
-        self._are[2, slots] += low
-        if bool((self._are[1:, slots] < 0).any()):
-            raise never_held("ways to derive rows")
+        for at, change in ((1, every), (2, low)):
+            found = self._values[at, slots] + change
+            if found.min() < 0:
+                raise never_held("ways to derive rows")
+            self._values[at, slots] = found
 
     def groundless(self, slots: Ints) -> Ints:
         """Those in the fixpoint that nothing of lower rank derives any more."""
-        found: Ints = slots[(self._are[0, slots] > 0) & (self._are[2, slots] == 0)]
+        found: Ints = slots[(self._values[2, slots] == 0) & (self._values[0, slots] > 0)]
         return found
 
     def derived(self, slots: Ints | None = None) -> Ints:
         """Those (default: of all) that are not in the fixpoint, and are derived from rows in it."""
         if slots is None:
-            return ((self._are[0] == 0) & (self._are[1] > 0)).nonzero()[0]
-        found: Ints = slots[(self._are[0, slots] == 0) & (self._are[1, slots] > 0)]
+            slots = np.arange(self._count, dtype=np.int64)
+        found: Ints = slots[(self._values[0, slots] == 0) & (self._values[1, slots] > 0)]
         return found
 
     def inside(self) -> Ints:
         """All in the fixpoint, of those touched."""
-        return self._are[0].nonzero()[0]
+        return self._values[0, : self._count].nonzero()[0]
 
     def leave(self, slots: Ints) -> None:
         """These go out of the fixpoint."""
-        self._are[0, slots] = 0
-        self._are[2, slots] = 0
+        self._values[0, slots] = 0
+        self._values[2, slots] = 0
 
     def enter(self, slots: Ints, stage: int) -> None:
         """These come into the fixpoint: what derives them stands there at lower ranks."""
-        self._are[0, slots] = stage
-        self._are[2, slots] = self._are[1, slots]
+        self._values[0, slots] = stage
+        self._values[2, slots] = self._values[1, slots]
 
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
         """These rows with their ranks in a column of that name."""
         weights = np.full(len(slots), weight, dtype=np.int64)
         rows = self._held.batch([key.take(slots) for key in self._keys()], weights)
-        return Batch({**rows.columns, rank: Vector(LONG, self._are[0, slots])}, weights, ())
+        return Batch({**rows.columns, rank: Vector(LONG, self.ranks[slots])}, weights, ())
 
     def _keys(self) -> Sequence[Vector]:
         """The columns of all rows, by slot."""
@@ -193,17 +222,17 @@ class TouchedRows:
 
     def kept(self) -> Batch:
         """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
-        if self._seen is None:
+        if not self._count:
             return empty_batch(0)
-        changed: Bools = (self._are != self._were).any(axis=0)
-        by_code: Ints = self._seen.values[_SLOT]
-        places = changed[by_code].nonzero()[0]
-        slots = by_code[places]
-        if not len(slots):
+        # By code, as the arrangement wants them.
+        values = self._values[:, self._by_code]
+        are, were = values[: len(_NAMES)], values[len(_NAMES) :]
+        places = (are != were).any(axis=0).nonzero()[0]
+        if not len(places):
             return empty_batch(0)
-        keys = [key.take(slots) for key in self._keys()]
-        values = dict(zip(_NAMES, self._are[:, slots], strict=True))
-        self._held.arrangement.put(self._seen.codes[places], keys, values)
-        signs = (self._are[0, slots] > 0).astype(np.int64) - (self._were[0, slots] > 0)
+        are, were = are[:, places], were[:, places]
+        keys = [key.take(self._by_code[places]) for key in self._keys()]
+        self._held.arrangement.put(self._codes[places], keys, dict(zip(_NAMES, are, strict=True)))
+        signs = (are[0] > 0).astype(np.int64) - (were[0] > 0)
         moved = signs.nonzero()[0]
         return self._held.batch([key.take(moved) for key in keys], signs[moved])

@@ -36,7 +36,7 @@ from impctl.values import dataclass
 
 NO_BODY = -1
 """The rank of an instance that no row of the fixpoint takes part in: below all others."""
-_LARGE = 0.25
+_LARGE = 0.75
 """The share of all rows that may go out in a step before the rest follows at once."""
 
 

@@ -17,11 +17,9 @@ from tests.support.reference_fixpoint import (
     PROGRAMS,
     DeleteAndRederive,
     Row,
-    by_counting,
     fragments_of,
     least_fixpoint,
     low_weights,
-    reach,
     weights_of,
 )
 
