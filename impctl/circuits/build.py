@@ -53,9 +53,11 @@ from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -198,9 +200,8 @@ class Builder(Plumbing):
                 return self._top(plan, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
-            case Explode():
-                what = f"`{plan.function}`, which takes arrays apart,"
-                raise BlockedError(f"{what} is not maintained by the engine", plan.span)
+            case Explode() | Recursive() | Fixpoint():
+                raise _blocked(plan)
             case Window():
                 return build_window(self, plan)
 
@@ -316,3 +317,11 @@ class Builder(Plumbing):
     def _top(self, node: TopK, *, must_be_sure: bool) -> Flow:
         is_last = id(node) == self._last_top
         return build_top(self, node, is_last=is_last, must_be_sure=must_be_sure)
+
+
+def _blocked(plan: Explode | Recursive | Fixpoint) -> BlockedError:
+    """Why the engine has no operator for the node."""
+    what = "WITH RECURSIVE"
+    if isinstance(plan, Explode):
+        what = f"`{plan.function}`, which takes arrays apart,"
+    return BlockedError(f"{what} is not maintained by the engine", plan.span)

@@ -26,9 +26,11 @@ from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -176,6 +178,10 @@ def _exactly(node: Plan) -> str:
             return (
                 "keeps its rows and a value per window partition; a new value goes to all its rows"
             )
+        case Recursive():
+            return "rows of the fixpoint around it"
+        case Fixpoint():
+            return "keeps its rows, each with the round it came in"
         case Witness():
             return "keeps the rows that decide and those that may come next"
         case _:

@@ -40,10 +40,12 @@ from impctl.plan.nodes import (
     Attribute,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -96,7 +98,7 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _selected(replace(plan, child=_push(plan.child, moving)), staying)
         case Explode():
             return _through_explode(plan, predicates)
-        case TopK() | Witness() | Scan():
+        case TopK() | Witness() | Scan() | Recursive() | Fixpoint():
             return _stopped(plan, predicates)
         case _:
             assert_never(plan)
