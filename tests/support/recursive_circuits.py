@@ -1,7 +1,8 @@
 """The programs of `reference_fixpoint` as circuits by hand: a fixpoint, its lineage, and a merge.
 
 Tables are links(a, b, f) and seeds(a, f), whose fragments are told by f. Node numbers stand for
-values of the type asked for: as doubles node 0 is 0.0 or -0.0 as it comes, and one is NaN.
+values of the type asked for: as doubles node 0 is 0.0 or -0.0 as it comes, and one is NaN; among
+numbers that collide one has the code of NULL.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from impctl.data.keys import key_codes
 from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
+from impctl.data.vector import all_null
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.ranked_rows import RankedRows
@@ -34,8 +37,8 @@ from tests.support.reference_fixpoint import Row
 
 FRAGMENTS = (1, 2, 3)
 """Boundaries: f is its own fragment."""
-_NAN = 4
-"""The node that is NaN among doubles."""
+_NAN, _ODD = 4, 1
+"""The nodes that are NaN among doubles, and what has NULL's code among numbers that collide."""
 
 Values = Mapping[str, Sequence[int | None]]
 
@@ -46,10 +49,12 @@ class Kind:
 
     type: SqlType
     arrow: pa.DataType
+    odd: int | None = None
+    """What stands for one of the nodes, if not its number."""
 
     def value(self, node: int | None, turn: int) -> Any:
         if node is None or self.type == LONG:
-            return node
+            return self.odd if node == _ODD and self.odd is not None else node
         if self.type == STRING:
             return "n" * node
         if node == 0:
@@ -58,7 +63,8 @@ class Kind:
 
     def node(self, value: Any) -> int | None:
         if value is None or self.type == LONG:
-            return value  # type: ignore[no-any-return]  # a number or NULL
+            is_odd = value is not None and value == self.odd
+            return _ODD if is_odd else value  # type: ignore[no-any-return]  # a number or NULL
         if self.type == STRING:
             return len(value)
         if math.isnan(value):
@@ -68,6 +74,7 @@ class Kind:
 
 KINDS = {
     "numbers": Kind(LONG, pa.int64()),
+    "collisions": Kind(LONG, pa.int64(), int(key_codes([all_null(LONG, 1)], 1)[0])),
     "texts": Kind(STRING, pa.large_string()),
     "doubles": Kind(DOUBLE, pa.float64()),
 }
