@@ -59,6 +59,7 @@ class FixpointMaker(FocusedMaker):
                 kind = rng.choice((JoinKind.INNER, JoinKind.ANTI, JoinKind.ANTI, JoinKind.SEMI))
                 sides = (other, plan) if rng.random() < 0.7 else (plan, other)
                 plan = Join(kind, *sides, self._equal(*map(attributes_of, sides)))
+                plan = self._judged(self._grouped(plan)) if rng.random() < 0.5 else plan
             case 3:
                 plan = self._limited(plan)
             case 4:
