@@ -144,7 +144,6 @@ class _Entry:
         """The fixpoint, for one place that reads it."""
         environment, text = self.environment, self.environment.reading.text
         union = self._union()
-        volatile = len(environment.reading.volatile)
         base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
         columns = self._columns(base)
         identity = environment.reading.fixpoint_of(self.node)
@@ -159,12 +158,6 @@ class _Entry:
 
         step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
         self._refuse_types(base, step, union)
-        for construct, span in environment.reading.volatile[volatile:]:
-            raise text.unsupported(
-                f"`{construct}` in recursive `{self.name}`, which has no fixed answer",
-                span,
-                hint="give the value as a parameter",
-            )
         as_read = as_step(step, identity, self.name, references, text)
         self._refuse_approximate(base, as_read, union)
         return Fixpoint(
@@ -175,7 +168,15 @@ class _Entry:
         """Base or step, with the entry's name meaning `own`."""
         visible = {**self.environment.common_tables, self.name.lower(): own}
         inside = with_common_tables(union, replace(self.environment, common_tables=visible))
+        reading = inside.reading
+        volatile = len(reading.volatile)
         plan = inside.read_query(query, inside)
+        for construct, span in reading.volatile[volatile:]:
+            raise reading.text.unsupported(
+                f"`{construct}` in recursive `{self.name}`, which has no fixed answer",
+                span,
+                hint="give the value as a parameter",
+            )
         if query is union.expression:
             read_unused(union, inside)
         return plan
