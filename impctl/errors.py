@@ -11,8 +11,7 @@
     │   │   └── NotReadError             3  a construct that impctl does not read, and Spark may
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
-    │   ├── EvaluationError              3  the query itself fails on a row (overflow, ...)
-    │   └── RecursionLimitError          3  a recursive query goes on beyond its limit
+    │   └── EvaluationError              3  the query itself fails on a row (overflow, ...)
     ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
     ├── UnsoundSketchError               5  verification found a sketch too small
     ├── RetryableError                   6  try again later
@@ -292,12 +291,6 @@ class EvaluationError(UnsupportedError):
     """A row on which the query itself fails under ANSI rules, as it would in Spark."""
 
     default_code = "evaluation_failed"
-
-
-class RecursionLimitError(UnsupportedError):
-    """A recursive query has more rows, or takes more rounds, than its limits allow."""
-
-    default_code = "recursion_limit"
 
 
 class PolicyRefusedError(ImpctlError):

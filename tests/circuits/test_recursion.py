@@ -21,6 +21,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.plan.nodes import (
     Distinct,
     Fixpoint,
@@ -37,6 +38,15 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.support.reference_fixpoint import (
+    closure,
+    least_fixpoint,
+    low_weights,
+    reach,
+    right_linear,
+    same_generation,
+    weights_of,
+)
 from tests.support.reference_plan import annotate, bag, evaluate
 
 Row = Mapping[str, int | None]
@@ -283,3 +293,39 @@ def test_counts_of_fragments_are_those_of_instances() -> None:
     assert sketches_of(query)[links] == {3}
     query.step({"links": change_of("links", [link], [-1])})
     assert sketches_of(query)[links] == set()
+
+
+PROGRAMS = {
+    "reach": reach,
+    "right-linear": right_linear,
+    "closure": closure,
+    "same generation": same_generation,
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_derives_rows_and_at_which_ranks_is_that_of_the_definition(name: str) -> None:
+    """A rank that is not the greatest of all bodies would show here long before rows are wrong."""
+    rng = random.Random(f"ranks {name}")
+    case, rules = case_of(name), PROGRAMS[name]
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    (fixpoint,) = (one for one in query.circuit if isinstance(one, FixpointOperator))
+    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
+    for _ in range(20):
+        changes = {
+            table: change_of(table, *some_change(rng, table, rows, 4))
+            for table, rows in tables.items()
+        }
+        query.step(changes)
+        counted = {
+            table: Counter(tuple(row[column] for column in COLUMNS[table]) for row in rows)
+            for table, rows in tables.items()
+        }
+        rows = least_fixpoint(rules, counted)
+        whole = fixpoint.rows.whole()
+        keys = list(zip(*(key.to_arrow().to_pylist() for key in whole.keys), strict=True))
+        ranks = dict(zip(keys, whole.rank.tolist(), strict=True))
+        assert ranks.keys() == rows
+        derivations = list(rules(counted, rows))
+        assert dict(zip(keys, whole.all.tolist(), strict=True)) == weights_of(derivations)
+        assert dict(zip(keys, whole.low.tolist(), strict=True)) == low_weights(derivations, ranks)

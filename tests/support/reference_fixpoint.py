@@ -1,8 +1,8 @@
 """Recursive programs by definition: ground rules, their least fixpoint, and what derives what.
 
-Law: a program turns tables into *instances*, each a head, the rows of the fixpoint that it uses
+Law: a program turns tables into *derivations*, each a head, the rows of the fixpoint that it uses
 (its bodies), the rows of tables that it uses (its leaves, by access), and a weight. The fixpoint
-is found by trying all instances until nothing comes in any more; `DeleteAndRederive` finds it from
+is found by trying all of them until nothing comes in any more; `DeleteAndRederive` finds it from
 the one before (Gupta, Mumick and Subrahmanian, 1993). Everything is plain sets and loops.
 A table's row is (values..., fragment): the last place is where the partition of its sketch looks.
 NULL is None: equal to itself as a row, to nothing in a join.
@@ -20,7 +20,7 @@ Tables = Mapping[str, Counter[Row]]
 
 
 @dataclass(frozen=True)
-class Instance:
+class Derivation:
     """One way to derive `head`."""
 
     head: Row
@@ -30,43 +30,43 @@ class Instance:
     weight: int
 
 
-Rules = Callable[[Tables, frozenset[Row]], Iterable[Instance]]
-"""All instances over these tables whose bodies are among these rows."""
+Rules = Callable[[Tables, frozenset[Row]], Iterable[Derivation]]
+"""All derivations over these tables whose bodies are among these rows."""
 
 
 def least_fixpoint(rules: Rules, tables: Tables) -> frozenset[Row]:
     """All rows that can be derived."""
     rows: frozenset[Row] = frozenset()
     while True:
-        more = rows | {instance.head for instance in rules(tables, rows)}
+        more = rows | {derivation.head for derivation in rules(tables, rows)}
         if more == rows:
             return rows
         rows = more
 
 
-def weights_of(instances: Iterable[Instance]) -> Counter[Row]:
-    """What the instances of each row weigh."""
+def weights_of(derivations: Iterable[Derivation]) -> Counter[Row]:
+    """What the derivations of each row weigh."""
     found: Counter[Row] = Counter()
-    for instance in instances:
-        found[instance.head] += instance.weight
+    for derivation in derivations:
+        found[derivation.head] += derivation.weight
     return found
 
 
-def low_weights(instances: Iterable[Instance], ranks: Mapping[Row, int]) -> Counter[Row]:
-    """What those instances of each row weigh whose bodies all have a lower rank."""
+def low_weights(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Counter[Row]:
+    """What those derivations of each row weigh whose bodies all have a lower rank."""
     found: Counter[Row] = Counter()
-    for instance in instances:
-        if all(ranks[body] < ranks[instance.head] for body in instance.bodies):
-            found[instance.head] += instance.weight
+    for derivation in derivations:
+        if all(ranks[body] < ranks[derivation.head] for body in derivation.bodies):
+            found[derivation.head] += derivation.weight
     return found
 
 
-def fragments_of(instances: Iterable[Instance], cut: Callable[[Row], int]) -> Counter[object]:
+def fragments_of(derivations: Iterable[Derivation], cut: Callable[[Row], int]) -> Counter[object]:
     """How often each fragment of each access is used; `cut` gives the fragment of a row."""
     found: Counter[object] = Counter()
-    for instance in instances:
-        for access, leaf in instance.leaves:
-            found[access, cut(leaf)] += instance.weight
+    for derivation in derivations:
+        for access, leaf in derivation.leaves:
+            found[access, cut(leaf)] += derivation.weight
     return +found
 
 
@@ -81,19 +81,19 @@ class DeleteAndRederive:
         """The rows over the tables `after`, from those over `before`."""
         kept = {name: before[name] & after[name] for name in before}
         lost = set(self._rules(before, self.rows)) - set(self._rules(kept, self.rows))
-        gone = {instance.head for instance in lost}
+        gone = {derivation.head for derivation in lost}
         while True:
             more = gone | {
-                instance.head
-                for instance in self._rules(before, self.rows)
-                if gone & set(instance.bodies)
+                derivation.head
+                for derivation in self._rules(before, self.rows)
+                if gone & set(derivation.bodies)
             }
             if more == gone:
                 break
             gone = more
         rows = self.rows - gone
         while True:
-            more_rows = rows | {instance.head for instance in self._rules(after, rows)}
+            more_rows = rows | {derivation.head for derivation in self._rules(after, rows)}
             if more_rows == rows:
                 break
             rows = frozenset(more_rows)
@@ -104,7 +104,7 @@ class DeleteAndRederive:
 def by_counting(rules: Rules, tables: Tables, rows: frozenset[Row]) -> frozenset[Row]:
     """What is left of `rows` where a row goes only once nothing derives it: what must fail."""
     while True:
-        derived = {instance.head for instance in rules(tables, rows)}
+        derived = {derivation.head for derivation in rules(tables, rows)}
         if rows <= derived:
             return rows
         rows &= derived
@@ -118,53 +118,53 @@ def _is_equal(one: Value, other: Value) -> bool:
     return one is not None and one == other
 
 
-def reach(tables: Tables, rows: frozenset[Row]) -> Iterator[Instance]:
+def reach(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """r(n) <- seeds(n); r(n) <- r(m), links(m, n)."""
     for row, weight in _each(tables["seeds"]):
-        yield Instance(row[:1], (), ((0, row),), weight)
+        yield Derivation(row[:1], (), ((0, row),), weight)
     for row, weight in _each(tables["links"]):
         for body in rows:
             if _is_equal(body[0], row[0]):
-                yield Instance(row[1:2], (body,), ((1, row),), weight)
+                yield Derivation(row[1:2], (body,), ((1, row),), weight)
 
 
-def right_linear(tables: Tables, rows: frozenset[Row]) -> Iterator[Instance]:
+def right_linear(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """r(x, y) <- links(x, y); r(x, y) <- links(x, z), r(z, y)."""
     for row, weight in _each(tables["links"]):
-        yield Instance(row[:2], (), ((0, row),), weight)
+        yield Derivation(row[:2], (), ((0, row),), weight)
         for body in rows:
             if _is_equal(row[1], body[0]):
-                yield Instance((row[0], body[1]), (body,), ((1, row),), weight)
+                yield Derivation((row[0], body[1]), (body,), ((1, row),), weight)
 
 
-def closure(tables: Tables, rows: frozenset[Row]) -> Iterator[Instance]:
+def closure(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """r(x, y) <- links(x, y); r(x, y) <- r(x, z), r(z, y)."""
     for row, weight in _each(tables["links"]):
-        yield Instance(row[:2], (), ((0, row),), weight)
+        yield Derivation(row[:2], (), ((0, row),), weight)
     for left in rows:
         for right in rows:
             if _is_equal(left[1], right[0]):
-                yield Instance((left[0], right[1]), (left, right), (), 1)
+                yield Derivation((left[0], right[1]), (left, right), (), 1)
 
 
-def same_generation(tables: Tables, rows: frozenset[Row]) -> Iterator[Instance]:
+def same_generation(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """s(x, y) <- seeds(x), seeds(y) of one row; s(x, y) <- links(x, a), s(a, b), links(y, b)."""
     for row, weight in _each(tables["seeds"]):
-        yield Instance((row[0], row[0]), (), ((0, row),), weight)
+        yield Derivation((row[0], row[0]), (), ((0, row),), weight)
     for up, weight in _each(tables["links"]):
         for down, other in _each(tables["links"]):
             for body in rows:
                 if _is_equal(up[1], body[0]) and _is_equal(body[1], down[1]):
                     leaves = ((1, up), (2, down))
-                    yield Instance((up[0], down[0]), (body,), leaves, weight * other)
+                    yield Derivation((up[0], down[0]), (body,), leaves, weight * other)
 
 
-def two_branches(tables: Tables, rows: frozenset[Row]) -> Iterator[Instance]:
+def two_branches(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """r(n) <- seeds(n); r(n) <- r(m), links(m, n); r(n) <- links(_, n), n = 1: without a body."""
     yield from reach(tables, rows)
     for row, weight in _each(tables["links"]):
         if row[1] == 1:
-            yield Instance(row[1:2], (), ((2, row),), weight)
+            yield Derivation(row[1:2], (), ((2, row),), weight)
 
 
 PROGRAMS: Mapping[str, Rules] = {

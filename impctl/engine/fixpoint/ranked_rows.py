@@ -1,12 +1,12 @@
 """Rows of a fixpoint by their contents, each with its rank and the weight of what derives it.
 
-Law: an *instance* is one way to derive a row from others; its *body* is a row of the fixpoint that
-it uses. Of a row, `all` is what its instances weigh whose bodies are all in the fixpoint; `rank`,
-from 1 up, is the stage at which the row came in; `low` is what those of its instances weigh whose
-highest body rank is below its own. A row is in the fixpoint where it has a rank, and as long as
-every such row has a `low` above zero, none of them owes itself to a circle. Rows are equal as
-DISTINCT has it. Cost: the rows touched, looked up once in a step, and those that changed, written
-once. Memory: 24 bytes beside the row and its code.
+Law: a *derivation* is one way to derive a row from others; its *bodies* are the rows of the
+fixpoint that it uses. Of a row, `all` is what its derivations weigh whose bodies are all in the
+fixpoint; `rank`, from 1 up, is the stage at which the row came in; `low` is what those of its
+derivations weigh whose highest body rank is below its own. A row is in the fixpoint where it has a
+rank, and as long as every such row has a `low` above zero, none of them owes itself to a circle.
+Rows are equal as DISTINCT has it. Cost: the rows touched, looked up once in a step, and those that
+changed, written once. Memory: 24 bytes beside the row and its code.
 Out of scope: which rows come and go (`engine.operators.fixpoint`).
 """
 
@@ -172,7 +172,7 @@ class TouchedRows:
         return ranks
 
     def count(self, slots: Ints, every: Ints, low: Ints) -> None:
-        """Count a change of what instances weigh in; each slot stands there once.
+        """Count a change of what derivations weigh in; each slot stands there once.
 
         CountBelowZeroError where more goes than there was.
         """

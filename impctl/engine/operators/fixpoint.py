@@ -9,9 +9,9 @@ is not in T comes in at a rank of its own. So rows that derive one another in a 
 lose their ground, and nobody looks for what else derives a row. Where much of T has gone out, the
 rest follows at once and ranks begin again.
 State: T with ranks and counts, and whatever the step's operators keep; their rows of T carry the
-rank as a column. Cost: the instances that came or went, those of rows that went out though they
+rank as a column. Cost: the derivations that came or went, those of rows that went out though they
 came in again included, and a round of the step's operators per rank; never T. NULL equals NULL.
-Base rows and instances count with their weights; below zero is an error.
+Base rows and derivations count with their weights; below zero is an error.
 Not to be confused with DISTINCT, whose rows cannot derive one another. Lineage is told by another
 operator (`operators.lineage`): rows that come out carry no fragment.
 """
@@ -31,11 +31,11 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.ranked_rows import RankedRows, TouchedRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import apart, no_fragments
-from impctl.errors import RecursionLimitError
+from impctl.errors import UnsupportedError
 from impctl.values import dataclass
 
 NO_BODY = -1
-"""The rank of an instance that no row of the fixpoint takes part in: below all others."""
+"""The rank of a derivation that no row of the fixpoint takes part in: below all others."""
 _LARGE = 0.75
 """The share of all rows that may go out in a step before the rest follows at once."""
 
@@ -57,8 +57,10 @@ class Fixpoint(Operator):
     `step` is a circuit: in its first input are rows of the fixpoint without tags, which have their
     rank in a column `rank` beside `columns`; its output has these columns too, and there the
     highest rank of the rows that took part, or `NO_BODY`. `accesses` are how many tags the base's
-    rows carry, and the step's. RecursionLimitError beyond `limits`.
+    rows carry, and the step's. UnsupportedError beyond `limits`.
     """
+
+    holds_back = True
 
     def __init__(
         self,
@@ -86,14 +88,14 @@ class Fixpoint(Operator):
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
         found = [self._of_base(base), self._of_step(self._step.step(None, *tables))]
-        instances = [batch for batch in found if len(batch)]
+        derivations = [batch for batch in found if len(batch)]
         if self._is_filling:
-            self._held_back += [_apart(batch) for batch in instances]
+            self._held_back += [_apart(batch) for batch in derivations]
             return None
-        return self._changed(instances)
+        return self._changed(derivations)
 
     def fill(self, is_filling: bool) -> None:
-        """While it fills, instances wait: rows come in once all tables' rows are at hand."""
+        """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
         self._is_filling = is_filling
 
     def filled(self) -> Iterator[Batch]:
@@ -102,14 +104,14 @@ class Fixpoint(Operator):
         if waiting:
             yield self._changed(waiting)
 
-    def _changed(self, instances: Sequence[Batch]) -> Batch:
-        """T after these instances came or went."""
+    def _changed(self, derivations: Sequence[Batch]) -> Batch:
+        """T after these derivations came or went."""
         self._told = []
         touched = self.rows.touched()
-        for batch in instances:
+        for batch in derivations:
             self._tell(batch)
-        if instances:
-            slots = self._counted(touched, instances)
+        if derivations:
+            slots = self._counted(touched, derivations)
             self._send_out(touched, slots)
             self._let_in(touched)
         return touched.kept()
@@ -151,7 +153,7 @@ class Fixpoint(Operator):
         return self._counted(touched, [found])
 
     def _of_base(self, batch: Batch | None) -> Batch:
-        """The base's rows as instances."""
+        """The base's rows as derivations."""
         own, others = self._accesses
         if batch is None or not len(batch):
             return empty_batch(own + others)
@@ -160,7 +162,7 @@ class Fixpoint(Operator):
         return Batch({**batch.columns, self._rank: rank}, batch.weights, (*batch.tags, *none))
 
     def _of_step(self, batch: Batch | None) -> Batch:
-        """The step's rows as instances."""
+        """The step's rows as derivations."""
         own, others = self._accesses
         if batch is None or not len(batch):
             return empty_batch(own + others)
@@ -172,9 +174,9 @@ class Fixpoint(Operator):
         """How many inputs the step reads."""
         return max((-wire for wires in self._step.wires for wire in wires), default=1)
 
-    def _counted(self, touched: TouchedRows, instances: Sequence[Batch]) -> Ints:
-        """Count instances in; the slots of the rows that they derive."""
-        heads = [Batch(batch.columns, batch.weights, ()) for batch in instances]
+    def _counted(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Ints:
+        """Count derivations in; the slots of the rows that they derive."""
+        heads = [Batch(batch.columns, batch.weights, ()) for batch in derivations]
         batch = stacked_batches(heads)
         keys, grouping = group_normal([batch.columns[name] for name in self._ids], len(batch))
         slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
@@ -190,17 +192,18 @@ class Fixpoint(Operator):
         limits = self.limits
         for what, found, most in (("rounds", rounds, limits.rounds), ("rows", rows, limits.rows)):
             if found > most:
-                raise RecursionLimitError(
+                raise UnsupportedError(
                     f"A recursive query goes on beyond its limit of {most:,} {what}",
+                    code="recursion_limit",
                     hint="bound the recursion in the query, as by a level, or raise the limit",
                 )
 
-    def _tell(self, instances: Batch) -> None:
+    def _tell(self, derivations: Batch) -> None:
         if any(self._accesses):
-            self._told.append(Batch({}, instances.weights, instances.tags))
+            self._told.append(Batch({}, derivations.weights, derivations.tags))
 
     def told(self) -> Batch:
-        """What the last step changed in the instances whose bodies are all in T: their tags, the
+        """What the last step changed in the derivations whose bodies are all in T: their tags, the
         base's first. Asked for once."""
         found, self._told = self._told, []
         return stacked_batches(found) if found else empty_batch(sum(self._accesses))

@@ -6,8 +6,13 @@ from collections import Counter
 
 import pytest
 
+from impctl.data.schema import LONG
+from impctl.engine.circuit import Circuit
 from impctl.engine.operators.fixpoint import Limits
-from impctl.errors import CountBelowZeroError, RecursionLimitError
+from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.project import Project
+from impctl.errors import CountBelowZeroError, UnsupportedError
+from impctl.expr.nodes import ColumnRef
 from tests.engine.fixpoint.test_programs import check
 from tests.support.recursive_circuits import Recursive, recursive
 from tests.support.reference_fixpoint import (
@@ -108,10 +113,10 @@ def test_where_less_goes_the_rest_stays() -> None:
 def test_limits_are_held_and_named() -> None:
     chain = tables_of(*[(n, n + 1) for n in range(1, 10)])
     assert len(filled(chain, Limits(rounds=10, rows=10)).ranked()) == 10
-    with pytest.raises(RecursionLimitError, match="limit of 9 rounds") as caught:
+    with pytest.raises(UnsupportedError, match="limit of 9 rounds") as caught:
         filled(chain, Limits(rounds=9))
     assert (caught.value.code, caught.value.exit_code) == ("recursion_limit", 3)
-    with pytest.raises(RecursionLimitError, match="limit of 9 rows"):
+    with pytest.raises(UnsupportedError, match="limit of 9 rows"):
         filled(chain, Limits(rows=9))
 
 
@@ -119,7 +124,7 @@ def test_a_limit_leaves_what_is_stored_as_it_was() -> None:
     """Nobody writes a checkpoint after it, and what was written goes on."""
     made = filled(tables_of((1, 2)), Limits(rows=3))
     made.save()
-    with pytest.raises(RecursionLimitError):
+    with pytest.raises(UnsupportedError):
         made.step(tables_of((2, 3), (3, 4), seeds=()))
     fresh = recursive("reach", limits=Limits(rows=3))
     for keeper in fresh.circuit.arrangements():
@@ -142,3 +147,20 @@ def test_a_step_with_other_constants_keeps_other_rows() -> None:
     numbers, others = (recursive("two branches", kind) for kind in ("numbers", "collisions"))
     assert not numbers.fixpoint.keeps_like(others.fixpoint), "the constant is another one there"
     assert numbers.fixpoint.keeps_like(recursive("two branches").fixpoint)
+
+
+def test_what_is_asked_for_by_rows_held_back_is_not_let_go() -> None:
+    """Rows come from a fixpoint last of all, and look for partners then."""
+    made = recursive("reach")
+    others = Side((("a", LONG), ("b", LONG)), ("a",), 1, is_distant=True, is_held=True)
+    join = Join("above", Side((("t.0", LONG),), ("t.0",), 0), others, [False])
+    project = Project([("t.0", ColumnRef("a", LONG))])
+    circuit = Circuit([project, made.fixpoint, join], [(-1,), (0, -2), (1, -3)])
+    links = made.read("links", Counter({(1, 2, 0): 1}))
+    circuit.fill(True)
+    circuit.step(None, None, links)
+    circuit.ended([False, False, True])
+    circuit.step(made.read("seeds", Counter({(1, 0): 1})), links, None)
+    circuit.ended([True, True, True])
+    (found,) = circuit.filled()
+    assert found.columns["b"].values.tolist() == [2]

@@ -58,16 +58,16 @@ def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
     """That all that is kept is what the definition says; the rows."""
     rules = PROGRAMS[program]
     rows = least_fixpoint(rules, tables)
-    instances = list(rules(tables, rows))
+    derivations = list(rules(tables, rows))
     ranked = made.ranked()
     assert ranked.keys() == rows
     ranks = {row: rank for row, (rank, _, _) in ranked.items()}
     assert all(rank > 0 for rank in ranks.values())
-    assert {row: every for row, (_, every, _) in ranked.items()} == weights_of(instances)
-    low = low_weights(instances, ranks)
+    assert {row: every for row, (_, every, _) in ranked.items()} == weights_of(derivations)
+    low = low_weights(derivations, ranks)
     assert {row: found for row, (_, _, found) in ranked.items()} == low
     assert all(low[row] > 0 for row in rows), "each has ground"
-    assert made.fragments() == fragments_of(instances, cut)
+    assert made.fragments() == fragments_of(derivations, cut)
     assert made.rows_of(made.fixpoint.output()) == Counter(rows)
     return rows
 
