@@ -20,8 +20,9 @@ from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.schema import LONG, Column, Schema
+from impctl.data.schema import DOUBLE, LONG, Column, Schema
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.errors import NotExactError
 from impctl.plan.nodes import (
     Distinct,
     Fixpoint,
@@ -31,6 +32,7 @@ from impctl.plan.nodes import (
     Project,
     Query,
     Recursive,
+    attributes_of,
     nodes_of,
     scans_of,
 )
@@ -329,3 +331,25 @@ def test_what_derives_rows_and_at_which_ranks_is_that_of_the_definition(name: st
         derivations = list(rules(counted, rows))
         assert dict(zip(keys, whole.all.tolist(), strict=True)) == weights_of(derivations)
         assert dict(zip(keys, whole.low.tolist(), strict=True)) == low_weights(derivations, ranks)
+
+
+def test_no_row_of_a_fixpoint_has_bounds() -> None:
+    """Whoever makes such a plan: a sum that is too close to call is told, not kept as it is."""
+    kinds = [Column("g", LONG), Column("x", DOUBLE)]
+    sql = "SELECT sum(x) AS s FROM t GROUP BY g"
+    base = parse_query(sql, {"t": Schema(tuple(kinds))}).root
+    (own,) = attributes_of(base)
+    leaf = Recursive("f", (replace(own, id="leaf"),))
+    root = Fixpoint("f", base, leaf, (replace(own, id="f.s"),), True)
+    (scan,) = scans_of(root)
+    partition = RangePartition("t", "g", LONG, BOUNDARIES)
+    query = MaintainedQuery(compile_plan(root, {scan.access: partition}, {}))
+
+    def change(*values: float) -> dict[str, TableChange]:
+        rows = pa.table({"g": pa.array([1] * len(values)), "x": pa.array(values)})
+        return {"t": TableChange(rows, np.ones(len(values), dtype=np.int64))}
+
+    query.step(change(1.0, 2.0))
+    assert sketches_of(query) == {scan.access: {1}}
+    with pytest.raises(NotExactError):
+        query.step(change(0.1, 0.2))

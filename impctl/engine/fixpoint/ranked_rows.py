@@ -27,7 +27,7 @@ from impctl.values import dataclass
 
 _RANK, _ALL, _LOW = "rank", "all", "low"
 _NAMES = (_RANK, _ALL, _LOW)
-_ROOM = 64
+_ROOM = 16
 """Rows that there is room for at first."""
 
 

@@ -181,8 +181,8 @@ class Fixpoint(Operator):
         keys, grouping = group_normal([batch.columns[name] for name in self._ids], len(batch))
         slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
         ranks = touched.ranks[slots][grouping.index()]
-        # A row that is not in T has no rank, and none can be below.
-        is_low = (batch.columns[self._rank].values < ranks) & (ranks > 0)
+        # Of a row that is not in T nothing is counted low for good: all is when it comes in.
+        is_low = batch.columns[self._rank].values < ranks
         low = np.where(is_low, batch.weights, 0)[grouping.order]
         every = grouping.sums(batch.weights)
         touched.count(slots, every, np.add.reduceat(low, grouping.starts))
@@ -204,8 +204,8 @@ class Fixpoint(Operator):
 
     def told(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T: their tags, the
-        base's first. Asked for once."""
-        found, self._told = self._told, []
+        base's first."""
+        found = self._told
         return stacked_batches(found) if found else empty_batch(sum(self._accesses))
 
     # What is remembered.
@@ -250,5 +250,5 @@ class Fixpoint(Operator):
 
 
 def _apart(batch: Batch) -> Batch:
-    """The batch with tags that outlast the step."""
+    """The batch with tags that hold no other state, as it was then, in memory."""
     return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))
