@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from impctl.capture.annotate import sketch_passes
 from impctl.capture.collect import collect
 from impctl.capture.render import render_plan
 from impctl.data.schema import LONG, Column
@@ -23,7 +24,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.planned import PlannedQueries
 from impctl.plan.rules.trace import trace
 from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import check_safety
+from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.network import (
     CATALOG,
     CLOSURE,
@@ -130,7 +131,7 @@ def test_plans_of_one_shape_come_to_the_same_identities() -> None:
     )
     found = aligned(plan, other)
     assert found is not None
-    assert [one.id for one in fixpoints_of(found)] == ["q*1"]
+    assert [one.id for one in fixpoints_of(found)] == ["q"]
     leaves = [node for node in nodes_of(found) if isinstance(node, Recursive)]
     models = [node for node in nodes_of(other) if isinstance(node, Recursive)]
     assert leaves == models
@@ -247,6 +248,35 @@ def test_spark_texts_are_refused(run: Callable[[Plan], object]) -> None:
     assert trace(plan_of(REACHED + "SELECT n FROM r"), "links#1", Column("src", LONG)) is None
 
 
+def _spark_texts(query: Query, verdict: Verdict, columns: dict[str, Column]) -> None:
+    for found in sketch_passes(query, verdict, columns):
+        render_plan(found.rows, {scan.access: "v" for scan in scans_of(query.root)})
+
+
+@pytest.mark.parametrize(
+    ("above", "access"),
+    [("SELECT n FROM r", "links#1"), ("SELECT m.n FROM r JOIN nodes m ON r.n = m.n", "nodes#1")],
+)
+def test_no_pass_of_spark_captures_over_a_recursion(above: str, access: str) -> None:
+    query = read(REACHED + above)
+    column = Column("src" if access == "links#1" else "n", LONG)
+    verdict = check_safety(query, {access: column.name}, ())
+    with pytest.raises(QueryError, match="WITH RECURSIVE") as caught:
+        _spark_texts(query, verdict, {access: column})
+    assert caught.value.code == "capture_unsupported"
+
+
+def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
+    query = read(
+        "WITH RECURSIVE r(n) AS (SELECT n FROM (SELECT n FROM nodes ORDER BY n LIMIT 2) "
+        "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r"
+    )
+    verdict = check_safety(query, {"nodes#1": "n"}, ())
+    (found,) = sketch_passes(query, verdict, {"nodes#1": Column("n", LONG)})
+    assert fixpoints_of(found.rows) == []
+    assert [scan.access for scan in scans_of(found.rows)] == ["nodes#1"]
+
+
 def test_nothing_plans_a_recursive_query_for_capture_yet() -> None:
     sql = REACHED + "SELECT n FROM r"
     with pytest.raises(NotReadError) as caught:
@@ -263,7 +293,7 @@ def test_a_plan_with_a_fixpoint_is_told_line_by_line() -> None:
         for one in _lines(describe(core_of(plan_of(CLOSURE + "SELECT y FROM c WHERE x = 1"))))
         if one.startswith("fixpoint")
     ]
-    assert line == "fixpoint c*1, each row once: x, y"
+    assert line == "fixpoint c, each row once: x, y"
     assert read(CLOSURE + "SELECT y FROM c").tables == ("links",)
 
 

@@ -142,7 +142,7 @@ def test_a_filter_on_a_stable_column_goes_into_the_base() -> None:
     assert tree(plan).splitlines()[:5] == [
         "project y",
         "  select y > 3",
-        "    fixpoint c*1, each row once: x, y",
+        "    fixpoint c, each row once: x, y",
         "      project src, dst",
         "        select src = 1",
     ]
