@@ -201,9 +201,10 @@ def test_constants_moved_inside_move_rows_of_its_tables_only() -> None:
         found = moved_conditions(before, after, is_open_above=is_open)
         assert found is not None
         assert set(found) == {"links#1"}
-    text = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT n + {} FROM r) SELECT n FROM r"
-    plans = [core_of(plan_of(text.format(number))) for number in (1, 2)]
-    assert moved_conditions(*plans, is_open_above=True) is None
+    for step in ("SELECT n + {} AS m FROM r", "SELECT n + 1 AS m FROM r WHERE n < {}"):
+        text = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
+        plans = [core_of(plan_of(text.format(number))) for number in (1, 2)]
+        assert moved_conditions(*plans, is_open_above=True) is None
     above = [core_of(plan_of(f"{REACHED}SELECT n FROM r WHERE n * 2 > {c}")) for c in (1, 2)]
     assert moved_conditions(*above) is None
     assert moved_conditions(*above, is_open_above=True) == {}
