@@ -59,8 +59,11 @@ class Reading:
         """The one identity of a recursive entry, wherever it is read."""
         found = self.fixpoints.get(id(entry))
         if found is None:
-            alike = sum(one.partition("*")[0] == entry.alias for one in self.fixpoints.values())
-            found = self.fixpoints[id(entry)] = f"{entry.alias}*{alike + 1}"
+            found, again = entry.alias, 1
+            while found in self.fixpoints.values():
+                again += 1
+                found = f"{entry.alias}:{again}"
+            self.fixpoints[id(entry)] = found
         return found
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:

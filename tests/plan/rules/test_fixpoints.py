@@ -137,12 +137,38 @@ def test_values_that_only_count_as_equal_are_not_the_same() -> None:
     assert stable_columns(found) == frozenset()
 
 
+def test_a_filter_that_tells_zeros_apart_stays() -> None:
+    """Of 0.0 and -0.0 a set has one."""
+    sql = (
+        "WITH RECURSIVE c(w, n) AS (SELECT weight, src FROM links UNION "
+        "SELECT c.w, l.dst FROM c JOIN links l ON c.n = l.src) SELECT w FROM c WHERE {}"
+    )
+    for condition, goes in (("w = 0.0D", True), ("CAST(w AS STRING) = '-0.0'", False)):
+        (found,) = fixpoints_of(push_selections(plan_of(sql.format(condition))))
+        assert ("select" in tree(found)) is goes
+
+
+@pytest.mark.parametrize(("parts", "stable"), [(8, {"x"}), (9, set())])
+def test_of_steps_with_too_many_ways_nothing_is_said(parts: int, stable: set[str]) -> None:
+    """Nine parts of one side with nine of the other are more than 64 ways."""
+    side = " UNION ALL ".join(f"SELECT x, y + {number} AS y FROM c" for number in range(parts))
+    (found,) = fixpoints_of(
+        plan_of(
+            "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
+            f"SELECT a.x, b.y FROM ({side}) a JOIN ({side}) b ON a.x = b.x) SELECT * FROM c"
+        )
+    )
+    names = {attribute.id: attribute.name for attribute in found.attributes}
+    assert {names[one] for one in stable_columns(found)} == stable
+    assert not is_linear(found)
+
+
 def test_a_filter_on_a_stable_column_goes_into_the_base() -> None:
     plan = push_selections(plan_of(CLOSURE + "SELECT y FROM c WHERE x = 1 AND y > 3"))
     assert tree(plan).splitlines()[:5] == [
         "project y",
         "  select y > 3",
-        "    fixpoint c*1, each row once: x, y",
+        "    fixpoint c, each row once: x, y",
         "      project src, dst",
         "        select src = 1",
     ]

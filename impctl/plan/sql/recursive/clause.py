@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from sqlglot import exp
 
+from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
@@ -210,7 +211,8 @@ class _Entry:
             raise text.unsupported(
                 "UNION ALL recursion",
                 union.expression,
-                hint="write UNION where each row is wanted once",
+                hint="write UNION where each row is wanted once, or keep it without a sketch "
+                "(`sketch: none`)",
             )
         return union
 
@@ -235,9 +237,10 @@ class _Entry:
                 hint="name every column, or none",
             )
         for name, attribute in zip(names, found, strict=True):
-            if attribute.type is None:
+            if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise text.unsupported(
-                    f"column `{name}` of recursive `{self.name}`, whose type it cannot tell",
+                    f"column `{name}` of recursive `{self.name}`, of a type whose values it cannot "
+                    "tell apart",
                     self.node,
                     hint="CAST it in both parts of the UNION",
                 )
