@@ -37,7 +37,11 @@ from impctl.values import dataclass
 NO_BODY = -1
 """The rank of a derivation that no row of the fixpoint takes part in: below all others."""
 _LARGE = 0.75
-"""The share of all rows that may go out in a step before the rest follows at once."""
+"""The share of all rows that may go out in a step before the rest follows at once.
+
+What is left has to go out and come in for that. Measured, a tenth of a million links gone: where it
+was a quarter, a step took about twice as long as without.
+"""
 
 
 @dataclass(frozen=True, slots=True)
