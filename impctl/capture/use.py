@@ -25,7 +25,8 @@ from impctl.capture.render_expr import bracketed, column
 from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
-from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
+from impctl.plan.expressions import expressions_of
+from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
 from impctl.values import dataclass

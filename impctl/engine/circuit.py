@@ -195,7 +195,7 @@ class Circuit(Operator):
         for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
             of_wires = [known[wire] for wire in wires]
             operator.ended(of_wires)
-            known[at] = all(of_wires)
+            known[at] = all(of_wires) and not operator.holds_back
 
     def keep_at_hand(self) -> Sequence[str]:
         kept = [name for operator in self._operators for name in operator.keep_at_hand()]

@@ -212,6 +212,9 @@ class Operator(ABC):
         theirs back until it is asked for (`filled`). Most are filled by their steps.
         """
 
+    holds_back: bool = False
+    """Whether rows come from it after its inputs have ended: with `filled`."""
+
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: of which inputs no more rows will come."""
 
