@@ -10,7 +10,7 @@ import pytest
 
 from tests.app.maintaining.keeping.test_buffers import change, write_workload
 from tests.crash.test_killed_conversion import PARTS, STRIDE, ran, writes
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 PIECES = {"first": ["top0"], "ends": ["aggregate0"]}
@@ -24,10 +24,7 @@ def check(folder: Path) -> list[list[str]]:
     for name in PIECES:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         if one.versions == twin.versions:
-            mine, theirs = (
-                {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-                for held in (one, twin)
-            )
+            mine, theirs = map(fragments_by_access, (one, twin))
             assert mine == theirs, name
         found.append([*one.state_meta.get("buffers", {})])
     return found

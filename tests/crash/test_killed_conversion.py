@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.typed_joins import GROUPINGS, QUERIES, change, write_workload
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
@@ -70,10 +70,7 @@ def check(folder: Path) -> list[list[str]]:
     for name in NAMES:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         if one.versions == twin.versions:
-            mine, theirs = (
-                {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-                for held in (one, twin)
-            )
+            mine, theirs = map(fragments_by_access, (one, twin))
             assert mine == theirs, name
         found.append(one.state_meta.get("from_files", []))
     return found
