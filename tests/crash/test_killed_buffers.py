@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.app.maintaining.keeping.test_buffers import change, write_workload
-from tests.crash.test_killed_conversion import PARTS, STRIDE, ran, writes
+from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
@@ -38,17 +37,6 @@ def begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     cli.good("capture")
     change(folder, random.Random(3), 0)
     return folder
-
-
-def saved_as(folder: Path) -> Path:
-    saved = folder.with_name("saved")
-    shutil.copytree(folder, saved)
-    return saved
-
-
-def put_back(folder: Path, saved: Path) -> None:
-    shutil.rmtree(folder)
-    shutil.copytree(saved, folder)
 
 
 @pytest.mark.slow
