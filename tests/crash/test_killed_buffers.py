@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.app.maintaining.keeping.test_buffers import change, write_workload
-from tests.crash.test_killed_conversion import PARTS, STRIDE, ran, writes
-from tests.support.kept_workload import stored
+from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 PIECES = {"first": ["top0"], "ends": ["aggregate0"]}
@@ -24,10 +23,7 @@ def check(folder: Path) -> list[list[str]]:
     for name in PIECES:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         if one.versions == twin.versions:
-            mine, theirs = (
-                {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-                for held in (one, twin)
-            )
+            mine, theirs = map(fragments_by_access, (one, twin))
             assert mine == theirs, name
         found.append([*one.state_meta.get("buffers", {})])
     return found
@@ -41,17 +37,6 @@ def begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     cli.good("capture")
     change(folder, random.Random(3), 0)
     return folder
-
-
-def saved_as(folder: Path) -> Path:
-    saved = folder.with_name("saved")
-    shutil.copytree(folder, saved)
-    return saved
-
-
-def put_back(folder: Path, saved: Path) -> None:
-    shutil.rmtree(folder)
-    shutil.copytree(saved, folder)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.typed_joins import GROUPINGS, QUERIES, change, write_workload
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
@@ -70,13 +70,21 @@ def check(folder: Path) -> list[list[str]]:
     for name in NAMES:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         if one.versions == twin.versions:
-            mine, theirs = (
-                {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-                for held in (one, twin)
-            )
+            mine, theirs = map(fragments_by_access, (one, twin))
             assert mine == theirs, name
         found.append(one.state_meta.get("from_files", []))
     return found
+
+
+def saved_as(folder: Path) -> Path:
+    saved = folder.with_name("saved")
+    shutil.copytree(folder, saved)
+    return saved
+
+
+def put_back(folder: Path, saved: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(saved, folder)
 
 
 @pytest.mark.slow
@@ -85,15 +93,9 @@ def test_killed_at_every_write_the_choice_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
 ) -> None:
     folder = base(tmp_path, capsys)
-    saved = folder.with_name("saved")
-    shutil.copytree(folder, saved)
-
-    def put_back() -> None:
-        shutil.rmtree(folder)
-        shutil.copytree(saved, folder)
-
+    saved = saved_as(folder)
     before = writes(ran(folder, -1))
-    put_back()
+    put_back(folder, saved)
     last = writes(ran(folder, -1, *LEAST))
     final = check(folder)
     assert all(final), final
@@ -101,7 +103,7 @@ def test_killed_at_every_write_the_choice_is_whole(
     assert last > before + len(NAMES)
     choices = set()
     for at in range(before - 2 + part, last, STRIDE):
-        put_back()
+        put_back(folder, saved)
         assert ran(folder, at, *LEAST).returncode == -9, at
         for sides, whole in zip(check(folder), final, strict=True):
             assert sides in ([], whole), at
@@ -130,22 +132,16 @@ def test_killed_at_every_write_what_is_kept_again_is_whole(
     file.write_text(file.read_text().replace("join: auto}", "join: auto, state: keep}"))
     least = check(folder)
     assert "aggregate0" in least[0]
-    saved = folder.with_name("saved")
-    shutil.copytree(folder, saved)
-
-    def put_back() -> None:
-        shutil.rmtree(folder)
-        shutil.copytree(saved, folder)
-
+    saved = saved_as(folder)
     before = writes(ran(folder, -1, *ROOM[:2], command="capture"))
     assert check(folder) == least
-    put_back()
+    put_back(folder, saved)
     last = writes(ran(folder, -1, *ROOM, command="capture"))
     final = check(folder)
     assert not any(final), final
     assert last > before + len(NAMES)
     for at in range(before - 2 + part, last, STRIDE):
-        put_back()
+        put_back(folder, saved)
         assert ran(folder, at, *ROOM, command="capture").returncode == -9, at
         for sides, *both in zip(check(folder), least, final, strict=True):
             assert sides in both, at

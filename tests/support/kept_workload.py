@@ -113,6 +113,11 @@ def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
         return answer_of(connection.execute(QUERIES[name]).fetchall())
 
 
+def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
+    """The fragments of each of a stored query's sketches."""
+    return {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
+
+
 def stored(folder: Path, name: str) -> StoredQuery:
     """What the store has of a query."""
     with Store.open(folder / ".impctl", create=False) as held:

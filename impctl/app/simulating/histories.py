@@ -17,7 +17,7 @@ from impctl.app.simulating.arrived import Replay, commits_of
 from impctl.app.simulating.late import Late, spread
 from impctl.app.workbench.histories import known_histories
 from impctl.app.workbench.workbench import Workbench
-from impctl.forecast.arrival import History, effective_times
+from impctl.forecast.arrival import Arrival, History, effective_times
 from impctl.store.reader import StoreReader
 
 BY_STORE = "the histories of the tables"
@@ -59,11 +59,14 @@ def late_histories(
     """The histories with rows that come late, at times that go by those of their commits."""
     timed = {}
     for name, held in histories.items():
-        times = effective_times(held.arrivals, now)
-        pairs = zip(times, held.arrivals, strict=True)
-        timed[name] = [replace(each, at=at) for at, each in pairs]
+        timed[name] = [replace(each, at=at) for at, each in _with_times(held, now)]
     parts = spread(timed, late, now)
     return {name: replace(held, arrivals=tuple(parts[name])) for name, held in histories.items()}
+
+
+def _with_times(held: History, now: float) -> Iterator[tuple[float, Arrival]]:
+    """The commits of a table, each with the time that it is taken to be of."""
+    return zip(effective_times(held.arrivals, now), held.arrivals, strict=True)
 
 
 def _replayed(
@@ -72,9 +75,7 @@ def _replayed(
     """The histories without what is not replayed."""
     found = {}
     for name, held in histories.items():
-        times = effective_times(held.arrivals, until)
-        pairs = zip(times, held.arrivals, strict=True)
-        kept = tuple(each for at, each in pairs if since <= at <= until)
+        kept = tuple(each for at, each in _with_times(held, until) if since <= at <= until)
         found[name] = replace(held, since=since, arrivals=kept)
     return found
 

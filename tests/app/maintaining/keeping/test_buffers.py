@@ -20,7 +20,7 @@ from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.test_keep_to import describe
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -111,10 +111,7 @@ def assert_alike(cli: Cli, folder: Path) -> None:
     for name in QUERIES:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         assert one.versions == twin.versions
-        mine, theirs = (
-            {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-            for held in (one, twin)
-        )
+        mine, theirs = map(fragments_by_access, (one, twin))
         assert mine == theirs, name
         assert rows_of(cli, name) == rows_of(cli, f"{name}_kept")
 

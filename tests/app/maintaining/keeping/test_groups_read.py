@@ -18,7 +18,7 @@ from impctl.tables import rows
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.test_keep_to import describe
 from tests.behaviour.typed_joins import GROUPINGS, change, write_workload
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 TURNS = 5
@@ -52,10 +52,7 @@ def assert_alike(folder: Path) -> None:
     for name in GROUPINGS:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         assert one.versions == twin.versions
-        mine, theirs = (
-            {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-            for held in (one, twin)
-        )
+        mine, theirs = map(fragments_by_access, (one, twin))
         assert mine == theirs, name
         assert one.state_meta["unsure"] == twin.state_meta["unsure"]
 

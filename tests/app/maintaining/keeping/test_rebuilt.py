@@ -13,7 +13,7 @@ import pytest
 
 from impctl.app.workbench.sessions import OwnSession
 from tests.behaviour.typed_joins import OTHERS, change, write_workload
-from tests.support.kept_workload import stored
+from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 REBUILT = {"padded", "groups", "merged", "left"}
@@ -38,10 +38,7 @@ def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) 
     for name in OTHERS:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         assert one.versions == twin.versions
-        mine, theirs = (
-            {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
-            for held in (one, twin)
-        )
+        mine, theirs = map(fragments_by_access, (one, twin))
         assert mine == theirs, name
 
 
