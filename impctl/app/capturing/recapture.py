@@ -17,6 +17,7 @@ from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
+from impctl.plan.fixpoint_tables import is_recursive
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -33,6 +34,7 @@ def recaptured(
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> Mapping[AccessId, FragmentSet]:
     """The sketches alone, at `versions` (default: the pinned ones)."""
+    from impctl.spark.recursive_sketches import capture_recursive
     from impctl.spark.sketches import capture_sketches
     from impctl.spark.snapshots import snapshot_frame
 
@@ -52,4 +54,5 @@ def recaptured(
         files = [file for file in snapshot.files if file.uri in left[scan.access]]
         frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
     spark = desk.spark()
-    return capture_sketches(spark, kept.query, kept.verdict, partitions, frames, versions=at)
+    capture = capture_recursive if is_recursive(kept.query.root) else capture_sketches
+    return capture(spark, kept.query, kept.verdict, partitions, frames, versions=at)

@@ -28,11 +28,10 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.ranked_rows import RankedRows, TouchedRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import apart, no_fragments
-from impctl.errors import UnsupportedError
-from impctl.values import dataclass
 
 NO_BODY = -1
 """The rank of a derivation that no row of the fixpoint takes part in: below all others."""
@@ -42,17 +41,6 @@ _LARGE = 0.75
 What is left has to go out and come in for that. Measured, a tenth of a million links gone: where it
 was a quarter, a step took about twice as long as without.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a step may go: rounds in which rows come in, and rows there may be."""
-
-    rounds: int = 100_000
-    rows: int = 20_000_000
-
-
-LIMITS = Limits()
 
 
 class Fixpoint(Operator):
@@ -140,7 +128,7 @@ class Fixpoint(Operator):
             rounds += 1
             self._stage += 1
             touched.enter(derived, self._stage)
-            self._check(rounds, self._count + len(derived))
+            self.limits.check(rounds, self._count + len(derived))
             derived = touched.derived(self._moved(touched, derived, 1))
 
     def _moved(self, touched: TouchedRows, slots: Ints, sign: int) -> Ints:
@@ -191,16 +179,6 @@ class Fixpoint(Operator):
         every = grouping.sums(batch.weights)
         touched.count(slots, every, np.add.reduceat(low, grouping.starts))
         return slots
-
-    def _check(self, rounds: int, rows: int) -> None:
-        limits = self.limits
-        for what, found, most in (("rounds", rounds, limits.rounds), ("rows", rows, limits.rows)):
-            if found > most:
-                raise UnsupportedError(
-                    f"A recursive query goes on beyond its limit of {most:,} {what}",
-                    code="recursion_limit",
-                    hint="bound the recursion in the query, as by a level, or raise the limit",
-                )
 
     def _tell(self, derivations: Batch) -> None:
         if any(self._accesses):

@@ -15,9 +15,8 @@ from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
-from impctl.errors import Location, NotReadError
 from impctl.plan.names import TableNames
-from impctl.plan.nodes import Catalog, Fixpoint, Plan, Query, TopK, nodes_of
+from impctl.plan.nodes import Catalog, Plan, Query, TopK
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.values import dataclass
@@ -113,23 +112,9 @@ def _plan(
 ) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
     query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names))
-    _refuse_fixpoints(query, name)
     ruled = replace(query, root=apply_rules(query.root))
     looked_up = _LookedUp(names, watched.seen)
     return looked_up, Planned(query, ruled, core_of(query.root))
-
-
-def _refuse_fixpoints(query: Query, name: QueryName) -> None:
-    """Refuse what is read and judged already, and which nothing captures or maintains yet."""
-    for node in nodes_of(query.root):
-        if isinstance(node, Fixpoint):
-            span = node.span
-            place = None if span is None else Location(f"query `{name}`", span.line, span.column)
-            raise NotReadError(
-                f"Query `{name}` uses WITH RECURSIVE, which impctl does not capture yet",
-                hint="rewrite the query without it, or keep it without a sketch (`sketch: none`)",
-                location=place,
-            )
 
 
 def whole_answer(query: Query) -> Query:

@@ -8,7 +8,7 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.fixpoint import Limits
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.project import Project
 from impctl.errors import CountBelowZeroError, UnsupportedError
