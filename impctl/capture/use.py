@@ -49,6 +49,7 @@ def rewrite_sql(
     *,
     nan_free: Collection[AccessId] = (),
     guards: Mapping[TableName, Guard] = MappingProxyType({}),
+    entries: Mapping[Span, str] = MappingProxyType({}),
     is_local: bool = False,
 ) -> str:
     """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
@@ -56,7 +57,8 @@ def rewrite_sql(
     The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
     partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
     `guards` has the tables with columns to guard; those that the query has no use for are not.
-    Where the text `is_local`, it reads views that are called by `local_name`.
+    Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
+    that have the rows of what stands in some places of the text, WITH entries: these read them.
     """
     used, filters = _used(query), place_filters(query, filters)
     news = {
@@ -65,7 +67,7 @@ def rewrite_sql(
         for guard in (guards.get(scans[0].table),)
     }
     names = _local_names(query) if is_local else {}
-    if not names and all(new == (None, None) for new in news.values()):
+    if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
     tree = parse_one(query.sql, dialect=DIALECT)
     tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
@@ -76,10 +78,27 @@ def rewrite_sql(
         if condition is not None or guard is not None or place in names:
             new = _rows(_named(tables[place[0]], names.get(place)), condition, guard)
             edits.append((*place, new))
+    edits = _with_entries(edits, entries)
     text = query.sql
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def _with_entries(
+    edits: Sequence[tuple[int, int, str]], entries: Mapping[Span, str]
+) -> list[tuple[int, int, str]]:
+    """The edits outside of the entries, and those that have the entries read their views."""
+    kept = [
+        edit
+        for edit in edits
+        if not any(span.start <= edit[0] and edit[1] <= span.end for span in entries)
+    ]
+    for span, name in entries.items():
+        view = exp.Table(this=exp.to_identifier(name, quoted=True))
+        rows = exp.select(exp.Star()).from_(view)
+        kept.append((span.start, span.end, rows.sql(DIALECT)))
+    return kept
 
 
 def local_name(query: Query, table: TableName) -> str:

@@ -20,6 +20,7 @@ from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
+from impctl.plan.sql.recursive.body import body_of
 from impctl.plan.sql.recursive.step import Reference, as_step
 from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.plan.sql.sets import refuse_misread
@@ -161,9 +162,8 @@ class _Entry:
         self._refuse_types(base, step, union)
         as_read = as_step(step, identity, self.name, references, text)
         self._refuse_approximate(base, as_read, union)
-        return Fixpoint(
-            identity, base, as_read, self._attributes("f", columns), True, span=text.span_of(union)
-        )
+        span = body_of(self.node, text)
+        return Fixpoint(identity, base, as_read, self._attributes("f", columns), True, span=span)
 
     def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
         """Base or step, with the entry's name meaning `own`."""
