@@ -21,6 +21,7 @@ from sqlglot import exp, parse_one
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary
+from impctl.capture.plain_condition import PLAIN_DIALECT, plain_filter
 from impctl.capture.render_expr import bracketed, column
 from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
@@ -51,6 +52,7 @@ def rewrite_sql(
     guards: Mapping[TableName, Guard] = MappingProxyType({}),
     entries: Mapping[Span, str] = MappingProxyType({}),
     is_local: bool = False,
+    is_plain: bool = False,
 ) -> str:
     """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
 
@@ -59,10 +61,12 @@ def rewrite_sql(
     `guards` has the tables with columns to guard; those that the query has no use for are not.
     Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
     that have the rows of what stands in some places of the text, WITH entries: these read them.
+    Where it `is_plain`, it is for other engines than Spark, without guards; all filters have a
+    plain text (`capture.plain_condition`).
     """
     used, filters = _used(query), place_filters(query, filters)
     news = {
-        place: (_condition(scans, filters, nan_free), _needed(guard, scans, used))
+        place: (_condition(scans, filters, nan_free, is_plain), _needed(guard, scans, used))
         for place, scans in _places(query).items()
         for guard in (guards.get(scans[0].table),)
     }
@@ -76,7 +80,8 @@ def rewrite_sql(
     for place in {*news, *names}:
         condition, guard = news.get(place, (None, None))
         if condition is not None or guard is not None or place in names:
-            new = _rows(_named(tables[place[0]], names.get(place)), condition, guard)
+            table = _named(tables[place[0]], names.get(place))
+            new = _rows(table, condition, guard, PLAIN_DIALECT if is_plain else DIALECT)
             edits.append((*place, new))
     edits = _with_entries(edits, entries)
     text = query.sql
@@ -237,12 +242,17 @@ def _place(span: Span | None, table: str) -> Span:
 
 
 def _condition(
-    scans: Sequence[Scan], filters: Mapping[AccessId, RangeFilter], nan_free: Collection[AccessId]
+    scans: Sequence[Scan],
+    filters: Mapping[AccessId, RangeFilter],
+    nan_free: Collection[AccessId],
+    is_plain: bool,
 ) -> Sql | None:
     """What the accesses of one place need; None for everything."""
     wanted = filters.get(scans[0].access)
     if wanted is None:
         return None
+    if is_plain:
+        return plain_filter(wanted, wanted.partition.attribute)
     return filter_condition(wanted, is_nan_free=all(scan.access in nan_free for scan in scans))
 
 
@@ -305,16 +315,18 @@ def _named(table: exp.Table, name: str | None) -> exp.Table:
     return bare
 
 
-def _rows(table: exp.Table, condition: Sql | None, guard: Guard | None) -> str:
+def _rows(
+    table: exp.Table, condition: Sql | None, guard: Guard | None, dialect: str = DIALECT
+) -> str:
     """The table, or `(SELECT * FROM t WHERE condition)` with its alias behind."""
     if condition is None and guard is None:
-        return table.sql(DIALECT)
+        return table.sql(dialect)
     alias = table.args.get("alias")
     table.set("alias", None)
     rows = exp.select(*_columns(guard)).from_(table)
     if condition is not None:
         rows = rows.where(condition)
-    return rows.subquery(None if alias is None else alias.this).sql(DIALECT)
+    return rows.subquery(None if alias is None else alias.this).sql(dialect)
 
 
 def _columns(guard: Guard | None) -> list[Sql]:

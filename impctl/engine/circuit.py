@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.select import Select
 from impctl.stopwatch import Stopwatch
@@ -184,6 +185,10 @@ class Circuit(Operator):
     @property
     def reads(self) -> Sequence[DistantRows]:
         return tuple(side for operator in self._operators for side in operator.reads)
+
+    def end_by(self, limits: Limits) -> None:
+        for operator in self._operators:
+            operator.end_by(limits)
 
     def fill(self, is_filling: bool) -> None:
         for operator in self._operators:

@@ -31,6 +31,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.run_log import RunChange
@@ -204,6 +205,9 @@ class Operator(ABC):
     def reads(self) -> Sequence[DistantRows]:
         """Inputs that are read where they lie; each wants a reader before its first step."""
         return ()
+
+    def end_by(self, limits: Limits) -> None:  # noqa: B027 - most end by themselves
+        """How far a step may go from now on, where it may go on and on."""
 
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
         """While it fills, some operators take rows in and give none.

@@ -12,7 +12,7 @@ from impctl.capture.annotate import sketch_passes
 from impctl.capture.collect import collect
 from impctl.capture.render import render_plan
 from impctl.data.schema import LONG, Column
-from impctl.errors import NotReadError, QueryError
+from impctl.errors import QueryError
 from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.moved_conditions import moved_conditions
@@ -21,12 +21,10 @@ from impctl.plan.order_dependence import deciding
 from impctl.plan.reuse.alignment import aligned
 from impctl.plan.reuse.verdict import check_reuse
 from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.planned import PlannedQueries
 from impctl.plan.rules.trace import trace
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.network import (
-    CATALOG,
     CLOSURE,
     REACHED,
     edges_on_walks,
@@ -276,16 +274,6 @@ def test_first_rows_below_a_recursion_are_captured_as_they_are() -> None:
     (found,) = sketch_passes(query, verdict, {"nodes#1": Column("n", LONG)})
     assert fixpoints_of(found.rows) == []
     assert [scan.access for scan in scans_of(found.rows)] == ["nodes#1"]
-
-
-def test_nothing_plans_a_recursive_query_for_capture_yet() -> None:
-    sql = REACHED + "SELECT n FROM r"
-    with pytest.raises(NotReadError) as caught:
-        PlannedQueries().of(sql, CATALOG, name="q", zone="UTC")
-    assert "WITH RECURSIVE, which impctl does not capture yet" in caught.value.message
-    assert caught.value.hint
-    assert caught.value.location is not None
-    assert caught.value.location.column == sql.index("dst") + 1
 
 
 def test_a_plan_with_a_fixpoint_is_told_line_by_line() -> None:

@@ -16,6 +16,7 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
+from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.plan.fixpoint_tables import is_recursive
 from impctl.plan.safety.verdict import Verdict
@@ -54,5 +55,7 @@ def recaptured(
         files = [file for file in snapshot.files if file.uri in left[scan.access]]
         frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
     spark = desk.spark()
-    capture = capture_recursive if is_recursive(kept.query.root) else capture_sketches
-    return capture(spark, kept.query, kept.verdict, partitions, frames, versions=at)
+    asked = (spark, kept.query, kept.verdict, partitions, frames)
+    if is_recursive(kept.query.root):
+        return capture_recursive(*asked, versions=at, limits=limits_of(desk))
+    return capture_sketches(*asked, versions=at)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import filter_condition
@@ -49,7 +50,7 @@ def derived_entries(
     from impctl.spark.rounds import Rounds
 
     desk.reporter.step(f"deriving rows of {prepared.spec.name}")
-    found, rounds = [], Rounds(desk.spark())
+    found, rounds = [], Rounds(desk.spark(), limits_of(desk))
     for place, (span, fixpoint) in enumerate(outer):
         frames = {
             scan.access: _rows(desk, scan.table, scan.access, versions, pruned)

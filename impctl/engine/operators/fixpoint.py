@@ -86,6 +86,10 @@ class Fixpoint(Operator):
             return None
         return self._changed(derivations)
 
+    def end_by(self, limits: Limits) -> None:
+        """Go no further than that, from now on."""
+        self.limits = limits
+
     def fill(self, is_filling: bool) -> None:
         """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
         self._is_filling = is_filling
