@@ -26,5 +26,8 @@ AttributeId = str
 AccessId = str
 """Identity of one occurrence of a table in a query (`sales#1`)."""
 
+FixpointId = str
+"""Identity of a recursive WITH entry in a query: its name, or `name:2` where another has it."""
+
 ParameterValue = bool | int | float | Decimal | str | date | datetime
 """A value for a named parameter of a query; its Python type is the type of the literal."""

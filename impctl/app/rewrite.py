@@ -20,7 +20,7 @@ from impctl.app.using.lost_nan import losing_nan
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
-from impctl.app.using.text import written_query
+from impctl.app.using.text import is_for_others, written_query
 from impctl.app.using.unread import Unread
 from impctl.app.using.worth import worth_using
 from impctl.app.workbench.whole_file import write_whole
@@ -67,6 +67,7 @@ def rewrite(
         reuse=found.reuse,
         left_away=left_away,
         moments=found.prepared.moments,
+        runs_on_spark=not is_for_others(found.query),
     )
     if files is not None:
         _check_nan(desk, found.versions, pruned)

@@ -27,6 +27,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Fixpoint,
     Plan,
     Project,
     Query,
@@ -133,7 +134,7 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     found, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
-        if not isinstance(node, TopK):
+        if not isinstance(node, TopK | Fixpoint):
             raise ValueError("the verdict is of another plan than the query's")
         if reads(node, access):
             found = node

@@ -14,6 +14,7 @@ from dataclasses import replace
 from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, Mean, transform, walk
+from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
@@ -25,7 +26,6 @@ from impctl.plan.nodes import (
     Project,
     Select,
     attributes_of,
-    expressions_of,
     inputs_of,
     with_inputs,
 )

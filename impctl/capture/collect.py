@@ -38,6 +38,7 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
@@ -117,6 +118,8 @@ class _Collector:
         match plan:
             case Join():
                 return self._join(plan)
+            case Fixpoint():
+                raise _refusal("rows that WITH RECURSIVE derives", plan.span)
             case SetOperation():
                 return self._set_operation(plan)
             case _:

@@ -24,13 +24,20 @@ from impctl.sketch.partition import BoundaryValue
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql
 
-_DIALECT = "duckdb"
+PLAIN_DIALECT = "duckdb"
+"""As sqlglot calls it; names in double quotes are SQL's own."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
 
 def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
-    """The filter on the column called `name`; None where a boundary has no text."""
+    """The filter on the column called `name` as text; None where a boundary has none."""
+    found = plain_filter(wanted, name)
+    return None if found is None else found.sql(PLAIN_DIALECT)
+
+
+def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
+    """The same as a tree."""
     column = exp.column(exp.to_identifier(name, quoted=True))
     parts: list[Sql] = []
     for interval in wanted.intervals:
@@ -41,9 +48,9 @@ def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
     if wanted.includes_null:
         parts.append(exp.Is(this=column.copy(), expression=exp.null()))
     if not parts:
-        return exp.false().sql(_DIALECT)
+        return exp.false()
     closed = [part if len(parts) == 1 else exp.Paren(this=part) for part in parts]
-    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed).sql(_DIALECT)
+    return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
 
 
 def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:
@@ -94,4 +101,6 @@ def _moment(since: timedelta, kind: Kind) -> Sql | None:
 
 
 def _cast(text: str, kind: str) -> Sql:
-    return exp.Cast(this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect=_DIALECT))
+    return exp.Cast(
+        this=exp.Literal.string(text), to=exp.DataType.build(kind, dialect=PLAIN_DIALECT)
+    )

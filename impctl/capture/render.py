@@ -19,6 +19,7 @@ from impctl.capture.averages import whole_averages
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
 from impctl.capture.witnesses import spelled_out
+from impctl.errors import QueryError
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -27,10 +28,12 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -146,6 +149,12 @@ class Renderer:
                 return self._explode(plan)
             case Witness():
                 return self.select(spelled_out(plan))
+            case Recursive() | Fixpoint():
+                raise QueryError(
+                    "impctl does not write WITH RECURSIVE for Spark",
+                    hint="leave the query's tables without a sketch",
+                    code="capture_unsupported",
+                )
             case _:
                 assert_never(plan)
 

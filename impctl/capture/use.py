@@ -21,11 +21,13 @@ from sqlglot import exp, parse_one
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary
+from impctl.capture.plain_condition import PLAIN_DIALECT, plain_filter
 from impctl.capture.render_expr import bracketed, column
 from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
-from impctl.plan.nodes import Query, Scan, expressions_of, nodes_of, scans_of
+from impctl.plan.expressions import expressions_of
+from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
 from impctl.values import dataclass
@@ -48,23 +50,28 @@ def rewrite_sql(
     *,
     nan_free: Collection[AccessId] = (),
     guards: Mapping[TableName, Guard] = MappingProxyType({}),
+    entries: Mapping[Span, str] = MappingProxyType({}),
     is_local: bool = False,
+    is_plain: bool = False,
 ) -> str:
     """The query's text over the filtered tables; unchanged where nothing is left out or guarded.
 
     The filters are those of `place_filters`, or are made so. `nan_free` are accesses whose
     partition attribute is known to hide no NaN, so that Parquet statistics can be used to the full.
     `guards` has the tables with columns to guard; those that the query has no use for are not.
-    Where the text `is_local`, it reads views that are called by `local_name`.
+    Where the text `is_local`, it reads views that are called by `local_name`. `entries` are views
+    that have the rows of what stands in some places of the text, WITH entries: these read them.
+    Where it `is_plain`, it is for other engines than Spark, without guards; all filters have a
+    plain text (`capture.plain_condition`).
     """
     used, filters = _used(query), place_filters(query, filters)
     news = {
-        place: (_condition(scans, filters, nan_free), _needed(guard, scans, used))
+        place: (_condition(scans, filters, nan_free, is_plain), _needed(guard, scans, used))
         for place, scans in _places(query).items()
         for guard in (guards.get(scans[0].table),)
     }
     names = _local_names(query) if is_local else {}
-    if not names and all(new == (None, None) for new in news.values()):
+    if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
     tree = parse_one(query.sql, dialect=DIALECT)
     tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
@@ -73,12 +80,30 @@ def rewrite_sql(
     for place in {*news, *names}:
         condition, guard = news.get(place, (None, None))
         if condition is not None or guard is not None or place in names:
-            new = _rows(_named(tables[place[0]], names.get(place)), condition, guard)
+            table = _named(tables[place[0]], names.get(place))
+            new = _rows(table, condition, guard, PLAIN_DIALECT if is_plain else DIALECT)
             edits.append((*place, new))
+    edits = _with_entries(edits, entries)
     text = query.sql
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def _with_entries(
+    edits: Sequence[tuple[int, int, str]], entries: Mapping[Span, str]
+) -> list[tuple[int, int, str]]:
+    """The edits outside of the entries, and those that have the entries read their views."""
+    kept = [
+        edit
+        for edit in edits
+        if not any(span.start <= edit[0] and edit[1] <= span.end for span in entries)
+    ]
+    for span, name in entries.items():
+        view = exp.Table(this=exp.to_identifier(name, quoted=True))
+        rows = exp.select(exp.Star()).from_(view)
+        kept.append((span.start, span.end, rows.sql(DIALECT)))
+    return kept
 
 
 def local_name(query: Query, table: TableName) -> str:
@@ -217,12 +242,17 @@ def _place(span: Span | None, table: str) -> Span:
 
 
 def _condition(
-    scans: Sequence[Scan], filters: Mapping[AccessId, RangeFilter], nan_free: Collection[AccessId]
+    scans: Sequence[Scan],
+    filters: Mapping[AccessId, RangeFilter],
+    nan_free: Collection[AccessId],
+    is_plain: bool,
 ) -> Sql | None:
     """What the accesses of one place need; None for everything."""
     wanted = filters.get(scans[0].access)
     if wanted is None:
         return None
+    if is_plain:
+        return plain_filter(wanted, wanted.partition.attribute)
     return filter_condition(wanted, is_nan_free=all(scan.access in nan_free for scan in scans))
 
 
@@ -285,16 +315,18 @@ def _named(table: exp.Table, name: str | None) -> exp.Table:
     return bare
 
 
-def _rows(table: exp.Table, condition: Sql | None, guard: Guard | None) -> str:
+def _rows(
+    table: exp.Table, condition: Sql | None, guard: Guard | None, dialect: str = DIALECT
+) -> str:
     """The table, or `(SELECT * FROM t WHERE condition)` with its alias behind."""
     if condition is None and guard is None:
-        return table.sql(DIALECT)
+        return table.sql(dialect)
     alias = table.args.get("alias")
     table.set("alias", None)
     rows = exp.select(*_columns(guard)).from_(table)
     if condition is not None:
         rows = rows.where(condition)
-    return rows.subquery(None if alias is None else alias.this).sql(DIALECT)
+    return rows.subquery(None if alias is None else alias.this).sql(dialect)
 
 
 def _columns(guard: Guard | None) -> list[Sql]:

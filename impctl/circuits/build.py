@@ -29,6 +29,7 @@ from impctl.circuits.flows import (
 from impctl.circuits.joins import build_join
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.recursion import build_fixpoint, build_leaf
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
@@ -53,9 +54,11 @@ from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -163,17 +166,16 @@ class Builder(Plumbing):
     def build(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         """The operators of a node and everything below it."""
         start = len(self.operators)
-        flow = self._built(plan, must_be_sure=must_be_sure)
+        must_be_sure = must_be_sure or id(plan) == self._decided
+        flow = self._planted_for(plan, must_be_sure=must_be_sure)
+        if flow is None:
+            flow = self._built(plan, must_be_sure=must_be_sure)
         # Nodes below are done first, so each operator is left to the innermost.
         for operator in self.operators[start:]:
             self._node_of.setdefault(id(operator), plan)
         return flow
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
-        must_be_sure = must_be_sure or id(plan) == self._decided
-        planted = self._planted_for(plan, must_be_sure=must_be_sure)
-        if planted is not None:
-            return planted
         match plan:
             case Scan():
                 return self._scan(plan)
@@ -198,6 +200,8 @@ class Builder(Plumbing):
                 return self._top(plan, must_be_sure=must_be_sure)
             case Witness():
                 return build_witness(self, plan)
+            case Recursive() | Fixpoint():
+                return self._recursion(plan)
             case Explode():
                 what = f"`{plan.function}`, which takes arrays apart,"
                 raise BlockedError(f"{what} is not maintained by the engine", plan.span)
@@ -210,6 +214,11 @@ class Builder(Plumbing):
         if planted is not None and must_be_sure and isinstance(plan, Aggregate):
             refuse_choice(plan, read_calls(plan).choice)
         return planted
+
+    def _recursion(self, node: Recursive | Fixpoint) -> Flow:
+        if isinstance(node, Recursive):
+            return build_leaf(self, node)
+        return build_fixpoint(self, node, Builder(self.sketched))
 
     def _scan(self, node: Scan) -> Flow:
         columns = []

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId, AttributeId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.circuits.flows import (
     BlockedError,
     Column,
@@ -92,6 +92,8 @@ class Plumbing(ABC):
         self.keeps_all = False
         self.has_answer = False
         """Whether the rows at the end are asked for with their values."""
+        self.given: Mapping[FixpointId, Flow] = {}
+        """What the leaves of a step stand for, where it is a step that is built."""
         self.prefix = ""
         """What all names begin with."""
         self._named: dict[str, int] = {}

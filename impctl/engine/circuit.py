@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.select import Select
 from impctl.stopwatch import Stopwatch
@@ -185,6 +186,10 @@ class Circuit(Operator):
     def reads(self) -> Sequence[DistantRows]:
         return tuple(side for operator in self._operators for side in operator.reads)
 
+    def end_by(self, limits: Limits) -> None:
+        for operator in self._operators:
+            operator.end_by(limits)
+
     def fill(self, is_filling: bool) -> None:
         for operator in self._operators:
             operator.fill(is_filling)
@@ -195,7 +200,7 @@ class Circuit(Operator):
         for at, (operator, wires) in enumerate(zip(self._operators, self._inputs, strict=True)):
             of_wires = [known[wire] for wire in wires]
             operator.ended(of_wires)
-            known[at] = all(of_wires)
+            known[at] = all(of_wires) and not operator.holds_back
 
     def keep_at_hand(self) -> Sequence[str]:
         kept = [name for operator in self._operators for name in operator.keep_at_hand()]

@@ -31,6 +31,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.distant_rows import DistantRows
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.run_log import RunChange
@@ -205,12 +206,18 @@ class Operator(ABC):
         """Inputs that are read where they lie; each wants a reader before its first step."""
         return ()
 
+    def end_by(self, limits: Limits) -> None:  # noqa: B027 - most end by themselves
+        """How far a step may go from now on, where it may go on and on."""
+
     def fill(self, is_filling: bool) -> None:  # noqa: B027 - most just step
         """While it fills, some operators take rows in and give none.
 
         The output of one that `reads` comes from outside then (`Circuit.resume`); others hold
         theirs back until it is asked for (`filled`). Most are filled by their steps.
         """
+
+    holds_back: bool = False
+    """Whether rows come from it after its inputs have ended: with `filled`."""
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: of which inputs no more rows will come."""

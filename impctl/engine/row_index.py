@@ -42,7 +42,7 @@ from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
 from impctl.values import dataclass
 
-_CODE, _WEIGHT = "code", "weight"
+_CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)
 MOST_PAIRS = 100_000_000
 """Rows that one look-up may find: some gigabytes."""
 _PLAIN = (pa.int64(), pa.float64(), pa.large_string(), pa.large_binary())
@@ -189,11 +189,12 @@ class RowIndex:
             lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
         self._waiting: list[_Rows] = []
+        self._waiting_rows = 0
 
     @property
     def rows(self) -> int:
         """Rows over all runs, cancelled ones included."""
-        return self._log.rows + sum(map(len, self._waiting))
+        return self._log.rows + self._waiting_rows
 
     @property
     def bytes_held(self) -> int:
@@ -212,7 +213,8 @@ class RowIndex:
         tags = tuple(apart(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
         self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
-        if len(self._waiting) > 1 and sum(map(len, self._waiting)) > _MOST_WAITING:
+        self._waiting_rows += len(batch)
+        if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
             self._runs()
 
     def clear(self) -> None:
@@ -223,7 +225,7 @@ class RowIndex:
     def _runs(self) -> tuple[_Rows, ...]:
         """All runs, what waits sorted into one."""
         if self._waiting:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
             run = waiting[0] if len(waiting) == 1 else self._form.together(waiting)
             if len(run):
                 self._log.append(run)
@@ -269,16 +271,13 @@ class RowIndex:
         for run in self._runs():
             first, last = run.slices(codes)
             counts += last - first
-        if order is None:
-            return counts
         found = np.empty_like(counts)
-        found[order] = counts
+        found[slice(None) if order is None else order] = counts
         return found
 
     def codes(self) -> Ints:
         """The codes of all rows, of cancelled ones too."""
-        runs = [whole(run.pages, run.codes) for run in self._runs()]
-        return np.concatenate([np.zeros(0, np.int64), *runs])
+        return np.concatenate([_NONE, *(whole(run.pages, run.codes) for run in self._runs())])
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""

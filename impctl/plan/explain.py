@@ -14,13 +14,16 @@ from typing import assert_never
 from impctl.expr.nodes import Expr, Span, columns_of
 from impctl.plan.nodes import (
     Aggregate,
+    Attribute,
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -69,8 +72,7 @@ def _described(
 def _words(plan: Plan, names: Names) -> tuple[str, str]:
     match plan:
         case Scan():
-            columns = ", ".join(attribute.name for attribute in plan.attributes) or "no columns"
-            return "scan", f"{plan.table} as {plan.access}: {columns}"
+            return "scan", f"{plan.table} as {plan.access}: {_listed(plan.attributes)}"
         case Select():
             return "select", expr_text(plan.predicate, _told_apart(plan.predicate, names))
         case Project():
@@ -95,10 +97,23 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             made = ", ".join(attribute.name for attribute in plan.made)
             call = f"{plan.function}({expr_text(plan.array, names)}) AS {made}"
             return "lateral view", f"outer {call}" if plan.outer else call
+        case Recursive() | Fixpoint():
+            return _recursion(plan)
         case Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
         case _:
             assert_never(plan)
+
+
+def _listed(attributes: tuple[Attribute, ...]) -> str:
+    return ", ".join(attribute.name for attribute in attributes) or "no columns"
+
+
+def _recursion(plan: Recursive | Fixpoint) -> tuple[str, str]:
+    columns = _listed(plan.attributes)
+    if isinstance(plan, Recursive):
+        return "recursive", f"{plan.fixpoint}: {columns}"
+    return "fixpoint", f"{plan.id}, {'each row once' if plan.is_set else 'all'}: {columns}"
 
 
 def _output(output: ComputedColumn, names: Names) -> str:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable
 from typing import assert_never
 
-from impctl.aliases import AttributeId
+from impctl.aliases import AttributeId, FixpointId
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -36,9 +36,11 @@ from impctl.plan.nodes import (
     AggregateCall,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -84,6 +86,7 @@ class _Writer:
 
     def __init__(self, *, slots: bool = False) -> None:
         self._numbers: dict[AttributeId, int] = {}
+        self._fixpoints: dict[FixpointId, int] = {}
         self._slots = slots
 
     def plan(self, plan: Plan) -> str:
@@ -135,12 +138,22 @@ class _Writer:
                 array = self.expr(plan.array)
                 self._new(attribute.id for attribute in plan.made)
                 return [plan.function, str(plan.outer), str(len(plan.made)), array]
+            case Recursive() | Fixpoint():
+                return self._recursion(plan)
             case Window():
                 calls = [self._window(call) for call in plan.calls]
                 self._new(call.attribute.id for call in plan.calls)
                 return calls
             case _:
                 assert_never(plan)
+
+    def _recursion(self, plan: Recursive | Fixpoint) -> list[str]:
+        self._new(attribute.id for attribute in plan.attributes)
+        identity = plan.fixpoint if isinstance(plan, Recursive) else plan.id
+        # In order of appearance, whatever the entry is called.
+        number = self._fixpoints.setdefault(identity, len(self._fixpoints))
+        kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
+        return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:
         keys = [self.expr(output.expr) for output in plan.keys]

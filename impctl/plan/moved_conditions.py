@@ -22,6 +22,7 @@ from impctl.plan.nodes import (
     AggregateCall,
     Attribute,
     ComputedColumn,
+    Fixpoint,
     Join,
     Plan,
     Project,
@@ -80,7 +81,9 @@ def _is_on_scan(plan: Plan) -> bool:
 
 def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan with nothing asked in the conditions right above its scans, all else changed so."""
-    found = with_inputs(plan, tuple(_neutral(child, change) for child in inputs_of(plan)))
+    # What a fixpoint remembers is what constants inside it made.
+    below = _as_it_stands if isinstance(plan, Fixpoint) else change
+    found = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
     if isinstance(found, Select) and _is_on_scan(found):
         return replace(found, predicate=_TRUE)
     return change(found)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
+from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.values import dataclass
@@ -251,6 +251,32 @@ class Witness:
     span: Span | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Recursive:
+    """Inside a step, the rows of the innermost `Fixpoint` around it that has the id."""
+
+    fixpoint: FixpointId
+    attributes: tuple[Attribute, ...]
+    span: Span | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixpoint:
+    """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
+
+    Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
+    equals NULL), and leaves read all of T; else every derivation counts (UNION ALL). Copies of one
+    WITH entry share the id, and rules may change one of them alone.
+    """
+
+    id: FixpointId
+    base: Plan
+    step: Plan
+    attributes: tuple[Attribute, ...]
+    is_set: bool
+    span: Span | None = field(default=None, compare=False)
+
+
 Plan = (
     Scan
     | Select
@@ -264,6 +290,8 @@ Plan = (
     | Window
     | Explode
     | Witness
+    | Recursive
+    | Fixpoint
 )
 
 
@@ -295,7 +323,7 @@ class Query:
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
     """Output columns of a node, in order."""
     match plan:
-        case Scan() | SetOperation():
+        case Scan() | SetOperation() | Recursive() | Fixpoint():
             return plan.attributes
         case Project():
             return tuple(output.attribute for output in plan.outputs)
@@ -332,45 +360,15 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
     return tuple(replace(attribute, nullable=True) for attribute in attributes)
 
 
-def expressions_of(node: Plan) -> tuple[Expr, ...]:
-    """All scalar expressions of the node itself."""
-    match node:
-        case Select():
-            return (node.predicate,)
-        case Project():
-            return tuple(output.expr for output in node.outputs)
-        case Join():
-            return () if node.condition is None else (node.condition,)
-        case Aggregate():
-            calls = [output.call for output in node.aggregates]
-            conditions = (call.condition for call in calls if call.condition is not None)
-            arguments = (argument for call in calls for argument in call.arguments)
-            return (*(key.expr for key in node.keys), *arguments, *conditions)
-        case TopK():
-            return (*node.partition_by, *(key.expr for key in node.order))
-        case Sort():
-            return tuple(key.expr for key in node.order)
-        case Witness():
-            return (*node.partition_by, *(key.expr for order in node.orders for key in order))
-        case Window():
-            return tuple(
-                part
-                for call in node.calls
-                for part in (*call.arguments, *call.partition_by, *(k.expr for k in call.order))
-            )
-        case Explode():
-            return (node.array,)
-        case Scan() | Distinct() | SetOperation():
-            return ()
-
-
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The direct inputs of a node, left to right."""
     match plan:
-        case Scan():
+        case Scan() | Recursive():
             return ()
         case Join() | SetOperation():
             return (plan.left, plan.right)
+        case Fixpoint():
+            return (plan.base, plan.step)
         case _:
             return (plan.child,)
 
@@ -378,10 +376,12 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
 def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
     """The same node over other inputs."""
     match plan:
-        case Scan():
+        case Scan() | Recursive():
             return plan
         case Join() | SetOperation():
             return replace(plan, left=inputs[0], right=inputs[1])
+        case Fixpoint():
+            return replace(plan, base=inputs[0], step=inputs[1])
         case _:
             return replace(plan, child=inputs[0])
 

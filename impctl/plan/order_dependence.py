@@ -14,17 +14,18 @@ from collections.abc import Iterable, Sequence
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, Span, columns_of
+from impctl.plan.expressions import expressions_of
 from impctl.plan.functions import ORDER_DEPENDENT, TIE_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Fixpoint,
     Plan,
     Project,
     SetKind,
     SetOperation,
     Sort,
     attributes_of,
-    expressions_of,
     inputs_of,
 )
 
@@ -85,6 +86,6 @@ def _read(node: Plan) -> Sequence[Expr]:
     match node:
         case Sort():
             return ()
-        case Distinct() | SetOperation():
+        case Distinct() | SetOperation() | Fixpoint():
             return [column.ref() for side in inputs_of(node) for column in attributes_of(side)]
     return expressions_of(node)

@@ -1,7 +1,9 @@
-"""`budget` of a workload file: how much disk all state may take, and how much memory a process.
+"""`budget` and `limits` of a workload file: what all state and a process may take, and how far a
+recursive query may go.
 
-Law: a budget bounds what is kept, never an answer. 0 is allowed for `disk` and means the least. A
-share of the machine's memory stays as it is written: the machine is another one now and then.
+Law: a budget bounds what is kept, never an answer; beyond a limit there is none. 0 is allowed for
+`disk` and means the least. A share of the machine's memory stays as it is written: the machine is
+another one now and then.
 Out of scope: what is kept under it (`circuits.keeping`), what memory there is
 (`app.workbench.memory_limit`).
 """
@@ -13,7 +15,7 @@ from typing import TypeVar
 
 from yaml import Node
 
-from impctl.workload.models import BudgetSpec
+from impctl.workload.models import BudgetSpec, LimitSpec
 from impctl.workload.reading import FileReading, inside
 from impctl.workload.scalars import SIZE_HINT, share_from, size_from
 from impctl.workload.schema_parts import JsonSchema, object_of, text_of
@@ -22,6 +24,8 @@ MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's such as 25%"
 
 _V = TypeVar("_V")
 _PATH = "`budget`"
+_LIMITS = "`limits`"
+_MOST = 2**62
 
 
 def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
@@ -33,6 +37,20 @@ def read_budget(node: Node | None, reading: FileReading) -> BudgetSpec:
         _read(fields, "disk", size_from, SIZE_HINT, reading),
         _read(fields, "memory", _memory, MEMORY_HINT, reading),
     )
+
+
+def read_limits(node: Node | None, reading: FileReading) -> LimitSpec:
+    """The limits of recursive queries; as usual where they are not given."""
+    usual = LimitSpec()
+    if node is None:
+        return usual
+    fields = reading.record(node, _LIMITS, (), ("rounds", "rows")) or {}
+
+    def read(name: str, default: int) -> int:
+        path, hint = inside(_LIMITS, name), f"by default it is {default}"
+        return reading.whole_number(fields.get(name), path, _MOST, hint) or default
+
+    return LimitSpec(read("rounds", usual.rounds), read("rows", usual.rows))
 
 
 def _read(
@@ -68,3 +86,16 @@ def budget_schema() -> JsonSchema:
         for name, told in (("disk", disk), ("memory", memory))
     }
     return object_of("What the state of all queries may take.", fields)
+
+
+def limits_schema() -> JsonSchema:
+    """What an editor is told of the limits."""
+    whole = {"type": "integer", "minimum": 1}
+    usual = LimitSpec()
+    return object_of(
+        "How far WITH RECURSIVE of UNION may go; beyond it ends as `recursion_limit`.",
+        {
+            "rounds": {**whole, "description": f"In one go; default: {usual.rounds}."},
+            "rows": {**whole, "description": f"Rows derived; default: {usual.rows}."},
+        },
+    )

@@ -8,7 +8,7 @@ Out of scope: reading a file (`workload.load`).
 
 from __future__ import annotations
 
-from impctl.workload.budgets import budget_schema
+from impctl.workload.budgets import budget_schema, limits_schema
 from impctl.workload.coming import changes_schema
 from impctl.workload.load import REQUIRED
 from impctl.workload.models import (
@@ -81,6 +81,7 @@ def workload_sections() -> dict[str, JsonSchema]:
         },
         "store": text_of("Folder for sketches and state; default: `.impctl` beside this."),
         "budget": budget_schema(),
+        "limits": limits_schema(),
         "spark": _spark(),
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.errors import Location, UsageError, WorkloadError
-from impctl.workload.budgets import read_budget
+from impctl.workload.budgets import read_budget, read_limits
 from impctl.workload.models import SparkSpec, Workload
 from impctl.workload.partitions import read_partitions
 from impctl.workload.paths import DEFAULT_FILE, read_path, resolve_path, why_no_store
@@ -42,6 +42,7 @@ OPTIONAL = (
         "updates",
         "store",
         "budget",
+        "limits",
     ),
     "spark",
 )
@@ -195,6 +196,7 @@ def read_workload(
         store=store,
         spark=spark,
         budget=read_budget(fields.get("budget"), reading),
+        limits=read_limits(fields.get("limits"), reading),
     )
 
 

@@ -287,6 +287,14 @@ class BudgetSpec:
     memory: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LimitSpec:
+    """How far WITH RECURSIVE of UNION may go: rounds in one go, and rows derived."""
+
+    rounds: int = 100_000
+    rows: int = 20_000_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A whole workload file; mappings keep the order of the file."""
@@ -302,3 +310,4 @@ class Workload:
     store: str
     spark: SparkSpec
     budget: BudgetSpec = BudgetSpec()
+    limits: LimitSpec = LimitSpec()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from impctl.circuits.session import TableChange
 from impctl.data.schema import Kind, SqlType
-from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from tests.plan.random_plans import CATALOG
@@ -98,7 +98,7 @@ def changes_of(
 
 @dataclass(frozen=True)
 class Judged:
-    """The plan whose lineage is the sketch, and which of its top-k rows all belong to it."""
+    """The plan whose lineage is the sketch, and of which of its top-k and fixpoints all rows do."""
 
     oracle: Plan
     barriers: tuple[int, ...]
@@ -114,7 +114,7 @@ class Judged:
         """
         nodes = tuple(nodes_of(root))
         last = next(at for at, node in enumerate(nodes) if not isinstance(node, Project | Sort))
-        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK)}
+        tops = {at for at, node in enumerate(nodes) if isinstance(node, TopK | Fixpoint)}
         if not tops:
             plain = trial.root if plain is None else plain
             # Of a window call that nobody reads the other rows of its partition are not needed.

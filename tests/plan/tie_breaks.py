@@ -10,7 +10,8 @@ from __future__ import annotations
 from random import Random
 
 from impctl.plan.nodes import Plan
-from tests.support.reference_plan import Tables, Tuple, bag, evaluate
+from tests.support.reference_plan import Tables, bag, evaluate
+from tests.support.reference_rows import Tuple
 
 _TRIES = 2000
 

@@ -29,7 +29,8 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.lookup.wanted_values import WantedValues
 from impctl.tables.rows import bare_rows
-from tests.support.reference_plan import Lineage, Tables, annotate
+from tests.support.reference_plan import Tables, annotate
+from tests.support.reference_rows import Lineage
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Law: `evaluate` gives the bag of rows Spark gives (the order of the list means nothing). Where SQL
 leaves a choice (ties in top-k and row_number), rows are taken in the order of their contents, or
 as `shuffle` orders them. `annotate` also says which rows of which access each result row comes
-from, and for every top-k which rows its first rows come from, ties included (the barrier).
+from, and for every barrier which rows it needs: of a top-k those its first rows come from, ties
+included, of a fixpoint those that its rows are derived from.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
+from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
     Distinct,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -32,6 +35,7 @@ from impctl.plan.nodes import (
     WindowCall,
     Witness,
     attributes_of,
+    inputs_of,
     nodes_of,
 )
 from tests.support.reference_aggregate import aggregate_value
@@ -42,27 +46,28 @@ from tests.support.reference_expr import (
     sort_key,
     value_of,
 )
+from tests.support.reference_rows import (
+    NOTHING,
+    Lineage,
+    Row,
+    Tuple,
+    distinct,
+    grouped,
+    least,
+    lineage_of,
+    named,
+    unnamed,
+)
 from tests.support.reference_window import sees_whole, window_values
 
 Tables = Mapping[TableName, Sequence[Mapping[ColumnName, Value]]]
-Lineage = frozenset[tuple[AccessId, int]]
 Instances = Mapping[AccessId, Collection[int]]
 """Row numbers an access may see; an access not named sees the whole table."""
-
-_NOTHING: Lineage = frozenset()
-
-
-@dataclass(frozen=True)
-class Tuple:
-    """A row of some node and what it comes from."""
-
-    values: Mapping[AttributeId, Value]
-    lineage: Lineage
 
 
 @dataclass(frozen=True)
 class Annotated:
-    """Result rows with lineage, and that of each top-k's first rows (by position in `nodes_of`)."""
+    """Result rows with lineage, and that of each barrier's rows (by position in `nodes_of`)."""
 
     rows: tuple[tuple[tuple[Value, ...], Lineage], ...]
     first_rows: Mapping[int, Lineage]
@@ -70,7 +75,7 @@ class Annotated:
     @property
     def lineage(self) -> Lineage:
         """Everything the result rows come from."""
-        return _NOTHING.union(*(lineage for _, lineage in self.rows))
+        return NOTHING.union(*(lineage for _, lineage in self.rows))
 
 
 def evaluate(
@@ -120,6 +125,7 @@ class _Run:
     shuffle: Callable[[list[Tuple]], None] | None
     whole_windows: bool
     first_rows: dict[int, Lineage] = field(default_factory=dict)
+    derived: dict[FixpointId, list[Row]] = field(default_factory=dict)
 
     def rows_of(self, node: Plan, position: int) -> list[Tuple]:
         match node:
@@ -148,7 +154,7 @@ class _Run:
                     node, _renamed(node, node.left, left), _renamed(node, node.right, right)
                 )
             case Distinct():
-                return _distinct(self.rows_of(node.child, position + 1))
+                return distinct(self.rows_of(node.child, position + 1))
             case Aggregate():
                 return _aggregate(node, self.rows_of(node.child, position + 1))
             case TopK():
@@ -156,12 +162,30 @@ class _Run:
             case Window():
                 rows = self.rows_of(node.child, position + 1)
                 return self._window(node, rows, is_whole=self.whole_windows)
+            case Recursive():
+                return named(node.attributes, self.derived[node.fixpoint])
+            case Fixpoint():
+                return self._fixpoint(node, position)
             case Witness():
                 return self._witnesses(node, self.rows_of(node.child, position + 1))
 
-    def _sides(self, node: Join | SetOperation, position: int) -> tuple[list[Tuple], list[Tuple]]:
-        left = self.rows_of(node.left, position + 1)
-        return left, self.rows_of(node.right, position + 1 + size_of(node.left))
+    def _sides(self, node: Plan, position: int) -> tuple[list[Tuple], list[Tuple]]:
+        left, right = inputs_of(node)
+        found = self.rows_of(left, position + 1)
+        return found, self.rows_of(right, position + 1 + size_of(left))
+
+    def _fixpoint(self, node: Fixpoint, position: int) -> list[Tuple]:
+        """Every row counts for the barrier, whatever becomes of it above."""
+
+        def once(rows: list[Row]) -> list[Row]:
+            self.derived[node.id] = rows
+            sides = zip(inputs_of(node), self._sides(node, position), strict=True)
+            return [row for side, found in sides for row in unnamed(attributes_of(side), found)]
+
+        assert node.is_set
+        rows = named(node.attributes, least(once))
+        self.first_rows[position] = lineage_of(rows)
+        return rows
 
     def _scan(self, node: Scan) -> list[Tuple]:
         rows = self.tables[node.table]
@@ -198,7 +222,7 @@ class _Run:
         last = _standing(node.order, rows[end - 1]) if 0 < end <= len(rows) else None
         first = [row for i, row in enumerate(rows) if i < end or _standing(node.order, row) == last]
         kept = first if end > 0 else []
-        self.first_rows[position] = _NOTHING.union(*(row.lineage for row in kept))
+        self.first_rows[position] = NOTHING.union(*(row.lineage for row in kept))
         return rows[node.offset : end]
 
     def _witnesses(self, node: Witness, rows: list[Tuple]) -> list[Tuple]:
@@ -221,7 +245,7 @@ class _Run:
         calls = (rank, replace(rank, attribute=tied, function=function))
         ranked = self._window(Window(node.child, calls), rows, is_whole=False)
         first = [row for row in ranked if _is_within(row, tied, node)]
-        self.first_rows[position] = _lineage(first)
+        self.first_rows[position] = lineage_of(first)
         names = [attribute.id for attribute in attributes_of(node)]
         kept = [row for row in ranked if _is_within(row, rank.attribute, node)]
         return [Tuple({name: row.values[name] for name in names}, row.lineage) for row in kept]
@@ -238,7 +262,7 @@ class _Run:
                 parts.setdefault(key, []).append(index)
             for part in parts.values():
                 if is_whole or sees_whole(call):
-                    both = _lineage([rows[index] for index in part])
+                    both = lineage_of([rows[index] for index in part])
                     for index in part:
                         lineages[index] |= both
                 place = {id(rows[index]): index for index in part}
@@ -290,7 +314,7 @@ def _of_left_row(
         case JoinKind.LEFT | JoinKind.FULL:
             return partners or [Tuple({**row.values, **dict.fromkeys(padding)}, row.lineage)]
         case JoinKind.SEMI:
-            lineage = _NOTHING.union(*(partner.lineage for partner in partners))
+            lineage = NOTHING.union(*(partner.lineage for partner in partners))
             return [Tuple(row.values, row.lineage | lineage)] if partners else []
         case JoinKind.ANTI:
             hit = bool(partners)
@@ -316,39 +340,20 @@ def _renamed(node: SetOperation, side: Plan, rows: list[Tuple]) -> list[Tuple]:
     return found
 
 
-def _key(row: Tuple) -> tuple[object, ...]:
-    return tuple(identity(value) for _, value in sorted(row.values.items()))
-
-
-def _grouped(rows: Iterable[Tuple]) -> dict[object, list[Tuple]]:
-    groups: dict[object, list[Tuple]] = {}
-    for row in rows:
-        groups.setdefault(_key(row), []).append(row)
-    return groups
-
-
-def _lineage(rows: Iterable[Tuple]) -> Lineage:
-    return _NOTHING.union(*(row.lineage for row in rows))
-
-
-def _distinct(rows: list[Tuple]) -> list[Tuple]:
-    return [Tuple(same[0].values, _lineage(same)) for same in _grouped(rows).values()]
-
-
 def _combine(node: SetOperation, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
     if node.kind is SetKind.UNION:
-        return [*left, *right] if node.all else _distinct([*left, *right])
-    others = _grouped(right)
+        return [*left, *right] if node.all else distinct([*left, *right])
+    others = grouped(right)
     found: list[Tuple] = []
-    for key, same in _grouped(left).items():
+    for key, same in grouped(left).items():
         there = others.get(key, [])
         if node.kind is SetKind.EXCEPT:
             copies = len(same) - len(there) if node.all else int(not there)
-            lineage = _lineage(same)
+            lineage = lineage_of(same)
         else:
             copies = min(len(same), len(there))
             copies = copies if node.all else min(copies, 1)
-            lineage = _lineage([*same, *there])
+            lineage = lineage_of([*same, *there])
         found.extend([Tuple(same[0].values, lineage)] * max(copies, 0))
     return found
 
@@ -386,5 +391,5 @@ def _groups(
             made[output.attribute.id] = aggregate_value(
                 output.call, [row.values for row in members]
             )
-        found.append(Tuple(made, _lineage(members)))
+        found.append(Tuple(made, lineage_of(members)))
     return found

@@ -24,6 +24,7 @@ from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.preparing.wanted_files import files_of_table
 from impctl.app.workbench.memory_limit import MEMORY_EXCEEDED, MemoryLimit, memory_of
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
@@ -69,7 +70,8 @@ def loaded(
     A column only Spark can read, a value on the way that is not exact, an overflow that only the
     order of the batches brought about: Spark decides these. Files that are gone are told at once.
     """
-    session, limit = MaintainedQuery(compiled), MemoryLimit(memory_of(desk.settings, desk.workload))
+    session = MaintainedQuery(limited(desk, compiled))
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs

@@ -16,7 +16,9 @@ from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
+from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
+from impctl.plan.fixpoint_tables import is_recursive
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -33,6 +35,7 @@ def recaptured(
     versions: Mapping[TableName, TableVersion] | None = None,
 ) -> Mapping[AccessId, FragmentSet]:
     """The sketches alone, at `versions` (default: the pinned ones)."""
+    from impctl.spark.recursive_sketches import capture_recursive
     from impctl.spark.sketches import capture_sketches
     from impctl.spark.snapshots import snapshot_frame
 
@@ -52,4 +55,7 @@ def recaptured(
         files = [file for file in snapshot.files if file.uri in left[scan.access]]
         frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
     spark = desk.spark()
-    return capture_sketches(spark, kept.query, kept.verdict, partitions, frames, versions=at)
+    asked = (spark, kept.query, kept.verdict, partitions, frames)
+    if is_recursive(kept.query.root):
+        return capture_recursive(*asked, versions=at, limits=limits_of(desk))
+    return capture_sketches(*asked, versions=at)

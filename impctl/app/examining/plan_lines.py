@@ -26,9 +26,11 @@ from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -39,6 +41,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.plan.recursion_notes import recursion_notes
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.values import dataclass
@@ -88,6 +91,7 @@ def plan_entries(
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held, read = _held(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
+    recursive = recursion_notes(prepared.root)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -99,7 +103,7 @@ def plan_entries(
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_noted(why, notes.get(position)),
+                why=_noted(why, notes.get(position), recursive.get(position)),
                 place=prepared.place(line.span),
                 state_bytes=held.get(position),
                 pushed=pushed.get(position, ()),
@@ -108,8 +112,8 @@ def plan_entries(
     return tuple(entries)
 
 
-def _noted(why: str, note: str | None) -> str:
-    return "; ".join(part for part in (why, note) if part)
+def _noted(why: str, *notes: str | None) -> str:
+    return "; ".join(part for part in (why, *notes) if part)
 
 
 def _flat(line: PlanLine, depth: int) -> Iterator[tuple[int, PlanLine]]:
@@ -176,6 +180,10 @@ def _exactly(node: Plan) -> str:
             return (
                 "keeps its rows and a value per window partition; a new value goes to all its rows"
             )
+        case Recursive():
+            return "rows of the fixpoint around it"
+        case Fixpoint():
+            return "keeps its rows, each with the round it came in"
         case Witness():
             return "keeps the rows that decide and those that may come next"
         case _:

@@ -18,6 +18,7 @@ from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.move import Move, move_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.sketch.mode import Mode
@@ -121,6 +122,8 @@ def _taken_up(
     move = move_of(desk, spec, stored, prepared, way) if moves else None
     way = way if move is None else move.way
     reads = {pin.table: tuple(_columns_read(prepared, pin.table)) for pin in stored.pins}
+    if way.compiled is not None:
+        limited(desk, way.compiled)
     return TakenUp(way, stored, store.load_runs(stored.query), reads), move
 
 

@@ -227,7 +227,7 @@ class RewriteResult:
     """The query with its range predicates; `intervals` are those predicates, one text each.
 
     `action`: how the sketch was maintained first; `reuse` is set for constants of its own;
-    `left_away` is as for `query`.
+    `left_away` is as for `query`. Not everything that impctl reads `runs_on_spark`.
     """
 
     query: str
@@ -242,6 +242,7 @@ class RewriteResult:
     reuse: ReuseEntry | None = None
     left_away: Mapping[str, str] = field(default_factory=dict)
     moments: Mapping[str, str] = field(default_factory=dict)
+    runs_on_spark: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

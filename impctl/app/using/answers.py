@@ -18,6 +18,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import Guard, filter_condition, local_name, rewrite_sql
+from impctl.expr.nodes import Span
 from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
@@ -57,8 +58,7 @@ def answer_table(
     from impctl.spark.run import run_sql
     from impctl.spark.shuffles import shuffles_for
 
-    views = _views(desk, prepared, versions, pruned)
-    sql = _sql(desk.tables, prepared, versions, pruned)
+    views, sql = _text(desk, prepared, versions, pruned)
     if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
         # A join may give many more rows than it reads.
         return run_sql(desk.spark(), sql, views, versions=versions)
@@ -75,8 +75,7 @@ def answer_frame(
     """The result as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
-    views = _views(desk, prepared, versions, pruned)
-    sql = _sql(desk.tables, prepared, versions, pruned)
+    views, sql = _text(desk, prepared, versions, pruned)
     return frame_of(desk.spark(), sql, views, versions=versions)
 
 
@@ -92,11 +91,28 @@ def _bytes(
     return sum(map(bytes_of, pruned.files.values()))
 
 
+def _text(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> tuple[dict[str, DataFrame], str]:
+    """The text to run, and what it reads by name; its recursive entries are derived for it."""
+    from impctl.app.using.derived_entries import derived_entries
+
+    views = _views(desk, prepared, versions, pruned)
+    entries = derived_entries(desk, prepared, versions, pruned)
+    views |= {entry.view: entry.rows for entry in entries}
+    texts = {entry.span: entry.view for entry in entries}
+    return views, _sql(desk.tables, prepared, versions, pruned, texts)
+
+
 def _sql(
     tables: PinnedTables,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
+    entries: Mapping[Span, str],
 ) -> str:
     """The text to run: the query's own over guarded views, or one with ranges and guards in it.
 
@@ -104,7 +120,7 @@ def _sql(
     has its ranges in the views.
     """
     if pruned is None:
-        return rewrite_sql(prepared.query, {}, is_local=True)
+        return rewrite_sql(prepared.query, {}, entries=entries, is_local=True)
     guards = guards_of(tables, pruned, versions)
     in_text = {
         access: wanted
@@ -114,7 +130,9 @@ def _sql(
     trusted = [
         access for access, wanted in in_text.items() if not _is_guarded(wanted.partition, guards)
     ]
-    return rewrite_sql(prepared.query, in_text, nan_free=trusted, guards=guards, is_local=True)
+    return rewrite_sql(
+        prepared.query, in_text, nan_free=trusted, guards=guards, entries=entries, is_local=True
+    )
 
 
 def _is_guarded(partition: RangePartition, guards: Mapping[TableName, Guard]) -> bool:

@@ -22,6 +22,7 @@ from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.using.answer_costs import rows_of
 from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
@@ -69,10 +70,12 @@ def engine_rows(
 ) -> RowsOf:
     """The rows that the answer is made of; errors as of `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
-    compiled = compile_answer(answer)
+    compiled = limited(desk, compile_answer(answer))
     used = {one.access: one for one in sketches if one.access in pruned.filters}
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     compiled.circuit.start()
+    # Rows are derived once all that they are derived from is there.
+    compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
     with ThreadPoolExecutor(1) as reader:
         for table, rows in one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
             batches = [
@@ -81,6 +84,8 @@ def engine_rows(
             ]
             compiled.circuit.step(*batches)
             limit.check()
+    for _ in compiled.circuit.filled():
+        limit.check()
     assert compiled.kept is not None
     return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 

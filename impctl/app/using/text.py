@@ -2,7 +2,8 @@
 
 Law: over the versions it was made for the text gives what the query gives, on a Spark that hands
 conditions down to files too. It has one filter per table, of few intervals; `pruned` tells the
-files that these leave.
+files that these leave. What Spark does not run is written for DuckDB, PostgreSQL and SQLite: a
+sketch whose ranges they might read otherwise is left out of it.
 Out of scope: counting it as a use (`app.rewrite`), reading in parts (`app.using.answers`).
 """
 
@@ -14,9 +15,12 @@ from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.capture.plain_condition import plain_condition
 from impctl.capture.use import rewrite_sql
-from impctl.plan.nodes import Query
+from impctl.plan.nodes import Fixpoint, Query, nodes_of
+from impctl.sketch.intervals import range_filter
 from impctl.store.records import StoredSketch
+from impctl.tables.hidden_values import hiding_columns
 from impctl.values import dataclass
 
 
@@ -36,7 +40,27 @@ def written_query(
     versions: Mapping[TableName, TableVersion],
 ) -> WrittenQuery:
     """`query`, as it was asked, with the sketches as range predicates, at these versions."""
+    if is_for_others(query):
+        sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
+        pruned = filters_of(tables, prepared, sketches, versions, for_text=True)
+        return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
     pruned = filters_of(tables, prepared, sketches, versions, for_text=True)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(tables, pruned, versions)
     return WrittenQuery(rewrite_sql(query, pruned.filters, guards=guards), pruned)
+
+
+def is_for_others(query: Query) -> bool:
+    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION."""
+    return any(isinstance(node, Fixpoint) and node.is_set for node in nodes_of(query.root))
+
+
+def _has_plain_text(
+    tables: PinnedTables, sketch: StoredSketch, versions: Mapping[TableName, TableVersion]
+) -> bool:
+    """Whether other engines keep its rows; those that prune by statistics may lose NaN."""
+    wanted = range_filter(sketch.fragments, sketch.partition)
+    if plain_condition(wanted, sketch.attribute) is None:
+        return False
+    snapshot = tables.snapshot(sketch.table, versions.get(sketch.table))
+    return not hiding_columns(snapshot, [sketch.attribute])

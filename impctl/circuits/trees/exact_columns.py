@@ -14,6 +14,7 @@ from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
+    Fixpoint,
     Plan,
     Project,
     SetOperation,
@@ -47,8 +48,8 @@ def bounded_columns(plan: Plan) -> frozenset[AttributeId]:
                 if _is_bounded(call.attribute, call.function, call.arguments, below)
             )
             return below | frozenset(own)
-        case SetOperation():
-            sides = (attributes_of(plan.left), attributes_of(plan.right))
+        case SetOperation() | Fixpoint():
+            sides = [attributes_of(side) for side in inputs_of(plan)]
             rows = zip(plan.attributes, *sides, strict=True)
             own = (a.id for a, one, other in rows if {one.id, other.id} & below)
         case _:

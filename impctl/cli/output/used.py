@@ -27,6 +27,8 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
         yield f"{who} answered: {result.by_reason}"
         if result.quicker:
             yield f"quicker elsewhere: {result.quicker}"
+    if isinstance(result, RewriteResult) and not result.runs_on_spark:
+        yield "for DuckDB, PostgreSQL or SQLite: Spark does not run WITH RECURSIVE of UNION"
     for table, reason in result.left_away.items():
         yield f"sketch of `{table}` left away: {reason} (--sketch always uses it)"
     if result.reuse is not None:

@@ -7,11 +7,11 @@ template. Out of scope: comparing what the nodes say (`plan.reuse.verdict`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
-from impctl.aliases import AccessId, AttributeId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.expr.nodes import ColumnRef, Expr, transform
 from impctl.plan.nodes import (
     Aggregate,
@@ -21,9 +21,11 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -57,13 +59,34 @@ def aligned(plan: Plan, model: Plan) -> Plan | None:
             return None
         for left, right in zip(own, theirs, strict=True):
             names[left.id] = right.id
-    return _Renaming(names, accesses_between(plan, model)).plan(plan)
+    fixpoints = _fixpoints_between(nodes, models)
+    if fixpoints is None:
+        return None
+    return _Renaming(names, accesses_between(plan, model), fixpoints).plan(plan)
 
 
 def accesses_between(plan: Plan, model: Plan) -> dict[AccessId, AccessId]:
     """For plans of one shape: the access of `model` that each access of `plan` stands for."""
     pairs = zip(scans_of(plan), scans_of(model), strict=True)
     return {scan.access: other.access for scan, other in pairs}
+
+
+def _fixpoints_between(
+    nodes: Sequence[Plan], models: Sequence[Plan]
+) -> dict[FixpointId, FixpointId] | None:
+    """The model's fixpoint for each, by nodes of one kind; None where not one stands for one."""
+    pairs: dict[FixpointId, FixpointId] = {}
+    for node, other in zip(nodes, models, strict=True):
+        match node, other:
+            case Recursive(), Recursive():
+                own, theirs = node.fixpoint, other.fixpoint
+            case Fixpoint(), Fixpoint():
+                own, theirs = node.id, other.id
+            case _:
+                continue
+        if pairs.setdefault(own, theirs) != theirs:
+            return None
+    return pairs if len(set(pairs.values())) == len(pairs) else None
 
 
 def _is_alike(node: Plan, other: Plan) -> bool:
@@ -80,7 +103,7 @@ def _is_alike(node: Plan, other: Plan) -> bool:
 def _made(node: Plan) -> Iterable[Attribute]:
     """The columns that a node makes, in order."""
     match node:
-        case Scan() | SetOperation():
+        case Scan() | SetOperation() | Recursive() | Fixpoint():
             return node.attributes
         case Project():
             return (output.attribute for output in node.outputs)
@@ -104,9 +127,15 @@ _Made = TypeVar("_Made", ComputedColumn, AggregateOutput, WindowCall)
 class _Renaming:
     """Renames columns and accesses throughout a plan."""
 
-    def __init__(self, names: Names, accesses: Mapping[AccessId, AccessId]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        accesses: Mapping[AccessId, AccessId],
+        fixpoints: Mapping[FixpointId, FixpointId],
+    ) -> None:
         self._names = names
         self._accesses = accesses
+        self._fixpoints = fixpoints
 
     def plan(self, node: Plan) -> Plan:
         inputs = tuple(self.plan(child) for child in inputs_of(node))
@@ -152,10 +181,18 @@ class _Renaming:
             case Explode():
                 made = tuple(self._attribute(attribute) for attribute in node.made)
                 return replace(node, array=self._expr(node.array), made=made)
+            case Recursive() | Fixpoint():
+                return self._recursion(node)
             case Distinct():
                 return node
             case _:
                 assert_never(node)
+
+    def _recursion(self, node: Recursive | Fixpoint) -> Plan:
+        made = tuple(self._attribute(attribute) for attribute in node.attributes)
+        if isinstance(node, Recursive):
+            return replace(node, fixpoint=self._fixpoints[node.fixpoint], attributes=made)
+        return replace(node, id=self._fixpoints[node.id], attributes=made)
 
     def _attribute(self, attribute: Attribute) -> Attribute:
         return replace(attribute, id=self._names[attribute.id])

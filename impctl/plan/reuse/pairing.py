@@ -22,10 +22,12 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -40,6 +42,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.reuse.changed_columns import Difference, changed_columns
 from impctl.plan.reuse.implication import find_gap
+from impctl.plan.reuse.mismatch import Mismatch
 from impctl.plan.safety.combining import branch
 from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import Fact, KnownSigns
@@ -55,24 +58,6 @@ _WORDLESS = Wording("", {})
 _EQUAL_RESULTS: frozenset[AttributeId] = frozenset()
 
 _Judged = tuple[Difference, dict[AttributeId, Relation]]
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Why the captured rows need not hold the asked ones; spans are places in either text."""
-
-    reason: str
-    asked: Span | None = None
-    captured: Span | None = None
-
-    def text(self, asked_sql: str, captured_sql: str) -> str:
-        """The reason, with both texts where they are known."""
-        there = Wording(captured_sql, {}).slice(self.captured)
-        here = Wording(asked_sql, {}).slice(self.asked)
-        if not there:
-            return self.reason
-        now = f", now it says `{here}`" if here else ""
-        return f"{self.reason} `{there}`{now}"
 
 
 class _Mismatched(Exception):
@@ -137,8 +122,10 @@ class _Walker:
 def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
     """The rule of the node; `is_loose` says that a choice among ties decides on its rows."""
     match asked, captured:
-        case Scan(), Scan():
+        case (Scan(), Scan()) | (Recursive(), Recursive()):
             return _EQUAL_RESULTS, _all_equal(captured)
+        case Fixpoint(), Fixpoint() if asked.is_set == captured.is_set:
+            return _fixpoint(captured, inputs)
         case Select(), Select():
             return _select(asked, captured, inputs[0])
         case Project(), Project():
@@ -161,6 +148,12 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
         case Window(), Window():
             return _window(asked, captured, inputs[0], is_loose)
     raise _Mismatched("the queries differ in more than constants of conditions")
+
+
+def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
+    if any(pair.difference != _EQUAL_RESULTS for pair in inputs):
+        raise _Mismatched("other constants inside WITH RECURSIVE change what it derives")
+    return _EQUAL_RESULTS, _all_equal(captured)
 
 
 def _all_equal(node: Plan) -> dict[AttributeId, Relation]:

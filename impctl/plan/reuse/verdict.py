@@ -17,7 +17,7 @@ from dataclasses import field
 from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Query
+from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
 from impctl.plan.rules.order import core_of
@@ -74,8 +74,22 @@ def check_reuse(
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(here.barrier_positions) <= set(there.barrier_positions):
         return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")
+    if _holds_recursion(plan, model, sketched):
+        return ReuseVerdict(True, "it holds all that the same recursion derives", None, accesses)
     found = find_mismatch(plan, model, facts)
     if found is not None:
         return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
     reason = "what it asks for lies within what the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)
+
+
+def _holds_recursion(plan: Plan, model: Plan, sketched: Collection[AccessId]) -> bool:
+    """Whether all that is sketched lies below fixpoints that both plans have, constants and all.
+
+    The sketch holds derivations of all their rows, so any query over them has its answer.
+    """
+    held: set[AccessId] = set()
+    for node, other in zip(nodes_of(plan), nodes_of(model), strict=True):
+        if isinstance(other, Fixpoint) and fingerprint(node) == fingerprint(other):
+            held |= {scan.access for scan in scans_of(other)}
+    return bool(held) and held >= set(sketched)

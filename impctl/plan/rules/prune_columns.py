@@ -2,8 +2,8 @@
 
 Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
 own. Below DISTINCT and set operations every column counts, because all of them decide which rows
-are equal; grouping expressions stay for the same reason. A scan may be left without columns: it
-still yields its rows.
+are equal, and in a fixpoint, because rows that differ in any may derive different ones; grouping
+expressions stay for the same reason. A scan may be left without columns: it still yields its rows.
 Out of scope: dropping whole operators, but for projections and windows nobody reads.
 """
 
@@ -15,14 +15,17 @@ from typing import assert_never
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -33,7 +36,8 @@ from impctl.plan.nodes import (
     WindowCall,
     Witness,
     attributes_of,
-    expressions_of,
+    inputs_of,
+    with_inputs,
 )
 
 Needed = frozenset[AttributeId]
@@ -67,11 +71,8 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
         case Aggregate():
             return _aggregate(plan, needed)
-        case Distinct():
-            return replace(plan, child=_prune(plan.child, _all(plan.child)))
-        case SetOperation():
-            left, right = plan.left, plan.right
-            return replace(plan, left=_prune(left, _all(left)), right=_prune(right, _all(right)))
+        case Distinct() | SetOperation() | Fixpoint() | Recursive():
+            return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
         case Sort():
             return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))
         case TopK():

@@ -40,10 +40,12 @@ from impctl.plan.nodes import (
     Attribute,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -56,6 +58,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.plan.recursion import stable_columns
 from impctl.plan.rules.can_fail import can_fail
 
 Predicates = tuple[Expr, ...]
@@ -96,7 +99,9 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _selected(replace(plan, child=_push(plan.child, moving)), staying)
         case Explode():
             return _through_explode(plan, predicates)
-        case TopK() | Witness() | Scan():
+        case Fixpoint():
+            return _through_fixpoint(plan, predicates)
+        case TopK() | Witness() | Scan() | Recursive():
             return _stopped(plan, predicates)
         case _:
             assert_never(plan)
@@ -235,14 +240,37 @@ def _through_set_operation(plan: SetOperation, predicates: Predicates) -> Plan:
             _is_fixed(p) and _keeps_equals(p, plan.attributes) and (is_union or not can_fail(p))
         ),
     )
-    sides = []
-    for side in (plan.left, plan.right):
-        refs: dict[AttributeId, Expr] = {
-            output.id: attribute.ref()
-            for output, attribute in zip(plan.attributes, attributes_of(side), strict=True)
-        }
-        sides.append(_push(side, tuple(substitute(predicate, refs) for predicate in moving)))
-    return _selected(replace(plan, left=sides[0], right=sides[1]), staying)
+    sides = (_push(side, _substituted(plan.attributes, side, moving)) for side in inputs_of(plan))
+    return _selected(with_inputs(plan, tuple(sides)), staying)
+
+
+def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
+    """Into the base, where all rows of a derivation have the values that the predicate reads.
+
+    What can fail fails as before: rows of the base are rows of the fixpoint.
+    """
+    stable = stable_columns(plan) if predicates else frozenset()
+    moving, staying = _split(
+        predicates,
+        lambda p: (
+            bool(columns_of(p))
+            and columns_of(p) <= stable
+            and _is_fixed(p)
+            and _keeps_equals(p, plan.attributes)
+        ),
+    )
+    own = _substituted(plan.attributes, plan.base, moving)
+    moved = replace(plan, base=_push(plan.base, own), step=_push(plan.step, ()))
+    return _selected(moved, staying)
+
+
+def _substituted(outputs: Iterable[Attribute], side: Plan, predicates: Predicates) -> Predicates:
+    """The predicates over the columns of an input that stand at the outputs' places."""
+    refs: dict[AttributeId, Expr] = {
+        output.id: attribute.ref()
+        for output, attribute in zip(outputs, attributes_of(side), strict=True)
+    }
+    return tuple(substitute(predicate, refs) for predicate in predicates)
 
 
 def _through_join(plan: Join, predicates: Predicates) -> Plan:

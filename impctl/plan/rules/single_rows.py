@@ -14,10 +14,12 @@ from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetKind,
@@ -60,6 +62,8 @@ def has_one_row_at_most(plan: Plan) -> bool:
         case SetOperation(kind=SetKind.EXCEPT | SetKind.INTERSECT):
             return has_one_row_at_most(plan.left)
         case Scan() | Join() | SetOperation() | Witness() | Explode():
+            return False
+        case Recursive() | Fixpoint():
             return False
         case _:
             assert_never(plan)

@@ -18,10 +18,12 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -97,7 +99,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
             ):
                 return None
             return Traced(replace(plan, child=child.plan), child.keys)
-        case SetOperation():
+        case SetOperation() | Recursive() | Fixpoint():
             return None
 
 
@@ -228,6 +230,8 @@ def _follow(
         case Join():
             return _follow_join(plan, origin, ids, is_counted=is_counted)
         case Scan() | Aggregate() | Window() | SetOperation() | Explode():
+            return None
+        case Recursive() | Fixpoint():
             return None
 
 

@@ -34,6 +34,7 @@ from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
     Distinct,
+    Fixpoint,
     Join,
     JoinKind,
     Plan,
@@ -105,6 +106,10 @@ class _Placer:
         for child in inputs_of(node):
             firsts.append(self._position)
             inputs.append(self.placed(child))
+        if isinstance(node, Fixpoint):
+            # Each row is derived from rows that were derived; which ones decide is not proved.
+            self._drop_notes(position)
+            return node
         whole = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]
         match whole:
@@ -115,6 +120,11 @@ class _Placer:
             case Join(kind=JoinKind.SEMI):
                 return self._matched(whole, below[1], position)
         return whole
+
+    def _drop_notes(self, position: int) -> None:
+        """Forget what was noted below the node of this position."""
+        for below in range(position, self._position):
+            self.notes.pop(below, None)
 
     def _grouped(self, node: Aggregate, state: NodeState, below: NodeState, position: int) -> Plan:
         if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):

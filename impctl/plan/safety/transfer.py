@@ -16,14 +16,17 @@ from typing import assert_never
 from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Expr, walk
+from impctl.plan.expressions import expressions_of
 from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
+    Fixpoint,
     Join,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     SetOperation,
@@ -31,7 +34,6 @@ from impctl.plan.nodes import (
     TopK,
     Window,
     Witness,
-    expressions_of,
 )
 from impctl.plan.safety.combining import combine, join
 from impctl.plan.safety.direction import Columns, direction
@@ -39,6 +41,7 @@ from impctl.plan.safety.facts import Fact, Signs, signs_of_scan
 from impctl.plan.safety.grouping import group
 from impctl.plan.safety.ordering import first_rows, window
 from impctl.plan.safety.preserved import find_objection
+from impctl.plan.safety.recursion import recursion
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import (
@@ -91,6 +94,8 @@ def _state(
             if node.all or combined.status is Status.UNSAFE:
                 return combined
             return _distinct(combined, node)
+        case Recursive() | Fixpoint():
+            return recursion(node, inputs)
         case Sort() | Witness():
             # What is run has no such node; it tells only which rows a sketch is kept for.
             return inputs[0]

@@ -22,6 +22,7 @@ from impctl.plan.functions import ORDER_DEPENDENT
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
+    Fixpoint,
     Plan,
     Project,
     Query,
@@ -349,17 +350,22 @@ def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, Colu
 
 
 def _barriers(found: Analysis) -> tuple[int, ...]:
-    """Top-k nodes that make sketched inputs exact, and are not the query's last step."""
+    """Nodes that make sketched inputs exact: fixpoints, and top-k that are not the last step."""
     last = 0
     while isinstance(found.nodes[last], Project | Sort):
         last += 1
     return tuple(
         position
-        for position, node in enumerate(found.nodes)
-        if isinstance(node, TopK)
-        and position != last
-        and found.states[position].status is Status.EXACT
-        and found.states[position + 1].status is not Status.EXACT
+        for position, (node, state) in enumerate(zip(found.nodes, found.states, strict=True))
+        if state.status is Status.EXACT
+        and (
+            (isinstance(node, Fixpoint) and state.sketched)
+            or (
+                isinstance(node, TopK)
+                and position != last
+                and found.states[position + 1].status is not Status.EXACT
+            )
+        )
     )
 
 

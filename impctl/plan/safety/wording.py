@@ -14,8 +14,10 @@ from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
     AggregateOutput,
+    Fixpoint,
     Plan,
     Project,
+    Recursive,
     Scan,
     Select,
     nodes_of,
@@ -41,7 +43,7 @@ class Wording:
         wording = cls(sql, {})
         for node in reversed(list(nodes_of(root))):
             match node:
-                case Scan():
+                case Scan() | Recursive() | Fixpoint():
                     wording.names.update((a.id, a.name) for a in node.attributes)
                 case Project():
                     wording.names.update(

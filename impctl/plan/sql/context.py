@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import field
 
-from impctl.aliases import AccessId, AttributeId, TableName
+from sqlglot import exp
+
+from impctl.aliases import AccessId, AttributeId, FixpointId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import Expr, Span
 from impctl.expr.types import is_nullable, type_of
@@ -38,6 +40,8 @@ class Reading:
     """WITH entries that something has read, by the `id` of their node in the text's tree."""
     mentions: dict[Span, TableName] = field(default_factory=dict)
     """Where the text names tables, and which."""
+    fixpoints: dict[int, FixpointId] = field(default_factory=dict)
+    """Of recursive WITH entries, by the `id` of their node."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0
 
@@ -50,6 +54,17 @@ class Reading:
                 None,
             )
         return f"{table}#{self._accesses[table]}"
+
+    def fixpoint_of(self, entry: exp.CTE) -> FixpointId:
+        """The one identity of a recursive entry, wherever it is read."""
+        found = self.fixpoints.get(id(entry))
+        if found is None:
+            found, again = entry.alias, 1
+            while found in self.fixpoints.values():
+                again += 1
+                found = f"{entry.alias}:{again}"
+            self.fixpoints[id(entry)] = found
+        return found
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
         """Identities for the outputs of one new node, such as `p3.rev`."""

@@ -61,6 +61,14 @@ class CommonTable:
 
     node: exp.CTE
     environment: Environment
+    read: Callable[[exp.Expression], Plan] | None = None
+    """Of an entry that reads itself: its rows, for the place that names it."""
+
+    def plan(self, place: exp.Expression) -> Plan:
+        """The entry read anew, for the place that names it."""
+        if self.read is not None:
+            return self.read(place)
+        return self.environment.read_query(self.node.this, self.environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +239,7 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     common = environment.common_tables.get(written.lower()) if len(node.parts) == 1 else None
     if common is not None:
         reading.read_entries.add(id(common.node))
-        plan = environment.read_query(common.node.this, common.environment)
+        plan = common.plan(node)
         renamed = _columns(common.node, attributes_of(plan), environment)
         scope = relation_scope((node.alias or node.name,), renamed)
         return _aliased(FromSource(plan, scope), node, environment)

@@ -74,7 +74,7 @@ def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
 
 def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> Plan:
     refuse_parts(node, _PARTS, environment, "a set operation")
-    _refuse_misread(node, environment)
+    refuse_misread(node, environment)
     reading = environment.reading
     right = environment.read_query(node.expression, environment)
     lefts, rights = attributes_of(left), attributes_of(right)
@@ -103,7 +103,7 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
     )
 
 
-def _refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
+def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
     """INTERSECT binds tighter than UNION and EXCEPT, which group to the left; not every sqlglot
     that impctl runs with reads them so. What stands in brackets is a Subquery."""
     loose = (exp.Union, exp.Except)

@@ -9,7 +9,6 @@ Out of scope: rewriting plans (`rules`), judging them (`safety`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sqlglot import exp
 
@@ -19,7 +18,8 @@ from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query
 from impctl.plan.order_dependence import deciding
 from impctl.plan.sql.context import Reading
-from impctl.plan.sql.relation import CommonTable, Environment, part
+from impctl.plan.sql.recursive.clause import read_unused, with_common_tables
+from impctl.plan.sql.relation import Environment
 from impctl.plan.sql.select import read_select
 from impctl.plan.sql.sets import ordered, read_set_operation
 from impctl.plan.sql.text import read_text
@@ -76,9 +76,9 @@ def _depths(tree: exp.Expression) -> Iterator[int]:
 
 def _read_query(node: exp.Expression, environment: Environment) -> Plan:
     """The plan of any query, and the certainty that its WITH entries are queries too."""
-    environment = _with_common_tables(node, environment)
+    environment = with_common_tables(node, environment)
     plan = _read_body(node, environment)
-    _read_unused(node, environment)
+    read_unused(node, environment)
     return plan
 
 
@@ -96,28 +96,3 @@ def _read_body(node: exp.Expression, environment: Environment) -> Plan:
                     raise text.unsupported(f"{key.upper()} on a query in parentheses", node)
             return ordered(node, _read_query(node.this, environment), environment)
     raise environment.reading.text.unsupported(f"{node.key.upper()} as a query", node)
-
-
-def _with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
-    clause = part(node, "with")
-    if clause is None:
-        return environment
-    text = environment.reading.text
-    if clause.args.get("recursive"):
-        raise text.unsupported("WITH RECURSIVE", clause)
-    for entry in clause.expressions:
-        visible = dict(environment.common_tables)
-        visible[entry.alias.lower()] = CommonTable(entry, environment)
-        environment = replace(environment, common_tables=visible)
-    return environment
-
-
-def _read_unused(node: exp.Expression, environment: Environment) -> None:
-    """Read what no plan holds: Spark is handed the text with these entries in it."""
-    clause = part(node, "with")
-    reading = environment.reading
-    for entry in () if clause is None else clause.expressions:
-        if id(entry) not in reading.read_entries:
-            environment.read_query(
-                entry.this, environment.common_tables[entry.alias.lower()].environment
-            )

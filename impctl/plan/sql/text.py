@@ -156,6 +156,7 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_statements(text)
     _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
+    _refuse_levels(text)
     try:
         trees = _PlainParser(dialect=dialect).parse(list(words.all), sql)
     except ParseError as error:
@@ -237,6 +238,17 @@ def _refuse_doubtful_text(text: SqlText) -> None:
             text.span(*comment),
             hint="end no `--` line with a backslash, and write no comment inside another",
         )
+
+
+def _refuse_levels(text: SqlText) -> None:
+    """Refuses a clause of Spark's WITH RECURSIVE by its name; sqlglot does not know it."""
+    for first, *others in zip(text.tokens, text.tokens[1:], text.tokens[2:], strict=False):
+        if [token.text.upper() for token in (first, *others)] == ["MAX", "RECURSION", "LEVEL"]:
+            raise text.unsupported(
+                "MAX RECURSION LEVEL",
+                text.span(first.start, first.end + 1),
+                hint="leave it out: UNION ends in circles, and a column can carry the level",
+            )
 
 
 def _refuse_doubtful_tokens(text: SqlText) -> None:

@@ -75,7 +75,8 @@ class _Read:
     text: SqlText
     uses: tuple[_Use, ...]
     entries: frozenset[str]
-    starts_with: bool
+    head: int
+    """How many of its first words begin a WITH clause: of a text without one, none."""
 
     @property
     def body(self) -> int:
@@ -104,15 +105,15 @@ def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) 
         _need(use.view, views, names, needed, ())
     called = _entry_names(query, needed, views)
     writer = _Writer([], [])
-    first = query.text.tokens[0]
-    start = int(first.end) + 1 if query.starts_with else int(first.start)
+    tokens = query.text.tokens
+    start = int(tokens[query.head - 1].end) + 1 if query.head else int(tokens[0].start)
     writer.copy(query, 0, start, called)
-    writer.add(" " if query.starts_with else "WITH ")
+    writer.add(" " if query.head else "WITH ")
     for position, (full, view) in enumerate(needed.items()):
         writer.add(f"{', ' if position else ''}{called[full]} AS (\n")
         writer.copy(view, 0, view.body, called)
         writer.add("\n)")
-    writer.add("," if query.starts_with else " ")
+    writer.add("," if query.head else " ")
     writer.copy(query, start, len(sql), called)
     return ExpandedSql("".join(writer.texts), tuple(writer.stretches))
 
@@ -120,8 +121,12 @@ def expand_views(sql: str, views: Views, names: TableNames, *, name: QueryName) 
 def _read(sql: str, view: TableName | None, views: Views, names: TableNames, called: str) -> _Read:
     text, tree = read_text(sql, called)
     entries = frozenset(entry.alias.lower() for entry in tree.find_all(exp.CTE))
-    starts_with = bool(text.tokens) and text.tokens[0].token_type is TokenType.WITH
-    return _Read(view, text, tuple(_uses(text, tree, views, names)), entries, starts_with)
+    return _Read(view, text, tuple(_uses(text, tree, views, names)), entries, _head(text))
+
+
+def _head(text: SqlText) -> int:
+    words = [token.text.upper() for token in text.tokens[:2]]
+    return 0 if words[:1] != ["WITH"] else len(words) if words[1:] == ["RECURSIVE"] else 1
 
 
 def _uses(text: SqlText, tree: exp.Expression, views: Views, names: TableNames) -> Iterator[_Use]:
@@ -145,11 +150,14 @@ def _is_entry(node: exp.Expression) -> bool:
     while outer is not None:
         clause = outer if isinstance(outer, exp.With) else part(outer, "with")
         entries = [] if clause is None or clause is inner else clause.expressions
+        is_recursive = clause is not None and bool(clause.args.get("recursive"))
         for entry in entries:
-            if entry is inner:
+            if entry is inner and not is_recursive:
                 break
             if entry.alias.lower() == node.name.lower():
                 return True
+            if entry is inner:
+                break
         inner, outer = outer, outer.parent
     return False
 

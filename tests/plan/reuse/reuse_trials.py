@@ -235,7 +235,7 @@ def renamed(rng: Random, plan: Plan) -> Plan:
     for node in nodes_of(plan):
         names.update((made.id, f"other.{made.id}") for made in _made(node))
     accesses = {scan.access: scan.access for scan in scans_of(plan)}
-    return _Renaming(names, accesses).plan(plan) if rng.random() < 0.5 else plan
+    return _Renaming(names, accesses, {}).plan(plan) if rng.random() < 0.5 else plan
 
 
 def run_reuse_trial(

@@ -137,7 +137,6 @@ CASES = [
         "an expression around the aggregates",
         "SELECT around",
     ),
-    ("WITH RECURSIVE »c AS (SELECT 1 FROM stock) SELECT * FROM c", "WITH RECURSIVE", "without it"),
     ("SELECT * FROM »range(10)", "table function `range`", "without it"),
     ("SELECT * FROM VALUES »(1) AS v(a)", "VALUES", "without it"),
     ("SELECT »1", "SELECT without FROM", "tables"),

@@ -65,6 +65,33 @@ def test_a_text_without_views_stays_letter_by_letter(sql: str) -> None:
     assert expanded(sql) == sql
 
 
+def test_views_stand_before_the_entries_of_a_recursion() -> None:
+    step = "SELECT big.x FROM r JOIN big ON r.n = big.k"
+    sql = f"WITH RECURSIVE r(n) AS (SELECT k FROM big UNION {step}) SELECT n FROM r"
+    text = expanded(sql)
+    assert text.startswith("WITH RECURSIVE big AS (")
+    assert len(text.split("x > 5")) == 2
+    inside = sql.replace("FROM big", f"FROM {BIG} big").replace("JOIN big", f"JOIN {BIG} big")
+    plans = [parse_query(each, TABLES, names=NAMES).root for each in (text, inside)]
+    assert fingerprint(plans[0]) == fingerprint(plans[1])
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_expanded"),
+    [
+        # Under RECURSIVE an entry is in sight in itself, without the word it is not.
+        ("WITH RECURSIVE big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 0),
+        ("WITH big AS (SELECT k FROM t UNION SELECT k FROM big) SELECT k FROM big", 1),
+        (
+            "WITH RECURSIVE c AS (SELECT k FROM big), big AS (SELECT k FROM t) SELECT k FROM c",
+            1,
+        ),
+    ],
+)
+def test_a_recursive_entry_hides_a_view_in_itself(sql: str, is_expanded: int) -> None:
+    assert expanded(sql).count("x > 5") == is_expanded
+
+
 def test_a_view_used_twice_stands_once_in_the_text() -> None:
     assert expanded("SELECT a.k FROM twice a, big b").count("x > 5") == 1
 

@@ -1,0 +1,104 @@
+"""WITH entries that read themselves by UNION, derived for Spark, which does not run them.
+
+Law: the rows are those of the entry over the rows that the query reads: of each access those of its
+filter, for whole ranges, as the text has them.
+Out of scope: the rounds (`spark.rounds`), the text that reads them (`capture.use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.preparing.filters import Pruned
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.workbench.recursion_limits import limits_of
+from impctl.app.workbench.workbench import Workbench
+from impctl.capture.literals import DIALECT
+from impctl.capture.use import filter_condition
+from impctl.expr.nodes import Span
+from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_VIEW = "impctl_rows_of"
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedEntry:
+    """An entry: where its text stands, and the view that has its rows."""
+
+    span: Span
+    view: str
+    rows: DataFrame
+
+
+def derived_entries(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> tuple[DerivedEntry, ...]:
+    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end."""
+    outer = list(_outer(prepared))
+    if not outer:
+        return ()
+    from impctl.spark.failures import plain_failures
+    from impctl.spark.rounds import Rounds
+
+    desk.reporter.step(f"deriving rows of {prepared.spec.name}")
+    found, rounds = [], Rounds(desk.spark(), limits_of(desk))
+    for place, (span, fixpoint) in enumerate(outer):
+        frames = {
+            scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
+            for scan in scans_of(fixpoint)
+        }
+        with plain_failures(versions):
+            rows = rounds.rows(fixpoint, frames).toDF(*(a.name for a in fixpoint.attributes))
+        found.append(DerivedEntry(span, f"{_VIEW}_{place}", rows))
+    return tuple(found)
+
+
+def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
+    """Sets, once each, that stand in the text of no other one.
+
+    One that the text reads once is taken with the filters that moved into it: its other rows would
+    not pass above.
+    """
+    every = _sets(prepared.query.root)
+    ruled = _sets(prepared.planned.root)
+    for span, copies in every.items():
+        around = (one for one in every if one.start <= span.start and span.end <= one.end)
+        if all(one == span for one in around):
+            found = ruled.get(span, [])
+            yield span, (found if len(copies) == len(found) == 1 else copies)[0]
+
+
+def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
+    """The fixpoints of UNION, by their places in the text."""
+    found: dict[Span, list[Fixpoint]] = {}
+    for node in nodes_of(plan):
+        if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
+            found.setdefault(node.span, []).append(node)
+    return found
+
+
+def _rows(
+    desk: Workbench,
+    table: TableName,
+    access: AccessId,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned | None,
+) -> DataFrame:
+    """What the query reads of an access; columns that hide values are guarded above files."""
+    from impctl.spark.snapshots import snapshot_frame
+
+    snapshot = desk.tables.snapshot(table, versions.get(table))
+    if pruned is None:
+        return snapshot_frame(desk.spark(), snapshot)
+    rows = snapshot_frame(desk.spark(), snapshot, files=pruned.files.get(table))
+    wanted = pruned.filters.get(access)
+    return rows if wanted is None else rows.where(filter_condition(wanted).sql(DIALECT))

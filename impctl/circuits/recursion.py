@@ -1,0 +1,217 @@
+"""Fixpoints: the operators of a step in a circuit of their own, and the barrier of the lineage.
+
+Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a query
+is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the rank of a
+row derived is the greatest of them. All rows of a fixpoint count, used above or not: the fragments
+of whatever takes part in deriving them go to the root on a branch of their own, and above the
+fixpoint rows carry none of these any more. Each place that reads an entry has a fixpoint of its
+own.
+Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
+the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from impctl.aliases import AttributeId, FixpointId
+from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
+from impctl.circuits.plumbing import Plumbing
+from impctl.data.schema import LONG
+from impctl.engine.circuit import Circuit
+from impctl.engine.operators.fixpoint import NO_BODY
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.operators.lineage import Lineage
+from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    attributes_of,
+)
+from impctl.plan.recursion import reads_fixpoint
+from impctl.values import dataclass
+
+_RANK = "rank"
+_PRESERVED = {
+    JoinKind.INNER: (True, True),
+    JoinKind.LEFT: (True, False),
+    JoinKind.RIGHT: (False, True),
+    JoinKind.FULL: (False, False),
+    JoinKind.SEMI: (True, False),
+    JoinKind.ANTI: (True, False),
+}
+"""Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
+
+
+def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
+    """The operators of a fixpoint; `inner` builds those of its step."""
+    if not node.is_set:
+        raise BlockedError("WITH RECURSIVE of UNION ALL", node.span)
+    columns = typed(node.attributes, node.span)
+    name = builder.name("fixpoint")
+    rank = f"{name}/{_RANK}"
+    base = _as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
+    taken = _taken_apart(node)
+    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
+    step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
+    accesses = (*base.accesses, *step.accesses)
+    operator = FixpointOperator(
+        name,
+        columns,
+        rank,
+        Circuit(inner.operators, inner.inputs),
+        (len(base.accesses), len(step.accesses)),
+    )
+    rows = Flow(builder.put(operator, base, *apart), columns, ())
+    if accesses:
+        builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
+    return rows
+
+
+def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
+    """The rows that a leaf of a step stands for, under its own columns."""
+    given = builder.given.get(node.fixpoint)
+    if given is None:
+        raise BlockedError("rows of a WITH entry inside another one that reads itself", node.span)
+    columns = typed(node.attributes, node.span)
+    if columns == given.columns:
+        return given
+    outputs = [
+        (new, ColumnRef(old, kind))
+        for (new, _), (old, kind) in zip(columns, given.columns, strict=True)
+    ]
+    return builder.project(given, outputs, columns, node)
+
+
+def _as_rows(
+    builder: Plumbing, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
+) -> Flow:
+    """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
+    flow = builder.sure(flow)
+    outputs: list[tuple[AttributeId, Expr]] = []
+    pairs = zip(typed(node.attributes, node.span), attributes_of(plan), strict=False)
+    for (name, kind), attribute in pairs:
+        known_type(attribute.type, node.span)
+        ref = attribute.ref()
+        outputs.append((name, ref if attribute.type == kind else Cast(ref, kind)))
+    columns = (*typed(node.attributes, node.span), *((name, LONG) for name, _ in more))
+    return builder.project(flow, [*outputs, *more], columns, node)
+
+
+def _step(
+    inner: Plumbing,
+    node: Fixpoint,
+    taken: _Taken,
+    apart: Sequence[Flow],
+    prefix: str,
+    columns: tuple[Column, ...],
+) -> Flow:
+    """The operators of the step: rows of `columns` in, and out, the last one the rank."""
+    inner.prefix = prefix
+    given = {node.id: Flow(-1, columns, ())}
+    for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
+        own = typed(leaf.attributes, node.span)
+        if not {name for name, _ in own} <= flow.ids:
+            raise BlockedError("what is left of a sum of doubles below WITH RECURSIVE", node.span)
+        given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    inner.given = given
+    flow = inner.build(taken.step, must_be_sure=True)
+    return _as_rows(inner, flow, taken.step, node, (columns[-1][0], _greatest(taken.ranks)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A step with ranks: `leaves` stand in it for `pieces`, which do not read the fixpoint."""
+
+    step: Plan
+    ranks: tuple[Attribute, ...]
+    """Columns of the step, whose greatest is a row's rank."""
+    leaves: tuple[Recursive, ...]
+    pieces: tuple[Plan, ...]
+
+
+def _taken_apart(node: Fixpoint) -> _Taken:
+    """The step of a fixpoint with what does not read it taken out, and with ranks."""
+    ranking = _Ranking(node.id, [], [])
+    step, ranks = ranking.ranked(node.step)
+    return _Taken(step, ranks, tuple(ranking.leaves), tuple(ranking.pieces))
+
+
+_Ranked = tuple[Plan, tuple[Attribute, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """Carries ranks through a step; collects what does not read the fixpoint."""
+
+    fixpoint: FixpointId
+    leaves: list[Recursive]
+    pieces: list[Plan]
+
+    def ranked(self, plan: Plan) -> _Ranked:
+        """The plan with ranks among its columns, and which these are."""
+        if not reads_fixpoint(plan, self.fixpoint):
+            return self._piece(plan), ()
+        match plan:
+            case Recursive():
+                rank = Attribute(f"{plan.attributes[0].id}/{_RANK}", _RANK, LONG, nullable=False)
+                return replace(plan, attributes=(*plan.attributes, rank)), (rank,)
+            case Select() | Sort():
+                below, ranks = self.ranked(plan.child)
+                return replace(plan, child=below), ranks
+            case Project():
+                below, ranks = self.ranked(plan.child)
+                passed = (ComputedColumn(rank, rank.ref()) for rank in ranks)
+                return replace(plan, child=below, outputs=(*plan.outputs, *passed)), ranks
+            case Join():
+                return self._joined(plan)
+            case SetOperation(kind=SetKind.UNION, all=True):
+                return self._either(plan)
+        kind = type(plan).__name__
+        raise BlockedError(f"{kind} over rows of the WITH entry that reads itself", plan.span)
+
+    def _piece(self, plan: Plan) -> Plan:
+        leaf = Recursive(f"{self.fixpoint}/{len(self.pieces)}", attributes_of(plan), span=plan.span)
+        self.leaves.append(leaf)
+        self.pieces.append(plan)
+        return leaf
+
+    def _joined(self, plan: Join) -> _Ranked:
+        sides = (plan.left, plan.right)
+        for side, may_read in zip(sides, _PRESERVED[plan.kind], strict=True):
+            if not may_read and reads_fixpoint(side, self.fixpoint):
+                what = f"the optional side of a {plan.kind} join"
+                raise BlockedError(f"{what} that is a WITH entry which reads itself", plan.span)
+        (left, one), (right, other) = map(self.ranked, sides)
+        return replace(plan, left=left, right=right), (*one, *other)
+
+    def _either(self, plan: SetOperation) -> _Ranked:
+        """Both sides with one rank as their last column."""
+        sides: list[Plan] = []
+        for side in (plan.left, plan.right):
+            found, ranks = self.ranked(side)
+            rank = Attribute(f"{plan.attributes[0].id}/{_RANK}{len(sides)}", _RANK, LONG)
+            own = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
+            sides.append(Project(found, (*own, ComputedColumn(rank, _greatest(ranks)))))
+        rank = Attribute(f"{plan.attributes[0].id}/{_RANK}", _RANK, LONG)
+        left, right = sides
+        return replace(plan, left=left, right=right, attributes=(*plan.attributes, rank)), (rank,)
+
+
+def _greatest(ranks: Sequence[Attribute]) -> Expr:
+    """The highest rank of the rows that took part."""
+    if not ranks:
+        return Literal(NO_BODY, LONG)
+    refs = tuple(rank.ref() for rank in ranks)
+    return refs[0] if len(refs) == 1 else Call("greatest", refs, LONG)

@@ -1,0 +1,57 @@
+"""What there is to say of the fixpoints of a plan: what stays, what could be narrowed, and how.
+
+Law: remarks decide nothing; each is true of the plan as it stands after the rules.
+Out of scope: the rules themselves (`plan.rules.push_selections`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from impctl.aliases import AttributeId
+from impctl.expr.nodes import columns_of
+from impctl.plan.nodes import Distinct, Fixpoint, Plan, Project, Scan, Select, Sort, nodes_of
+from impctl.plan.recursion import is_linear, stable_columns
+
+
+def recursion_notes(root: Plan) -> Mapping[int, str]:
+    """Remarks by the position of the node in `nodes_of(root)`."""
+    found = {}
+    for position, node in enumerate(nodes_of(root)):
+        if isinstance(node, Fixpoint):
+            found[position] = "; ".join(_of_fixpoint(node))
+        elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
+            found[position] = _of_filter(node, node.child)
+    return {position: note for position, note in found.items() if note}
+
+
+def _of_fixpoint(node: Fixpoint) -> Iterator[str]:
+    stable = stable_columns(node)
+    if stable:
+        yield f"conditions on {_named(node, stable)} go into its first part: no step changes it"
+    if not is_linear(node):
+        yield "a step reads it more than once, each time all of its rows"
+    table = _whole_table(node.base)
+    if table is not None:
+        yield f"its first part is every row of `{table}`, so is its sketch of that part"
+
+
+def _of_filter(node: Select, child: Fixpoint) -> str:
+    """Why the condition is not inside, where another step would let it in."""
+    own = frozenset(attribute.id for attribute in child.attributes)
+    changing = columns_of(node.predicate) & (own - stable_columns(child))
+    if not changing:
+        return ""
+    names = _named(child, changing)
+    return f"looked at when all is derived: a step that keeps {names} would let it in at the start"
+
+
+def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:
+    return ", ".join(f"`{a.name}`" for a in node.attributes if a.id in columns)
+
+
+def _whole_table(base: Plan) -> str | None:
+    """The table that the base has all rows of."""
+    while isinstance(base, Project | Sort | Distinct):
+        base = base.child
+    return base.table if isinstance(base, Scan) else None

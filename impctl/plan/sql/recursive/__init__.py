@@ -1,0 +1,1 @@
+"""WITH entries that read themselves."""

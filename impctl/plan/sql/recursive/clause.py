@@ -1,0 +1,288 @@
+"""WITH clauses: which entries are in sight, and those that read themselves as fixpoints.
+
+Law: `WITH RECURSIVE r(columns) AS (base UNION step)` is the least set of rows with T = base UNION
+step; whatever else Spark or another system makes of such a text is refused by its name. Under
+RECURSIVE an entry's name means the entry inside itself, be there a table of that name or not;
+entries that do not read themselves are what they are without the word. Every place that reads an
+entry has a fixpoint of its own, with accesses and columns of its own and the entry's one id.
+Out of scope: what a step may be (`plan.sql.recursive.step`), which rows a sketch of it must hold
+(`plan.safety.recursion`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sqlglot import exp
+
+from impctl.data.schema import Kind
+from impctl.errors import QueryError
+from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
+from impctl.plan.recursion import approximate_columns
+from impctl.plan.sql.recursive.body import body_of
+from impctl.plan.sql.recursive.step import Reference, as_step
+from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, refuse_parts
+from impctl.plan.sql.sets import refuse_misread
+from impctl.plan.sql.subquery import unwrapped
+from impctl.values import dataclass
+
+_UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
+_TAIL = ("order", "limit", "offset")
+
+
+def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
+    """The environment of a query, with the entries of its WITH clause in sight."""
+    clause = part(node, "with")
+    if clause is None:
+        return environment
+    _refuse_clauses(clause, environment)
+    entries: list[exp.CTE] = clause.expressions
+    for place, entry in enumerate(entries):
+        visible = dict(environment.common_tables)
+        if clause.args.get("recursive"):
+            found = _recursive_table(entry, entries[place + 1 :], environment)
+        else:
+            found = CommonTable(entry, environment)
+        visible[entry.alias.lower()] = found
+        environment = replace(environment, common_tables=visible)
+    return environment
+
+
+def read_unused(node: exp.Expression, environment: Environment) -> None:
+    """Read what no plan holds: Spark is handed the text with these entries in it."""
+    clause = part(node, "with")
+    for entry in () if clause is None else clause.expressions:
+        if id(entry) not in environment.reading.read_entries:
+            environment.common_tables[entry.alias.lower()].plan(entry)
+
+
+def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
+    text = environment.reading.text
+    for name in ("search", "cycle"):
+        found = clause.args.get(name)
+        if found:
+            kind = "CYCLE" if str(found.args.get("kind") or name).upper() == "CYCLE" else "SEARCH"
+            raise text.unsupported(
+                f"{kind} on a recursive WITH entry",
+                found,
+                hint="leave it out: UNION ends in circles, and a column can carry path or depth",
+            )
+    for entry in clause.expressions:
+        keys = entry.args.get("key_expressions")
+        if keys:
+            raise text.unsupported(
+                "USING KEY on a WITH entry",
+                keys[0],
+                hint="leave it out, and take the best row per key in the query that reads it",
+            )
+
+
+def _recursive_table(
+    entry: exp.CTE, later: Iterable[exp.CTE], environment: Environment
+) -> CommonTable:
+    """An entry of WITH RECURSIVE, whether it reads itself or not."""
+    name = entry.alias.lower()
+    known = environment.common_tables
+    visible = dict(known)
+    for other in later:
+        called = other.alias
+        is_known = called.lower() in known or environment.reading.names.find([called]) is not None
+        if called.lower() != name and not is_known:
+            visible[called.lower()] = _not_yet(other, environment)
+    inside = replace(environment, common_tables=visible)
+    if not _names(entry.this, name):
+        return CommonTable(entry, inside)
+    return CommonTable(entry, inside, _Entry(entry, inside).read)
+
+
+def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
+    def refuse(place: exp.Expression) -> Plan:
+        raise environment.reading.text.unsupported(
+            f"`{entry.alias}` before its own WITH entry (mutual recursion)",
+            place,
+            hint="derive the rows of both in one entry, with a column that tells them apart",
+        )
+
+    return CommonTable(entry, environment, refuse)
+
+
+def _names(node: exp.Expression, name: str) -> bool:
+    """Whether the query reads a relation of that name which no WITH inside it gives."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        if isinstance(current, exp.Table) and [p.name.lower() for p in current.parts] == [name]:
+            return True
+        clause = part(current, "with")
+        if clause is None:
+            waiting += [child for child in current.iter_expressions() if child is not clause]
+            continue
+        is_hidden = False
+        for entry in clause.expressions:
+            is_same = entry.alias.lower() == name
+            is_hidden |= is_same and bool(clause.args.get("recursive"))
+            waiting += [] if is_hidden else [entry.this]
+            is_hidden |= is_same
+            if is_hidden:
+                break
+        if not is_hidden:
+            waiting += [child for child in current.iter_expressions() if child is not clause]
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A WITH entry that reads itself, and what is in sight where it stands."""
+
+    node: exp.CTE
+    environment: Environment
+
+    @property
+    def name(self) -> str:
+        return self.node.alias
+
+    def read(self, place: exp.Expression) -> Plan:
+        """The fixpoint, for one place that reads it."""
+        environment, text = self.environment, self.environment.reading.text
+        union = self._union()
+        base = self._part(union, union.this, CommonTable(self.node, environment, self._in_base))
+        columns = self._columns(base)
+        identity = environment.reading.fixpoint_of(self.node)
+        references: dict[str, Reference] = {}
+
+        def leaf(at: exp.Expression) -> Plan:
+            made = self._attributes("r", columns)
+            span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
+            found = Recursive(identity, made, span=span)
+            references[made[0].id] = Reference(found, at)
+            return found
+
+        step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
+        self._refuse_types(base, step, union)
+        as_read = as_step(step, identity, self.name, references, text)
+        self._refuse_approximate(base, as_read, union)
+        span = body_of(self.node, text)
+        return Fixpoint(identity, base, as_read, self._attributes("f", columns), True, span=span)
+
+    def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
+        """Base or step, with the entry's name meaning `own`."""
+        visible = {**self.environment.common_tables, self.name.lower(): own}
+        inside = with_common_tables(union, replace(self.environment, common_tables=visible))
+        reading = inside.reading
+        volatile = len(reading.volatile)
+        plan = inside.read_query(query, inside)
+        for construct, span in reading.volatile[volatile:]:
+            raise reading.text.unsupported(
+                f"`{construct}` in recursive `{self.name}`, which has no fixed answer",
+                span,
+                hint="give the value as a parameter",
+            )
+        if query is union.expression:
+            read_unused(union, inside)
+        return plan
+
+    def _union(self) -> exp.Union:
+        """The UNION that the entry is, if it is one of these that are read."""
+        text = self.environment.reading.text
+        union = unwrapped(self.node.this)
+        if not isinstance(union, exp.Union):
+            kind = (
+                f"{union.key.upper()} between the parts"
+                if isinstance(union, exp.SetOperation)
+                else "one part only"
+            )
+            raise text.unsupported(
+                f"recursive `{self.name}` of {kind}",
+                union,
+                hint=f"write it as a part without `{self.name}`, UNION, and one that reads it",
+            )
+        for name in _TAIL:
+            if union.args.get(name):
+                raise text.unsupported(
+                    f"{name.upper()}{' BY' if name == 'order' else ''} on the UNION of recursive "
+                    f"`{self.name}`",
+                    union.args[name],
+                    hint=f"put it into a query that reads `{self.name}`",
+                )
+        refuse_parts(union, _UNION_PARTS, self.environment, f"recursive `{self.name}`")
+        refuse_misread(union, self.environment)
+        if not union.args.get("distinct"):
+            raise text.unsupported(
+                "UNION ALL recursion",
+                union.expression,
+                hint="write UNION where each row is wanted once, or keep it without a sketch "
+                "(`sketch: none`)",
+            )
+        return union
+
+    def _in_base(self, place: exp.Expression) -> Plan:
+        raise self.environment.reading.text.unsupported(
+            f"`{self.name}` in the first part of its own UNION",
+            place,
+            hint="put all parts that read it behind the first UNION, in brackets where there are "
+            "several",
+        )
+
+    def _columns(self, base: Plan) -> tuple[Attribute, ...]:
+        """Name and type of the entry's columns; the identities are the base's."""
+        text = self.environment.reading.text
+        found = attributes_of(base)
+        names = self.node.alias_column_names or [attribute.name for attribute in found]
+        if len(names) != len(found):
+            raise text.error(
+                f"The alias `{self.name}` lists {len(names)} columns, the relation has "
+                f"{len(found)}",
+                self.node,
+                hint="name every column, or none",
+            )
+        for name, attribute in zip(names, found, strict=True):
+            if attribute.type is None or attribute.type.kind is Kind.OTHER:
+                raise text.unsupported(
+                    f"column `{name}` of recursive `{self.name}`, of a type whose values it cannot "
+                    "tell apart",
+                    self.node,
+                    hint="CAST it in both parts of the UNION",
+                )
+        return tuple(replace(a, name=n) for n, a in zip(names, found, strict=True))
+
+    def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
+        """The columns under new identities; a step may make any of them NULL."""
+        ids = self.environment.reading.fresh(letter, [column.name for column in columns])
+        return tuple(
+            replace(column, id=identity, nullable=True)
+            for identity, column in zip(ids, columns, strict=True)
+        )
+
+    def _refuse_types(self, base: Plan, step: Plan, union: exp.Union) -> None:
+        text = self.environment.reading.text
+        here, there = self._columns(base), attributes_of(step)
+        if len(here) != len(there):
+            raise text.error(
+                f"Recursive `{self.name}` has {len(here)} columns in its first part, "
+                f"{len(there)} in its second",
+                union.expression,
+                hint="select as many columns in both",
+            )
+        for one, other in zip(here, there, strict=True):
+            if one.type != other.type:
+                raise text.unsupported(
+                    f"recursive `{self.name}` with `{one.type}` and `{other.type or 'unknown'}` in "
+                    f"column `{one.name}`",
+                    union.expression,
+                    hint=f"CAST one of them: both parts give `{one.name}` one type",
+                )
+
+    def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
+        for plan, query in ((base, union.this), (step, union.expression)):
+            loose = approximate_columns(plan)
+            for column, attribute in zip(self._columns(base), attributes_of(plan), strict=True):
+                if attribute.id in loose:
+                    raise self._inexact(column, query)
+
+    def _inexact(self, column: Attribute, query: exp.Expression) -> QueryError:
+        return self.environment.reading.text.unsupported(
+            f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
+            query,
+            hint="its last digits differ from run to run: sum decimals, or CAST them to DECIMAL",
+        )

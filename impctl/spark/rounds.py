@@ -1,0 +1,96 @@
+"""Rows of recursive queries, derived in Spark round by round.
+
+Law: the rows are those of the least fixpoint, each once; of UNION ALL every derivation counts. It
+shares nothing with the engine but the limits. A round is a join in Spark and takes a second or so,
+however few its rows: this is for verifying, and for what the engine cannot do.
+Out of scope: what is sketched of such a query (`spark.recursive_sketches`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import TYPE_CHECKING
+
+from impctl.aliases import AccessId
+from impctl.capture.render import render_plan
+from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.errors import QueryError
+from impctl.plan.fixpoint_tables import (
+    column_names,
+    leaves_of,
+    outer_fixpoints,
+    over_tables,
+    step_over_table,
+    table_of,
+)
+from impctl.plan.nodes import Fixpoint, Plan, scans_of
+from impctl.plan.recursion import is_linear, reads_fixpoint
+from impctl.spark.run import selected
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Frames = Mapping[AccessId, "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The recursive queries of one plan, each derived once.
+
+    All methods stand inside `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits.
+    `frames` are always the rows of a plan's own accesses.
+    """
+
+    spark: SparkSession
+    limits: Limits = LIMITS
+    known: dict[AccessId, DataFrame] = field(default_factory=dict)
+
+    def frames_over(self, plan: Plan, frames: Frames) -> Frames:
+        """The rows of all accesses of the plan with tables for fixpoints (`over_tables`)."""
+        found = dict(frames)
+        for fixpoint in outer_fixpoints(plan):
+            found[table_of(fixpoint).access] = self.rows(fixpoint, frames)
+        return found
+
+    def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        """The rows of a fixpoint, in columns called by their places."""
+        access = table_of(fixpoint).access
+        if access not in self.known:
+            self.known[access] = self._derived(fixpoint, frames)
+        return self.known[access]
+
+    def _derived(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        for inner in outer_fixpoints(fixpoint.step):
+            if reads_fixpoint(inner, fixpoint.id):
+                raise QueryError(
+                    "A WITH entry that reads itself inside another one is not derived in Spark",
+                    code="capture_unsupported",
+                    hint="derive the rows of both in one entry, with a column that tells them "
+                    "apart",
+                )
+        names, step = column_names(fixpoint), step_over_table(fixpoint)
+        leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+        of_step = self.frames_over(step, frames)
+        front = self._of(fixpoint.base, self.frames_over(fixpoint.base, frames)).toDF(*names)
+        front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
+        every, rounds, count, more = front, 0, 0, front.count()
+        while more:
+            rounds, count = rounds + 1, count + more
+            self.limits.check(rounds, count)
+            # With two references a row of this round may meet one of any round before.
+            read = front if is_linear(fixpoint) else every
+            front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
+            front = (front.subtract(every) if fixpoint.is_set else front).localCheckpoint()
+            more = front.count()
+            if more:
+                every = every.unionAll(front).localCheckpoint()
+        return every
+
+    def _of(self, plan: Plan, frames: Frames) -> DataFrame:
+        """The rows of a plan over those of its accesses."""
+        plan = over_tables(plan)
+        views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
+        read = {name: frames[access] for access, name in views.items()}
+        return selected(self.spark, render_plan(plan, views).sql, read)

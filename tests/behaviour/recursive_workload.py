@@ -1,0 +1,94 @@
+"""A network that changes, and recursive queries over it: for tests on real Delta tables.
+
+Nodes lie in regions of `SPAN`; links are within a region but for a few, with circles, self-loops,
+duplicates and NULL. Texts are such as impctl, DuckDB and SQLite read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+NODES, SPAN, LINKS = 60, 6, 90
+
+REACH = (
+    "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7 "
+    "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
+)
+PAIRS = (
+    "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links "
+    "UNION SELECT c.x, l.dst FROM c JOIN links l ON c.y = l.src) "
+)
+QUERIES = {
+    "reach": REACH + "SELECT n FROM r",
+    "of_seeds": "WITH RECURSIVE r(t, n) AS (SELECT t, n FROM seeds UNION SELECT r.t, l.dst FROM r "
+    "JOIN links l ON r.n = l.src) SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) < 9",
+    "from_one": PAIRS + "SELECT y FROM c WHERE x = 13",
+    "not_reached": REACH + "SELECT s.n FROM seeds s WHERE NOT EXISTS "
+    "(SELECT 1 FROM r WHERE r.n = s.n)",
+    "levels": "WITH RECURSIVE r(n, k) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 7 "
+    "UNION SELECT l.dst, CAST(k + 1 AS BIGINT) FROM r JOIN links l ON r.n = l.src WHERE k < 3) "
+    "SELECT k, COUNT(*) AS c FROM r GROUP BY k",
+    "by_groups": "WITH RECURSIVE r(n) AS (SELECT MAX(n) FROM seeds UNION SELECT g.top FROM r JOIN "
+    "(SELECT src, MAX(dst) AS top FROM links GROUP BY src) g ON r.n = g.src) SELECT n FROM r",
+}
+KEPT = "reach"
+"""The query whose answer is kept."""
+
+
+def some_links(rng: random.Random, count: int) -> pa.Table:
+    """Links, most of them within a region."""
+    sources = [rng.choice([*range(NODES), None]) for _ in range(count)]
+    targets = [_target(rng, source) for source in sources]
+    return pa.table({"src": pa.array(sources, pa.int64()), "dst": pa.array(targets, pa.int64())})
+
+
+def _target(rng: random.Random, source: int | None) -> int | None:
+    if source is None or not rng.randrange(20):
+        return rng.choice([*range(NODES), None])
+    return source // SPAN * SPAN + rng.randrange(SPAN)
+
+
+def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str]) -> Cli:
+    """The command line over a workload of these queries."""
+    rng = random.Random(1)
+    create_table(str(folder / "links"), some_links(rng, LINKS))
+    seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
+    create_table(str(folder / "seeds"), pa.table(seeds))
+    lines = [
+        f'  {name}: {{sql: "{QUERIES[name]}", sketch: {{links: src}}, policy: incremental, '
+        f"answer: {str(name == KEPT).lower()}}}"
+        for name in names
+    ]
+    text = [
+        "version: 1",
+        "tables: {links: {path: links}, seeds: {path: seeds}}",
+        f"partitions: {{links: {{src: {{boundaries: {list(range(3, NODES, 3))}}}}}}}",
+        "queries:",
+        *lines,
+        "store: .impctl",
+        'spark: {master: "local[2]"}',
+    ]
+    file = folder / "w.yaml"
+    file.write_text("\n".join(text) + "\n")
+    return Cli(capsys, file)
+
+
+def change(folder: Path, rng: random.Random) -> None:
+    """Some links go and some come, in one to three versions."""
+    table = str(folder / "links")
+    if rng.randrange(3):
+        write_deltalake(table, some_links(rng, rng.randrange(1, 12)), mode="append")
+    if rng.randrange(3):
+        low = rng.randrange(NODES)
+        DeltaTable(table).delete(f"src BETWEEN {low} AND {low + rng.randrange(5)} AND dst % 2 = 0")
+    if not rng.randrange(3):
+        write_deltalake(table, some_links(rng, 3), mode="append")

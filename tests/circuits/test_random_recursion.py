@@ -1,0 +1,30 @@
+"""Random plans with a fixpoint, as those without: sketches equal the reference's lineage.
+
+By hand: `IMPCTL_FUZZ=10` and `-m slow` for 6,000 plans.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from tests.circuits.test_plans_against_reference import several_cases
+from tests.plan.fixpoint_plans import make_fixpoint_trial
+from tests.support.random_cases import TIMES
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(150), id="few"),
+        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_random_plans_with_a_fixpoint(cases: Sequence[int]) -> None:
+    seen: Counter[str] = Counter()
+    several_cases(cases, seen, make_fixpoint_trial)
+    assert seen["exact"] > len(cases) // 3, seen
+    for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "anti", "left"):
+        assert seen[f"with {kind}"] > len(cases) // 50, seen

@@ -1,0 +1,160 @@
+"""Recursive programs over random tables and batches, against their definition.
+
+After every batch: the rows, what came and went, what derives each row (`all`, `low`), and how often
+each fragment is used, recounted; and the rows beside those of delete-and-rederive. Then the laws of
+operators, which hold but for ranks: how changes come does not matter.
+By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+
+import pytest
+
+from tests.support.random_cases import few_seeds_then_rest
+from tests.support.recursive_circuits import KINDS, Recursive, cut, recursive
+from tests.support.reference_fixpoint import (
+    PROGRAMS,
+    DeleteAndRederive,
+    Row,
+    fragments_of,
+    least_fixpoint,
+    low_weights,
+    weights_of,
+)
+
+NODES = {"reach": 6, "right-linear": 5, "closure": 4, "same generation": 5, "two branches": 6}
+CASES = [(program, kind) for program in PROGRAMS for kind in KINDS]
+cases = pytest.mark.parametrize(("program", "kind"), CASES)
+
+Change = Mapping[str, Counter[Row]]
+
+
+def some_row(rng: random.Random, name: str, nodes: int) -> Row:
+    """A row of a table: circles and self-loops are likely, NULLs there."""
+    ends = [rng.randrange(nodes) if rng.random() > 0.06 else None for _ in "ab"]
+    fragment = rng.choice((None, 0, 1, 2, 3))
+    return (*ends[: 1 + (name == "links")], fragment)
+
+
+def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Change:
+    """Rows that come, with copies, and rows that go; some go and come at once."""
+    change: dict[str, Counter[Row]] = {}
+    for name, held in tables.items():
+        found: Counter[Row] = Counter()
+        for _ in range(rng.randint(0, most if name == "links" else 2)):
+            found[some_row(rng, name, nodes)] += rng.choice((1, 1, 1, 2))
+        there = sorted(held.elements(), key=repr)
+        for row in rng.sample(there, min(len(there), rng.randint(0, most))):
+            found[row] -= 1
+        change[name] = Counter({row: weight for row, weight in found.items() if weight})
+    return change
+
+
+def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
+    """That all that is kept is what the definition says; the rows."""
+    rules = PROGRAMS[program]
+    rows = least_fixpoint(rules, tables)
+    derivations = list(rules(tables, rows))
+    ranked = made.ranked()
+    assert ranked.keys() == rows
+    ranks = {row: rank for row, (rank, _, _) in ranked.items()}
+    assert all(rank > 0 for rank in ranks.values())
+    assert {row: every for row, (_, every, _) in ranked.items()} == weights_of(derivations)
+    low = low_weights(derivations, ranks)
+    assert {row: found for row, (_, _, found) in ranked.items()} == low
+    assert all(low[row] > 0 for row in rows), "each has ground"
+    assert made.fragments() == fragments_of(derivations, cut)
+    assert made.rows_of(made.fixpoint.output()) == Counter(rows)
+    return rows
+
+
+def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
+    return Counter({row: 1 if row in after else -1 for row in after ^ before})
+
+
+@cases
+@few_seeds_then_rest(4, 60)
+def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:
+    rng = random.Random(f"{program} {kind} {seed}")
+    made = recursive(program, kind)
+    other = DeleteAndRederive(PROGRAMS[program])
+    tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
+    rows: frozenset[Row] = frozenset()
+    for _ in range(12):
+        change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
+        before = {name: Counter(held) for name, held in tables.items()}
+        for name, found in change.items():
+            tables[name].update(found)
+            tables[name] = +tables[name]
+        delta = made.step(change)
+        after = check(made, program, tables)
+        assert delta == difference(after, rows)
+        assert other.step(before, tables) == after
+        rows = after
+        if rng.random() < 0.3:
+            made = made.restarted(recursive(program, kind))
+    gone = {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
+    assert made.step(gone) == difference(frozenset(), rows)
+    assert not made.ranked()
+    assert not made.fragments()
+
+
+def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
+    empty: Change = {"links": Counter(), "seeds": Counter()}
+    return dict(some_change(rng, empty, NODES[program], 12))
+
+
+def remembered(made: Recursive) -> object:
+    """What is kept but for ranks, and the counts at the root."""
+    return {row: every for row, (_, every, _) in made.ranked().items()}, made.fragments()
+
+
+@cases
+@few_seeds_then_rest(3, 30)
+def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: int) -> None:
+    rng = random.Random(f"batches {program} {kind} {seed}")
+    tables = some_tables(rng, program)
+    whole, parts, filled = (recursive(program, kind) for _ in range(3))
+    whole.step(tables)
+    rows = check(whole, program, tables)
+    single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
+    came: Counter[Row] = Counter()
+    for name, row, weight in rng.sample(single, len(single)):
+        change: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
+        change[name][row] = weight
+        came.update(parts.step(change))
+    assert remembered(parts) == remembered(whole)
+    assert {row: n for row, n in came.items() if n} == dict.fromkeys(rows, 1)
+    filled.circuit.fill(True)
+    for name in rng.sample(["links", "seeds"], 2):
+        assert not filled.step({"links": Counter(), "seeds": Counter(), name: tables[name]})
+    found: Counter[Row] = Counter()
+    for batch in filled.circuit.filled():
+        found.update(filled.counted(batch))
+    filled.circuit.fill(False)
+    assert found == Counter(rows)
+    check(filled, program, tables)
+
+
+@cases
+@few_seeds_then_rest(3, 30)
+def test_a_batch_and_its_negative_leave_nothing(program: str, kind: str, seed: int) -> None:
+    rng = random.Random(f"negative {program} {kind} {seed}")
+    tables = some_tables(rng, program)
+    made = recursive(program, kind)
+    made.step(tables)
+    before = remembered(made)
+    change = some_change(rng, tables, NODES[program], 6)
+    back = {name: Counter({row: -n for row, n in found.items()}) for name, found in change.items()}
+    there = made.step(change)
+    again = made.step(back)
+    assert remembered(made) == before
+    assert {row: -n for row, n in there.items()} == again
+    check(made, program, tables)
+    nothing: Change = {"links": Counter(), "seeds": Counter()}
+    assert not made.step(nothing)
+    assert remembered(made) == before

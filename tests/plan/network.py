@@ -1,0 +1,83 @@
+"""Tables of links and nodes, for the tests of recursion, and their queries read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema
+from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
+from impctl.plan.sql.statement import parse_query
+
+CATALOG = {
+    "links": Schema(
+        (
+            Column("src", LONG),
+            Column("dst", LONG),
+            Column("cost", INTEGER),
+            Column("region", STRING),
+            Column("weight", DOUBLE),
+        )
+    ),
+    "nodes": Schema((Column("n", LONG), Column("kind", STRING))),
+    "seeds": Schema((Column("t", LONG), Column("n", LONG))),
+}
+
+REACHED = (
+    "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 1 "
+    "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
+)
+CLOSURE = (
+    "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links "
+    "UNION SELECT c.x, l.dst FROM c JOIN links l ON c.y = l.src) "
+)
+
+
+def read(sql: str) -> Query:
+    """The query, read over the catalog."""
+    return parse_query(sql, CATALOG)
+
+
+def plan_of(sql: str) -> Plan:
+    """The plan of the text."""
+    return read(sql).root
+
+
+def fixpoints_of(plan: Plan) -> list[Fixpoint]:
+    """All fixpoints of the plan, outermost first."""
+    return [node for node in nodes_of(plan) if isinstance(node, Fixpoint)]
+
+
+def links(*rows: tuple[int, int] | tuple[int, int, str]) -> list[dict[str, object]]:
+    """Rows of `links`: source, destination, and a region where it matters."""
+    return [_link(*row) for row in rows]
+
+
+def _link(src: int, dst: int, region: str = "A") -> dict[str, object]:
+    return {"src": src, "dst": dst, "cost": 1, "region": region, "weight": 1.0}
+
+
+def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, set[int]]:
+    """By each node that walks from `start` lead to, the positions of all edges on such walks."""
+    ahead = {node: _reached(edges, node) for edge in edges for node in edge}
+    after = _reached(edges, start)
+    return {
+        node: {
+            place
+            for place, (one, other) in enumerate(edges)
+            if (one == start or one in after) and (other == node or node in ahead[other])
+        }
+        for node in after
+    }
+
+
+def _reached(edges: Sequence[tuple[int, int]], start: int) -> set[int]:
+    """The nodes that one step or more lead to."""
+    found: set[int] = set()
+    waiting = [start]
+    while waiting:
+        node = waiting.pop()
+        for one, other in edges:
+            if one == node and other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found

@@ -1,0 +1,329 @@
+"""The programs of `reference_fixpoint` as circuits by hand: a fixpoint, its lineage, and a merge.
+
+Tables are links(a, b, f) and seeds(a, f), whose fragments are told by f. Node numbers stand for
+values of the type asked for: as doubles node 0 is 0.0 or -0.0 as it comes, and one is NaN; among
+numbers that collide one has the code of NULL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.data.keys import key_codes
+from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
+from impctl.data.vector import all_null
+from impctl.engine.batch import Batch
+from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.ranked_rows import RankedRows
+from impctl.engine.operator import Keeper, Operator
+from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
+from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.lineage import Lineage
+from impctl.engine.operators.merge import Merge
+from impctl.engine.operators.project import Project
+from impctl.engine.operators.scan import Scan
+from impctl.engine.operators.select import Select
+from impctl.engine.operators.union import Branch, Union
+from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
+from impctl.sketch.partition import RangePartition
+from tests.support.reference_fixpoint import Row
+
+FRAGMENTS = (1, 2, 3)
+"""Boundaries: f is its own fragment."""
+_NAN, _ODD = 4, 1
+"""The nodes that are NaN among doubles, and what has NULL's code among numbers that collide."""
+
+Values = Mapping[str, Sequence[int | None]]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What nodes are."""
+
+    type: SqlType
+    arrow: pa.DataType
+    odd: int | None = None
+    """What stands for one of the nodes, if not its number."""
+
+    def value(self, node: int | None, turn: int) -> Any:
+        if node is None or self.type == LONG:
+            return self.odd if node == _ODD and self.odd is not None else node
+        if self.type == STRING:
+            return "n" * node
+        if node == 0:
+            return -0.0 if turn % 2 else 0.0
+        return math.nan if node == _NAN else node + 0.5
+
+    def node(self, value: Any) -> int | None:
+        if value is None or self.type == LONG:
+            is_odd = value is not None and value == self.odd
+            return _ODD if is_odd else value  # type: ignore[no-any-return]  # a number or NULL
+        if self.type == STRING:
+            return len(value)
+        if math.isnan(value):
+            return _NAN
+        return 0 if value == 0 else int(value - 0.5)
+
+
+KINDS = {
+    "numbers": Kind(LONG, pa.int64()),
+    "collisions": Kind(LONG, pa.int64(), int(key_codes([all_null(LONG, 1)], 1)[0])),
+    "texts": Kind(STRING, pa.large_string()),
+    "doubles": Kind(DOUBLE, pa.float64()),
+}
+
+
+@dataclass
+class Recursive:
+    """A program's circuit: `tables` are those of its sources, in their order."""
+
+    kind: Kind
+    fixpoint: Fixpoint
+    circuit: Circuit
+    tables: tuple[str, ...]
+    accesses: int
+    arity: int
+    scans: Mapping[str, Scan]
+    merge: Merge = field(init=False)
+    stored: dict[str, dict[int, pa.Table]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.merge = Merge([len(FRAGMENTS) + 2] * self.accesses)
+
+    def step(self, changes: Mapping[str, Counter[Row]]) -> Counter[Row]:
+        """Step by signed rows; the rows that came and went, and the sketches are counted."""
+        sources = [self.read(name, changes[name]) for name in self.tables]
+        output = self.circuit.step(*sources)
+        return self.counted(output)
+
+    def counted(self, output: Batch | None) -> Counter[Row]:
+        """The rows in a batch of the circuit, whose tags are counted."""
+        if output is None:
+            return Counter()
+        self.merge.step(output)
+        rows = output.keep(output.columns["is_row"].values) if len(output) else output
+        return self.rows_of(rows)
+
+    def read(self, name: str, rows: Counter[Row]) -> Batch | None:
+        """A batch of a table's rows; None without any."""
+        if not rows:
+            return None
+        names = ("a", "b", "f") if name == "links" else ("a", "f")
+        columns: dict[str, Any] = {}
+        for at, column in enumerate(names):
+            values = [row[at] for row in rows]
+            if column == "f":
+                columns[column] = pa.array(values, pa.int64())
+            else:
+                found = [self.kind.value(node, turn) for turn, node in enumerate(values)]
+                columns[column] = pa.array(found, self.kind.arrow)
+        weights = np.array(list(rows.values()), dtype=np.int64)
+        return self.scans[name].read(pa.table(columns), weights)
+
+    def rows_of(self, batch: Batch) -> Counter[Row]:
+        """Rows of the fixpoint with their weights, consolidated."""
+        found: Counter[Row] = Counter()
+        if len(batch):
+            names = [f"t.{at}" for at in range(self.arity)]
+            columns = [batch.columns[name].to_arrow().to_pylist() for name in names]
+            for *values, weight in zip(*columns, batch.weights.tolist(), strict=True):
+                found[tuple(map(self.kind.node, values))] += weight
+        return Counter({row: weight for row, weight in found.items() if weight})
+
+    def ranked(self) -> dict[Row, tuple[int, int, int]]:
+        """Rank, `all` and `low` of every row that is kept."""
+        held: RankedRows = self.fixpoint.rows
+        whole = held.whole()
+        columns = [key.to_arrow().to_pylist() for key in whole.keys]
+        rows = [tuple(map(self.kind.node, values)) for values in zip(*columns, strict=True)]
+        values = zip(whole.rank.tolist(), whole.all.tolist(), whole.low.tolist(), strict=True)
+        return dict(zip(rows, values, strict=True))
+
+    def fragments(self) -> Counter[object]:
+        """How often each fragment of each access is counted at the root."""
+        return Counter(
+            {
+                (access, fragment): count
+                for access, counts in enumerate(self.merge.counts)
+                for fragment, count in enumerate(counts.tolist())
+                if count
+            }
+        )
+
+    def save(self) -> None:
+        """Write what changed since the last time into `stored`, as a store would."""
+        for keeper in self._keepers():
+            held = self.stored.setdefault(keeper.name, {})
+            change = keeper.changes()
+            for sequence in change.drop:
+                del held[sequence]
+            held.update(change.put)
+            keeper.saved()
+
+    def restarted(self, fresh: Recursive) -> Recursive:
+        """The fresh one, after it took up what is stored of this one."""
+        self.save()
+        fresh.stored = self.stored
+        for keeper in fresh._keepers():
+            keeper.load(sorted(self.stored[keeper.name].items(), key=lambda run: run[0]))
+        fresh.circuit.take_up(self.circuit.counters())
+        fresh.merge.restore()
+        return fresh
+
+    def _keepers(self) -> tuple[Keeper, ...]:
+        return (*self.circuit.arrangements(), *self.merge.arrangements())
+
+
+class _Made:
+    """Operators of a circuit under construction."""
+
+    def __init__(self, kind: Kind, prefix: str = "") -> None:
+        self.kind = kind
+        self.prefix = prefix
+        self.operators: list[Operator] = []
+        self.inputs: list[tuple[int, ...]] = []
+
+    def put(self, operator: Operator, *inputs: int) -> int:
+        self.operators.append(operator)
+        self.inputs.append(inputs)
+        return len(self.operators) - 1
+
+    def project(self, at: int, **outputs: str) -> int:
+        """Columns renamed; `_` stands for the dot."""
+        pairs = [(new.replace("_", "."), self.ref(old)) for new, old in outputs.items()]
+        return self.put(Project(pairs), at)
+
+    def ref(self, name: str) -> Expr:
+        return ColumnRef(name, LONG if name.startswith("rank") else self.kind.type)
+
+    def columns(self, *names: str) -> tuple[tuple[str, SqlType], ...]:
+        kind = self.kind.type
+        return tuple((name, LONG if name.startswith("rank") else kind) for name in names)
+
+    def join(
+        self, left: tuple[int, Sequence[str], int], right: tuple[int, Sequence[str], int], *on: str
+    ) -> int:
+        """`on` are the keys, one of each side; a side is its place, columns and accesses."""
+        name = f"{self.prefix}join{len(self.operators)}"
+        sides = [
+            Side(self.columns(*columns), (key,), accesses)
+            for (_, columns, accesses), key in zip((left, right), on, strict=True)
+        ]
+        return self.put(Join(name, sides[0], sides[1], [False]), left[0], right[0])
+
+    def circuit(self) -> Circuit:
+        return Circuit(self.operators, self.inputs)
+
+
+def _reach_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    made.project(joined, t_0="b", rank="rank")
+    return made.circuit(), 1
+
+
+def _right_linear_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    joined = made.join((-2, ("a", "b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "b", "t.0")
+    made.project(joined, t_0="a", t_1="t.1", rank="rank")
+    return made.circuit(), 1
+
+
+def _closure_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    left = made.project(-1, l_0="t.0", l_1="t.1", rankl="rank")
+    right = made.project(-1, r_0="t.0", r_1="t.1", rankr="rank")
+    joined = made.join(
+        (left, ("l.0", "l.1", "rankl"), 0), (right, ("r.0", "r.1", "rankr"), 0), "l.1", "r.0"
+    )
+    ranks = (made.ref("rankl"), made.ref("rankr"))
+    outputs = [("t.0", made.ref("l.0")), ("t.1", made.ref("r.1"))]
+    made.put(Project([*outputs, ("rank", Call("greatest", ranks, LONG))]), joined)
+    return made.circuit(), 0
+
+
+def _same_generation_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    up = made.project(-2, u_a="a", u_b="b")
+    down = made.project(-3, d_a="a", d_b="b")
+    first = made.join((up, ("u.a", "u.b"), 1), (-1, ("t.0", "t.1", "rank"), 0), "u.b", "t.0")
+    kept = ("u.a", "u.b", "t.0", "t.1", "rank")
+    second = made.join((first, kept, 1), (down, ("d.a", "d.b"), 1), "t.1", "d.b")
+    made.project(second, t_0="u.a", t_1="d.a", rank="rank")
+    return made.circuit(), 2
+
+
+def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    joined = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    first = made.project(joined, t_0="b", rank="rank")
+    one = Literal(kind.value(1, 0), kind.type)
+    chosen = made.put(Select(Compare(CompareOp.EQUAL, made.ref("b"), one), must_be_sure=True), -3)
+    second = made.put(Project([("t.0", made.ref("b")), ("rank", Literal(NO_BODY, LONG))]), chosen)
+    columns = (("t.0", "t.0"), ("rank", "rank"))
+    made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)
+    return made.circuit(), 2
+
+
+_STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
+    "reach": _reach_step,
+    "right-linear": _right_linear_step,
+    "closure": _closure_step,
+    "same generation": _same_generation_step,
+    "two branches": _two_branches_step,
+}
+_SOURCES = {
+    "reach": (("a",), "seeds", "links"),
+    "right-linear": (("a", "b"), "links", "links"),
+    "closure": (("a", "b"), "links"),
+    "same generation": (("a", "a"), "seeds", "links", "links"),
+    "two branches": (("a",), "seeds", "links", "links"),
+}
+"""What of the base's table is the head; then the base's table, and those of the step."""
+
+
+def recursive(program: str, kind: str = "numbers", limits: Limits = LIMITS) -> Recursive:
+    """A fresh circuit of the program."""
+    nodes = KINDS[kind]
+    head, *tables = _SOURCES[program]
+    step, of_step = _STEPS[program](nodes)
+    names = [f"t.{at}" for at in range(len(head))]
+    made = _Made(nodes)
+    outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
+    base = made.put(Project(outputs), -1)
+    fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+    at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
+    lineage = made.put(Lineage(fixpoint), at)
+    marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)
+    void = [(name, Literal(None, nodes.type)) for name in names]
+    told = made.put(Project([*void, ("is_row", _mark(False))]), lineage)
+    columns = tuple((name, name) for name in (*names, "is_row"))
+    accesses = 1 + of_step
+    none, every = (None,) * accesses, tuple(range(accesses))
+    made.put(Union([Branch(columns, none), Branch(columns, every)]), marked, told)
+    scans = {
+        name: Scan(
+            [(column, column, nodes.type) for column in ("a", "b")[: 1 + (name == "links")]],
+            [RangePartition(name, "f", LONG, FRAGMENTS)],
+        )
+        for name in ("links", "seeds")
+    }
+    return Recursive(nodes, fixpoint, made.circuit(), tuple(tables), accesses, len(names), scans)
+
+
+def _mark(is_row: bool) -> Literal:
+    return Literal(is_row, BOOLEAN)
+
+
+def cut(row: Row) -> int:
+    """The fragment of a table's row."""
+    value = row[-1]
+    return len(FRAGMENTS) + 1 if value is None else sum(value >= one for one in FRAGMENTS)

@@ -1,0 +1,86 @@
+"""Rows with what they come from, and the least set of rows that a round adds nothing to.
+
+Law: rows are equal as DISTINCT holds them equal (NULL equals NULL, 0.0 equals -0.0), and a row that
+stands for several comes from all that these come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.plan.nodes import Attribute
+from tests.support.reference_expr import ReferenceFailure, Value, identity
+
+Lineage = frozenset[tuple[AccessId, int]]
+Row = tuple[tuple[Value, ...], Lineage]
+"""Values by position, and what they come from."""
+
+NOTHING: Lineage = frozenset()
+MOST_ROUNDS = 200
+
+
+@dataclass(frozen=True)
+class Tuple:
+    """A row of some node and what it comes from."""
+
+    values: Mapping[AttributeId, Value]
+    lineage: Lineage
+
+
+def key_of(row: Tuple) -> tuple[object, ...]:
+    return tuple(identity(value) for _, value in sorted(row.values.items()))
+
+
+def grouped(rows: Iterable[Tuple]) -> dict[object, list[Tuple]]:
+    groups: dict[object, list[Tuple]] = {}
+    for row in rows:
+        groups.setdefault(key_of(row), []).append(row)
+    return groups
+
+
+def lineage_of(rows: Iterable[Tuple]) -> Lineage:
+    return NOTHING.union(*(row.lineage for row in rows))
+
+
+def distinct(rows: list[Tuple]) -> list[Tuple]:
+    return [Tuple(same[0].values, lineage_of(same)) for same in grouped(rows).values()]
+
+
+def least(once: Callable[[list[Row]], list[Row]]) -> list[Row]:
+    """The rows that `once` gives again, begun with none; `once` gives what rows so far derive.
+
+    Rounds go on until lineages stay, too, so that they are those of all derivations. Raises
+    ReferenceFailure where that takes too long.
+    """
+    rows: dict[object, Row] = {}
+    for _ in range(MOST_ROUNDS):
+        found: dict[object, Row] = {}
+        for values, lineage in once(list(rows.values())):
+            key = tuple(identity(value) for value in values)
+            known = found.get(key, (values, NOTHING))
+            found[key] = known[0], known[1] | lineage
+        if {key: row[1] for key, row in found.items()} == {
+            key: row[1] for key, row in rows.items()
+        }:
+            return list(rows.values())
+        rows = found
+    raise ReferenceFailure(f"rows still come after {MOST_ROUNDS} rounds")
+
+
+def _lineages(rows: Mapping[object, Row]) -> dict[object, Lineage]:
+    return {key: lineage for key, (_, lineage) in rows.items()}
+
+
+def named(attributes: Sequence[Attribute], rows: Iterable[Row]) -> list[Tuple]:
+    """The rows with their values under these columns."""
+    return [
+        Tuple({a.id: value for a, value in zip(attributes, values, strict=True)}, lineage)
+        for values, lineage in rows
+    ]
+
+
+def unnamed(attributes: Sequence[Attribute], rows: Iterable[Tuple]) -> list[Row]:
+    """The rows with their values in the order of these columns."""
+    return [(tuple(row.values[a.id] for a in attributes), row.lineage) for row in rows]
