@@ -47,6 +47,6 @@ def dataframe(
     if isinstance(found, Unread):
         return Framed(unread_frame(desk, found), found.warnings)
     read = what_is_read(desk.tables, found, use)
-    frame = answer_frame(desk, found.prepared, found.versions, read.pruned)
+    frame = answer_frame(desk, found.prepared, found.versions, read.pruned, found.sketches)
     record_use(desk, found, read.pruned, read.plain, command="dataframe")
     return Framed(frame, found.warnings)

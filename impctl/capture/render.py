@@ -46,6 +46,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ class Renderer:
     def select(self, plan: Plan) -> exp.Select:
         """The plan as a SELECT of exactly its columns."""
         match plan:
-            case Scan():
-                return self._scan(plan)
+            case Scan() | OneRow():
+                return self._relation(plan)
             case Select():
                 child = self.source(plan.child)
                 rows = exp.select(*self.columns(attributes_of(plan.child))).from_(child)
@@ -158,7 +159,9 @@ class Renderer:
             case _:
                 assert_never(plan)
 
-    def _scan(self, plan: Scan) -> exp.Select:
+    def _relation(self, plan: Scan | OneRow) -> exp.Select:
+        if isinstance(plan, OneRow):
+            return exp.select(*self.columns(()))
         view = exp.Table(this=exp.to_identifier(self.views[plan.access], quoted=True))
         if not plan.attributes:
             return exp.select(*self.columns(())).from_(view)

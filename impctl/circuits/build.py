@@ -45,7 +45,7 @@ from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
-from impctl.engine.operators import aggregate, scan
+from impctl.engine.operators import aggregate, one_row, scan
 from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
@@ -69,6 +69,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.partition import RangePartition
@@ -177,8 +178,8 @@ class Builder(Plumbing):
 
     def _built(self, plan: Plan, *, must_be_sure: bool) -> Flow:
         match plan:
-            case Scan():
-                return self._scan(plan)
+            case Scan() | OneRow():
+                return self._relation(plan)
             case Select():
                 below = self.build(plan.child, must_be_sure=must_be_sure)
                 return self.select(below, plan.predicate, plan, must_be_sure=must_be_sure)
@@ -220,7 +221,9 @@ class Builder(Plumbing):
             return build_leaf(self, node)
         return build_fixpoint(self, node, Builder(self.sketched))
 
-    def _scan(self, node: Scan) -> Flow:
+    def _relation(self, node: Scan | OneRow) -> Flow:
+        if isinstance(node, OneRow):
+            return Flow(self.put(one_row.OneRow()), (), ())
         columns = []
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:

@@ -36,6 +36,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.render_expr import Names, call_text, expr_text, order_text
 from impctl.values import dataclass
 
@@ -71,8 +72,8 @@ def _described(
 
 def _words(plan: Plan, names: Names) -> tuple[str, str]:
     match plan:
-        case Scan():
-            return "scan", f"{plan.table} as {plan.access}: {_listed(plan.attributes)}"
+        case Scan() | OneRow() | Recursive() | Fixpoint():
+            return _relation(plan)
         case Select():
             return "select", expr_text(plan.predicate, _told_apart(plan.predicate, names))
         case Project():
@@ -97,8 +98,6 @@ def _words(plan: Plan, names: Names) -> tuple[str, str]:
             made = ", ".join(attribute.name for attribute in plan.made)
             call = f"{plan.function}({expr_text(plan.array, names)}) AS {made}"
             return "lateral view", f"outer {call}" if plan.outer else call
-        case Recursive() | Fixpoint():
-            return _recursion(plan)
         case Window():
             return "window", ", ".join(_window(call, names) for call in plan.calls)
         case _:
@@ -109,8 +108,12 @@ def _listed(attributes: tuple[Attribute, ...]) -> str:
     return ", ".join(attribute.name for attribute in attributes) or "no columns"
 
 
-def _recursion(plan: Recursive | Fixpoint) -> tuple[str, str]:
+def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
     columns = _listed(plan.attributes)
+    if isinstance(plan, Scan):
+        return "scan", f"{plan.table} as {plan.access}: {columns}"
+    if isinstance(plan, OneRow):
+        return "one row", "of no table"
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
     return "fixpoint", f"{plan.id}, {'each row once' if plan.is_set else 'all'}: {columns}"

@@ -24,6 +24,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
 )
+from impctl.plan.one_row import OneRow
 
 
 def expressions_of(node: Plan) -> tuple[Expr, ...]:
@@ -54,5 +55,5 @@ def expressions_of(node: Plan) -> tuple[Expr, ...]:
             )
         case Explode():
             return (node.array,)
-        case Scan() | Distinct() | SetOperation() | Recursive() | Fixpoint():
+        case Scan() | Distinct() | SetOperation() | Recursive() | Fixpoint() | OneRow():
             return ()

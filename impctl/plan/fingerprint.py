@@ -52,6 +52,7 @@ from impctl.plan.nodes import (
     Witness,
     inputs_of,
 )
+from impctl.plan.one_row import OneRow
 
 _FORMAT = "plan 1"
 _TEMPLATE = "template 1"
@@ -114,7 +115,7 @@ class _Writer:
                 return [plan.kind.value, str(plan.null_aware), self._condition(plan.condition)]
             case Aggregate():
                 return self._aggregate(plan)
-            case Distinct():
+            case Distinct() | OneRow():
                 return []
             case SetOperation():
                 self._new(attribute.id for attribute in plan.attributes)

@@ -16,6 +16,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
 Catalog = Mapping[TableName, Schema]
@@ -292,6 +293,7 @@ Plan = (
     | Witness
     | Recursive
     | Fixpoint
+    | OneRow
 )
 
 
@@ -323,15 +325,13 @@ class Query:
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
     """Output columns of a node, in order."""
     match plan:
-        case Scan() | SetOperation() | Recursive() | Fixpoint():
+        case Scan() | SetOperation() | Recursive() | Fixpoint() | OneRow():
             return plan.attributes
         case Project():
             return tuple(output.attribute for output in plan.outputs)
         case Aggregate():
-            return (
-                *(output.attribute for output in plan.keys),
-                *(output.attribute for output in plan.aggregates),
-            )
+            keys = (output.attribute for output in plan.keys)
+            return (*keys, *(output.attribute for output in plan.aggregates))
         case Join():
             return _join_attributes(plan)
         case Window():
@@ -363,7 +363,7 @@ def _nullable(attributes: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
 def inputs_of(plan: Plan) -> tuple[Plan, ...]:
     """The direct inputs of a node, left to right."""
     match plan:
-        case Scan() | Recursive():
+        case Scan() | Recursive() | OneRow():
             return ()
         case Join() | SetOperation():
             return (plan.left, plan.right)
@@ -376,7 +376,7 @@ def inputs_of(plan: Plan) -> tuple[Plan, ...]:
 def with_inputs(plan: Plan, inputs: tuple[Plan, ...]) -> Plan:
     """The same node over other inputs."""
     match plan:
-        case Scan() | Recursive():
+        case Scan() | Recursive() | OneRow():
             return plan
         case Join() | SetOperation():
             return replace(plan, left=inputs[0], right=inputs[1])

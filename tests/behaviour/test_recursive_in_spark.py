@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
+import duckdb
 import pytest
+from deltalake import DeltaTable
 
-from tests.behaviour.recursive_workload import KEPT, change, network
+from tests.behaviour.recursive_workload import KEPT, LEFT_TO_SPARK, change, network
 
 pytestmark = pytest.mark.spark
 
-NAMES = (KEPT, "from_one", "not_reached", "by_groups")
+NAMES = (KEPT, "from_one", "not_reached", "by_groups", "running")
 
 
 def test_spark_derives_what_was_maintained(
@@ -31,3 +34,10 @@ def test_spark_derives_what_was_maintained(
         assert result["results_equal"], result
         assert result["answer_equal"] in (None, True), result
     assert any(result["answer_equal"] for result in found)
+    (ran,) = cli.good("query", "--query", "running", "--sketch", "always").results
+    assert ran["by"] == "spark"
+    rows = DeltaTable(str(tmp_path / "links")).to_pyarrow_table()
+    with duckdb.connect() as connection:
+        connection.register("links", rows)
+        expected = connection.execute(LEFT_TO_SPARK["running"]).fetchall()
+    assert Counter(map(tuple, ran["rows"])) == Counter(expected)

@@ -101,6 +101,13 @@ QUERIES = {
     + "SELECT l.a, l.b FROM links l JOIN r ON l.b = r.n WHERE l.a > 2",
     "twice": REACH.format(JOINED) + "SELECT p.n, q.n FROM r p JOIN r q ON p.n = q.n + 1",
     "first rows": REACH.format(JOINED) + "SELECT n FROM r ORDER BY n DESC LIMIT 2",
+    "a constant": f"WITH RECURSIVE r(n) AS (SELECT 1L UNION {JOINED}) SELECT n FROM r",
+    "constants": "WITH RECURSIVE r(n) AS ((SELECT 1L UNION SELECT CAST(NULL AS BIGINT)) UNION"
+    f" SELECT * FROM ({JOINED} UNION ALL SELECT 3L) x) SELECT n FROM r",
+    "one row beside": "SELECT l.a, c.k FROM links l JOIN (SELECT 2L AS k) c ON l.b = c.k"
+    " WHERE EXISTS (SELECT 1) AND l.a IN (SELECT 1L UNION ALL SELECT 3L)",
+    "one row on the left": "SELECT k, count(b) AS c FROM (SELECT 2L AS k) LEFT JOIN links ON a = k"
+    " GROUP BY k",
 }
 EXCEPT_LINKS = {"optional side": ("seeds",)}
 """Tables whose accesses may be sketched, where not all."""

@@ -38,6 +38,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.plan.one_row import OneRow
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (
     Value,
@@ -162,6 +163,8 @@ class _Run:
             case Window():
                 rows = self.rows_of(node.child, position + 1)
                 return self._window(node, rows, is_whole=self.whole_windows)
+            case OneRow():
+                return [Tuple({}, frozenset())]
             case Recursive():
                 return named(node.attributes, self.derived[node.fixpoint])
             case Fixpoint():

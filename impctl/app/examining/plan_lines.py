@@ -41,6 +41,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.recursion_notes import recursion_notes
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
@@ -155,11 +156,18 @@ def _in_tree(node: Plan, way: Way) -> str:
     return ""
 
 
+_LEAVES = {
+    Scan: "changes enter here, each row with its range",
+    Recursive: "rows of the fixpoint around it",
+    OneRow: "always there",
+}
+
+
 def _exactly(node: Plan) -> str:
     """How the engine maintains an operator, in one breath."""
     match node:
-        case Scan():
-            return "changes enter here, each row with its range"
+        case Scan() | Recursive() | OneRow():
+            return _LEAVES[type(node)]
         case Explode():
             return "taken apart by Spark"
         case Select() | Project() | Sort():
@@ -180,8 +188,6 @@ def _exactly(node: Plan) -> str:
             return (
                 "keeps its rows and a value per window partition; a new value goes to all its rows"
             )
-        case Recursive():
-            return "rows of the fixpoint around it"
         case Fixpoint():
             return "keeps its rows, each with the round it came in"
         case Witness():

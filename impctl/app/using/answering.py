@@ -165,7 +165,7 @@ def _by_spark(
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()
-    table = answer_table(desk, found.prepared, found.versions, read.pruned)
+    table = answer_table(desk, found.prepared, found.versions, read.pruned, found.sketches)
     if where is not None:
         table = answer_where(table, attributes_of(found.prepared.planned.root), where)
     return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read)

@@ -7,7 +7,7 @@ Out of scope: which sketch (`app.using.fresh_sketch`), comparing two results (`a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.aliases import ColumnName, TableName, TableVersion
@@ -22,6 +22,7 @@ from impctl.expr.nodes import Span
 from impctl.plan.nodes import Join, nodes_of
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
+from impctl.store.records import StoredSketch
 from impctl.tables.snapshot import bytes_of
 from impctl.values import dataclass
 
@@ -53,12 +54,17 @@ def answer_table(
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None = None,
+    sketches: Sequence[StoredSketch] | None = None,
 ) -> pa.Table:
-    """The result as Arrow."""
+    """The result as Arrow.
+
+    Given `sketches`, those that it was pruned by, the engine derives its recursive entries; else
+    Spark does, which shares nothing with the engine.
+    """
     from impctl.spark.run import run_sql
     from impctl.spark.shuffles import shuffles_for
 
-    views, sql = _text(desk, prepared, versions, pruned)
+    views, sql = _text(desk, prepared, versions, pruned, sketches)
     if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
         # A join may give many more rows than it reads.
         return run_sql(desk.spark(), sql, views, versions=versions)
@@ -71,11 +77,12 @@ def answer_frame(
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
+    sketches: Sequence[StoredSketch],
 ) -> DataFrame:
     """The result as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
-    views, sql = _text(desk, prepared, versions, pruned)
+    views, sql = _text(desk, prepared, versions, pruned, sketches)
     return frame_of(desk.spark(), sql, views, versions=versions)
 
 
@@ -96,12 +103,13 @@ def _text(
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
+    sketches: Sequence[StoredSketch] | None,
 ) -> tuple[dict[str, DataFrame], str]:
     """The text to run, and what it reads by name; its recursive entries are derived for it."""
     from impctl.app.using.derived_entries import derived_entries
 
     views = _views(desk, prepared, versions, pruned)
-    entries = derived_entries(desk, prepared, versions, pruned)
+    entries = derived_entries(desk, prepared, versions, pruned, sketches)
     views |= {entry.view: entry.rows for entry in entries}
     texts = {entry.span: entry.view for entry in entries}
     return views, _sql(desk.tables, prepared, versions, pruned, texts)

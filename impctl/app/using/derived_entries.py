@@ -7,7 +7,8 @@ Out of scope: the rounds (`spark.rounds`), the text that reads them (`capture.us
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
@@ -17,8 +18,11 @@ from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import filter_condition
+from impctl.circuits.flows import BlockedError
+from impctl.errors import EvaluationError, NotExactError, TableError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.store.records import StoredSketch
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
@@ -41,8 +45,13 @@ def derived_entries(
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned | None,
+    sketches: Sequence[StoredSketch] | None = None,
 ) -> tuple[DerivedEntry, ...]:
-    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end."""
+    """The outermost of these entries; UnsupportedError (`recursion_limit`) where one has no end.
+
+    Given `sketches`, those that the query was pruned by, the engine derives what it can: in rounds
+    of Spark the same takes seconds a round.
+    """
     outer = list(_outer(prepared))
     if not outer:
         return ()
@@ -52,14 +61,38 @@ def derived_entries(
     desk.reporter.step(f"deriving rows of {prepared.spec.name}")
     found, rounds = [], Rounds(desk.spark(), limits_of(desk))
     for place, (span, fixpoint) in enumerate(outer):
-        frames = {
-            scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
-            for scan in scans_of(fixpoint)
-        }
-        with plain_failures(versions):
-            rows = rounds.rows(fixpoint, frames).toDF(*(a.name for a in fixpoint.attributes))
-        found.append(DerivedEntry(span, f"{_VIEW}_{place}", rows))
+        rows = None
+        if sketches is not None and pruned is not None:
+            rows = _by_engine(desk, prepared, fixpoint, versions, pruned, sketches)
+        if rows is None:
+            frames = {
+                scan.access: _rows(desk, scan.table, scan.access, versions, pruned)
+                for scan in scans_of(fixpoint)
+            }
+            with plain_failures(versions):
+                rows = rounds.rows(fixpoint, frames)
+        names = (attribute.name for attribute in fixpoint.attributes)
+        found.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
     return tuple(found)
+
+
+def _by_engine(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    fixpoint: Fixpoint,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+    sketches: Sequence[StoredSketch],
+) -> DataFrame | None:
+    """The rows of a fixpoint as the engine derives them; None where it cannot."""
+    from impctl.app.using.engine_answer import engine_answer
+
+    alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
+    try:
+        rows = engine_answer(desk, alone, versions, pruned, sketches)
+    except (BlockedError, EvaluationError, NotExactError, TableError):
+        return None
+    return desk.spark().createDataFrame(rows)
 
 
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:

@@ -41,6 +41,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
+from impctl.plan.one_row import OneRow
 
 Names = Mapping[AttributeId, AttributeId]
 
@@ -115,7 +116,7 @@ def _made(node: Plan) -> Iterable[Attribute]:
             return node.made
         case TopK():
             return () if node.rank is None else (node.rank.attribute,)
-        case Select() | Join() | Distinct() | Sort() | Witness():
+        case Select() | Join() | Distinct() | Sort() | Witness() | OneRow():
             return ()
         case _:
             assert_never(node)
@@ -183,7 +184,7 @@ class _Renaming:
                 return replace(node, array=self._expr(node.array), made=made)
             case Recursive() | Fixpoint():
                 return self._recursion(node)
-            case Distinct():
+            case Distinct() | OneRow():
                 return node
             case _:
                 assert_never(node)

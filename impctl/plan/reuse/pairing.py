@@ -40,6 +40,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.reuse.changed_columns import Difference, changed_columns
 from impctl.plan.reuse.implication import find_gap
 from impctl.plan.reuse.mismatch import Mismatch
@@ -122,7 +123,7 @@ class _Walker:
 def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) -> _Judged:
     """The rule of the node; `is_loose` says that a choice among ties decides on its rows."""
     match asked, captured:
-        case (Scan(), Scan()) | (Recursive(), Recursive()):
+        case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
             return _EQUAL_RESULTS, _all_equal(captured)
         case Fixpoint(), Fixpoint() if asked.is_set == captured.is_set:
             return _fixpoint(captured, inputs)

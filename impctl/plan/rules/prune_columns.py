@@ -39,6 +39,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.plan.one_row import OneRow
 
 Needed = frozenset[AttributeId]
 
@@ -71,7 +72,7 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
         case Aggregate():
             return _aggregate(plan, needed)
-        case Distinct() | SetOperation() | Fixpoint() | Recursive():
+        case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
             return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
         case Sort():
             return replace(plan, child=_prune(plan.child, needed | _read_order(plan.order)))

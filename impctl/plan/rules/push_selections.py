@@ -58,6 +58,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.recursion import stable_columns
 from impctl.plan.rules.can_fail import can_fail
 
@@ -101,7 +102,7 @@ def _push(plan: Plan, predicates: Predicates) -> Plan:
             return _through_explode(plan, predicates)
         case Fixpoint():
             return _through_fixpoint(plan, predicates)
-        case TopK() | Witness() | Scan() | Recursive():
+        case TopK() | Witness() | Scan() | Recursive() | OneRow():
             return _stopped(plan, predicates)
         case _:
             assert_never(plan)

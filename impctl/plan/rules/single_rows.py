@@ -31,6 +31,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.plan.one_row import OneRow
 
 
 def single_rows(root: Plan) -> Plan:
@@ -61,6 +62,8 @@ def has_one_row_at_most(plan: Plan) -> bool:
             return has_one_row_at_most(plan.left) and has_one_row_at_most(plan.right)
         case SetOperation(kind=SetKind.EXCEPT | SetKind.INTERSECT):
             return has_one_row_at_most(plan.left)
+        case OneRow():
+            return True
         case Scan() | Join() | SetOperation() | Witness() | Explode():
             return False
         case Recursive() | Fixpoint():

@@ -35,6 +35,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
 _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)
@@ -99,7 +100,7 @@ def trace(plan: Plan, access: AccessId, column: Column) -> Traced | None:
             ):
                 return None
             return Traced(replace(plan, child=child.plan), child.keys)
-        case SetOperation() | Recursive() | Fixpoint():
+        case SetOperation() | Recursive() | Fixpoint() | OneRow():
             return None
 
 
@@ -231,7 +232,7 @@ def _follow(
             return _follow_join(plan, origin, ids, is_counted=is_counted)
         case Scan() | Aggregate() | Window() | SetOperation() | Explode():
             return None
-        case Recursive() | Fixpoint():
+        case Recursive() | Fixpoint() | OneRow():
             return None
 
 

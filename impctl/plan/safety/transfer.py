@@ -35,6 +35,7 @@ from impctl.plan.nodes import (
     Window,
     Witness,
 )
+from impctl.plan.one_row import OneRow
 from impctl.plan.safety.combining import combine, join
 from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import Fact, Signs, signs_of_scan
@@ -77,8 +78,8 @@ def _state(
     node: Plan, inputs: list[NodeState], wording: Wording, *, has_rank_barriers: bool
 ) -> NodeState:
     match node:
-        case Scan():
-            return scan_state(node, None, scan_columns(node, ()))
+        case Scan() | OneRow():
+            return NodeState(Status.EXACT, scan_columns(node, ()))
         case Select():
             return _select(node, inputs[0], wording)
         case Project():
@@ -140,8 +141,10 @@ def _is_clockless(call: Call) -> bool:
     return call.name.lower() == "unix_timestamp" and bool(call.arguments)
 
 
-def scan_columns(node: Scan, facts: Collection[Fact]) -> Columns:
+def scan_columns(node: Scan | OneRow, facts: Collection[Fact]) -> Columns:
     """What these facts say of a table's columns in one access."""
+    if isinstance(node, OneRow):
+        return equal_columns((), {})
     return equal_columns(node.attributes, signs_of_scan(node, facts))
 
 

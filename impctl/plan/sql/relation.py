@@ -19,6 +19,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 from impctl.expr.nodes import Span
 from impctl.plan.names import is_path
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
+from impctl.plan.one_row import OneRow
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.lateral import exploded
@@ -91,14 +92,9 @@ class FromSource:
 
 def read_from(select: exp.Select, environment: Environment) -> FromSource:
     """The FROM clause of one SELECT block."""
-    text = environment.reading.text
     clause = part(select, "from")
     if clause is None:
-        raise text.error(
-            f"Query `{text.name}` has a SELECT without FROM",
-            select,
-            hint="impctl reads queries over tables only",
-        )
+        return FromSource(OneRow(), Scope(()))
     source = _joined(clause.this, select.args.get("joins") or [], environment)
     for lateral in select.args.get("laterals") or []:
         source = FromSource(*exploded(source.plan, source.scope, lateral, environment.reading))

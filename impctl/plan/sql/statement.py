@@ -15,7 +15,7 @@ from sqlglot import exp
 from impctl.aliases import QueryName
 from impctl.errors import Location, QueryError
 from impctl.plan.names import TableNames
-from impctl.plan.nodes import Catalog, Plan, Query
+from impctl.plan.nodes import Catalog, Plan, Query, scans_of
 from impctl.plan.order_dependence import deciding
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.recursive.clause import read_unused, with_common_tables
@@ -51,6 +51,12 @@ def parse_query(
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:
         raise _too_deep(name) from None
+    if not scans_of(root):
+        raise text.error(
+            f"Query `{name}` reads no table",
+            tree,
+            hint="name one in FROM, or leave the query out of the workload",
+        )
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     return Query(sql, root, (*reading.volatile, *deciding(root)), mentions)
 

@@ -139,7 +139,7 @@ CASES = [
     ),
     ("SELECT * FROM »range(10)", "table function `range`", "without it"),
     ("SELECT * FROM VALUES »(1) AS v(a)", "VALUES", "without it"),
-    ("SELECT »1", "SELECT without FROM", "tables"),
+    ("SELECT »1", "reads no table", "name one"),
     ("SELECT »explode(extra) FROM sales", "a generator without names", "explode(x) AS element"),
     ("SELECT »explode(extra) AS (a, b, c) FROM sales", "SELECT names 3 columns", "one column"),
     ("SELECT »explode(extra, 1) AS x FROM sales", "SELECT of `explode` of several", "without it"),
