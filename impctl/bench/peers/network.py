@@ -55,7 +55,7 @@ class Limits:
 
     seconds: float = 60.0
     messages: int = 5_000_000
-    nodes: int = 1_000_000
+    nodes: int = 1_500_000
 
 
 class Network:

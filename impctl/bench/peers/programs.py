@@ -178,7 +178,9 @@ class Paths:
         return [row for row in rows if any(row[column] == value for column, value in least)]
 
     def answer(self, rows: Iterable[Row]) -> frozenset[Row]:
-        """Per group and column that is minimised, (x, y, column, least value)."""
+        """Per group and column that is minimised, (x, y, column, least value); else all rows."""
+        if not self.minimised:
+            return frozenset(rows)
         least: dict[Row, int] = {}
         for row in rows:
             for column in self.minimised:
