@@ -1,9 +1,9 @@
 """Links out of somebody's list: a Parquet file, or text with two or three columns.
 
 In text a line is a link: two nodes and perhaps a cost, parted by blanks, tabs or commas; lines that
-begin with `#` or `%` say nothing, and a first line of names above numbers is passed over. Names of nodes that are
-no whole numbers are numbered in their order. In Parquet the first two columns are nodes, a third
-one of whole numbers the cost.
+begin with `#` or `%` say nothing, and a first line of names above numbers is passed over. Names of
+nodes that are no whole numbers are numbered in their order. In Parquet the first two columns are
+nodes, a third one of whole numbers the cost.
 
 Law: links twice there are there once, those from a node to itself stay out; without costs all are
 1, and costs must be above 0.

@@ -38,11 +38,6 @@ queries:
       JOIN triggered t ON a.sensor = t.sensor JOIN near n ON a.sensor = n.src)
       SELECT region, sensor FROM a
     sketch: {triggered: sensor}
-  twice:
-    sql: >-
-      WITH RECURSIVE r(x, y) AS (SELECT src, dst FROM links WHERE src < 5 UNION
-      SELECT a.x, b.y FROM r a JOIN r b ON a.y = b.x) SELECT x, y FROM r
-    sketch: {links: src}
   unsketched: {sql: "SELECT src FROM links WHERE dst < 3", sketch: none}
   strange: {sql: "SELECT sensor FROM triggered", sketch: {triggered: nothing}}
 store: .impctl

@@ -86,11 +86,20 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
     assert (cell.covers, cell.equal, cell.note) == (True, True, "DuckDB is not installed")
 
 
-def test_who_asks_anew_and_means_something_else_is_told(desk: Workbench) -> None:
-    """DuckDB joins the last round with itself alone, which is less than the least fixpoint."""
-    pytest.importorskip("duckdb")
-    (cell,) = cells(desk, "twice", changes=5)
-    assert cell.equal is False
+@pytest.mark.parametrize("who", ["duckdb", "search"])
+def test_who_asks_anew_and_has_another_answer_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    def wrong(*_: object) -> tuple[pa.Table, float]:
+        return pa.table({"n": pa.array([0], pa.int64())}), 1.0
+
+    if who == "duckdb":
+        pytest.importorskip("duckdb")
+        monkeypatch.setattr(anew.DuckDb, "asked", wrong)
+    else:
+        monkeypatch.setattr(recursion_cost, "searched", wrong)
+    (cell,) = cells(desk, "few", changes=5, sources=2)
+    assert (cell.equal, cell.covers) == (False, True)
 
 
 def test_a_table_too_small_is_told(desk: Workbench) -> None:
