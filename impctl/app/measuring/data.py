@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.app.measuring.networks import list_given
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.large_joins.power_law import USUAL_EXPONENT
@@ -242,7 +243,7 @@ def _network(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Da
         found = replace(found, rows=None)
     if shape is not Shape.GIVEN:
         return found
-    file = _source(spec, source)
+    file = list_given(_source(spec, source))
     if file is None:
         return replace(found, shape=Shape.POWER_LAW)
     if not file.is_file():
