@@ -61,8 +61,8 @@ class Outbox:
                     left = self._algebra.without(head, known.pop(head), gone)
                     if left:
                         known[head] = left
-        for head in sorted(hit):
-            if not self._is_eager or self._program.prunes:
+        if not self._is_eager:
+            for head in sorted(hit):
                 self._send_due(head)
 
     def flush(self) -> None:

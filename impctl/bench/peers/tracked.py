@@ -106,9 +106,7 @@ class TrackedPeer:
         return provenance + NUMBER_BYTES * numbers + _VARIABLE_BYTES * len(facts)
 
     def _meet(self, fact: Fact, variable: int) -> None:
-        """A fact arrives where its partners are."""
-        if variable in self._gone:
-            return
+        """A fact arrives where its partners are; its end comes later, by the same channel."""
         self._met[self._program.meets(fact)][fact] = variable
         self._met_by[variable] = fact
         for row in sorted(self._at[self._program.meets(fact)]):

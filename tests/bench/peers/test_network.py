@@ -86,3 +86,25 @@ def test_paths_that_are_beaten_are_not_sent() -> None:
         costs[columns] = simulation.step(links[:1]).messages
     # The link itself, and to 0's successors: both ways to 2, the cheap one alone, both again.
     assert costs == {(): 4, (2,): 3, (2, 3): 4}
+
+
+@pytest.mark.parametrize("last", [(0, 2, 9), (9, 0, 1)])
+def test_what_is_beaten_is_kept_where_it_came_alone(last: tuple[int, int, int]) -> None:
+    """A dear link: it and its row at its start, and nothing for whoever has a link to there."""
+    links = [(0, 1, 1), (1, 2, 1), (9, 0, 1), (0, 2, 9)]
+    sizes = []
+    for dear in (False, True):
+        simulation = Simulation(Paths((2,)), Scheme.ABSORPTION_LAZY, 10)
+        for link in [*(one for one in links if one != last), last]:
+            if dear or link != (0, 2, 9):
+                simulation.step([link])
+        sizes.append(10 * simulation.state_bytes())
+    fact, row, variable, node = 3 * 8, 4 * 8, 4, 12
+    assert sizes[1] - sizes[0] == pytest.approx(2 * (fact + variable) + row + node)
+
+
+def test_rows_that_tie_are_all_best() -> None:
+    rows = [(0, 1, 5, 2), (0, 1, 5, 3), (0, 1, 7, 2), (0, 1, 7, 3)]
+    assert set(Paths((2,)).best(rows)) == {*rows[:2]}
+    assert set(Paths((3,)).best(rows)) == {rows[0], rows[2]}
+    assert set(Paths((2, 3)).best(rows)) == {*rows[:3]}

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from impctl.bench.peers.answers import answer_of
+from impctl.bench.peers.network import CutOff, Limits
 from impctl.bench.peers.programs import Fact, Program
 from impctl.bench.peers.simulation import Scheme, Simulation
 from tests.bench.peers.programs_by_hand import drawn_program
@@ -85,3 +86,28 @@ def test_a_link_that_comes_again_is_sent_again() -> None:
             assert simulation.answer() == {(0, 1)}, scheme
             simulation.step([(1, 2)])
             assert simulation.answer() == answer(links), scheme
+
+
+@pytest.mark.parametrize("scheme", [Scheme.ABSORPTION_EAGER, Scheme.ABSORPTION_LAZY])
+def test_diagrams_that_nobody_holds_make_room(
+    scheme: Scheme, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What somebody holds, or is on its way, stays what it is."""
+    rng = random.Random(3)
+    links = sorted({(rng.randrange(6), rng.randrange(6)) for _ in range(14)})
+    program, answer, _ = drawn_program("reach", rng)
+    limits = Limits(nodes=300)
+
+    def ran() -> None:
+        simulation = Simulation(program, scheme, 5, window=2, limits=limits, seed=4)
+        for turn in range(12):
+            gone = links[turn % 5 :: 5]
+            simulation.step(links)
+            assert simulation.answer() == answer(links)
+            simulation.step((), gone)
+            assert simulation.answer() == answer([*{*links} - {*gone}])
+
+    with pytest.raises(CutOff, match="nodes"):
+        ran()
+    monkeypatch.setattr("impctl.bench.peers.simulation._FREE_EVERY", 1)
+    ran()

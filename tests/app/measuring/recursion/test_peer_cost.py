@@ -87,6 +87,8 @@ def test_deletions_are_counted_from_the_first_one(desk: Workbench) -> None:
         assert numbers["each_count"] == pytest.approx(numbers["messages_count"] / deletions)
     each = [values(cell)["each_count"] for cell in found]
     assert each[1] > 10 * each[3], "deleting and deriving again sends more by far"
+    (inserted,) = cells(desk, "pairs", schemes="absorption_lazy", peers=2)
+    assert 0 < values(found[2])["messages_count"] < values(inserted)["messages_count"] / 2
 
 
 def test_regions_and_their_seeds(desk: Workbench) -> None:
