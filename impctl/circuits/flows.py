@@ -29,7 +29,8 @@ Column = tuple[AttributeId, SqlType]
 class BlockedError(ImpctlError):
     """The plan has a part the engine does not maintain; carries the reason and the place.
 
-    Never leaves the room: `way` turns it into touch mode or recapture.
+    `way` turns it into touch mode or recapture; a measure that compiles plans itself, into an error
+    of its own.
     """
 
     def __init__(self, reason: str, span: Span | None) -> None:

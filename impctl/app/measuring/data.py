@@ -16,10 +16,12 @@ from dataclasses import KW_ONLY, asdict, replace
 from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
+from impctl.app.measuring.networks import list_given
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.large_joins.power_law import USUAL_EXPONENT
 from impctl.bench.layout import Order
+from impctl.bench.networks.shapes import Shape
 from impctl.errors import ImpctlError, Problem, StorageError, UsageError, WorkloadError
 from impctl.store.scratch import TPCH_SCRATCH, scratch_folder
 from impctl.values import dataclass
@@ -29,7 +31,7 @@ from impctl.workload.suite_models import DataSpec, OptionValue
 _FORMAT = 1
 """Raised when equal requests no longer give equal rows."""
 
-_LATER = ("order", "files", "exponent")
+_LATER = ("order", "files", "exponent", "shape")
 """Fields that markers of tables without them do not have, so that these still count as written."""
 
 _GENERATOR = "tpchgen-cli"
@@ -51,6 +53,7 @@ class DataRequest:
     order: str | None = None
     files: int | None = None
     exponent: float | None = None
+    shape: str | None = None
 
     def text(self) -> str:
         """The request as the marker holds it; a source counts by its size and time too."""
@@ -143,6 +146,7 @@ def _write(request: DataRequest, folder: Path, reporter: Reporter) -> None:
             order=request.order or Order.RANDOM,
             files=request.files,
             exponent=request.exponent,
+            shape=request.shape,
             seed=request.seed,
             source=source,
         )
@@ -231,6 +235,28 @@ def _social(spec: DataSpec, scale: float, seed: int, source: Path | None) -> Dat
     return DataRequest(spec.name, spec.example, rows=rows, seed=own)
 
 
+def _network(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
+    shape = Shape(str(spec.options.get("shape", Shape.TRANSIT_STUB)))
+    found = replace(_layout(spec, scale, seed, source), order=None, shape=shape)
+    if spec.rows is None:
+        # As many as the shape has usually.
+        found = replace(found, rows=None)
+    if shape is not Shape.GIVEN:
+        return found
+    file = list_given(_source(spec, source))
+    if file is None:
+        return replace(found, shape=Shape.POWER_LAW)
+    if not file.is_file():
+        raise UsageError(
+            f"The list of links for `{spec.name}` is not there: {file}",
+            code="source_missing",
+            hint="correct `--source`, or give none for a network of a power law",
+            location=spec.location,
+        )
+    # A list is as long as it is.
+    return DataRequest(spec.name, spec.example, shape=shape, source=str(file.absolute()))
+
+
 def _running(spec: DataSpec, scale: float, seed: int, source: Path | None) -> DataRequest:
     return DataRequest(spec.name, spec.example)
 
@@ -284,6 +310,7 @@ _REQUESTS: Mapping[Example, Callable[[DataSpec, float, int, Path | None], DataRe
     Example.PARTNERS: _partners,
     Example.GRAPH: _graph,
     Example.SOCIAL: _social,
+    Example.NETWORK: _network,
 }
 
 _OPTIONS: Mapping[Example, tuple[str, ...]] = {
@@ -295,6 +322,7 @@ _OPTIONS: Mapping[Example, tuple[str, ...]] = {
     Example.PARTNERS: ("per_group", "seed"),
     Example.GRAPH: ("exponent", "groups", "per_group", "seed"),
     Example.SOCIAL: ("seed",),
+    Example.NETWORK: ("groups", "per_group", "seed", "shape"),
 }
 
 
@@ -327,6 +355,8 @@ def _wanted(name: str, value: OptionValue) -> str | None:
         return None if isinstance(value, bool) else "true or false"
     if name == "order":
         return None if value in tuple(Order) else f"one of {', '.join(Order)}"
+    if name == "shape":
+        return None if value in tuple(Shape) else f"one of {', '.join(Shape)}"
     kind = float if name in ("scale_factor", "exponent") else int
     if isinstance(value, bool) or not isinstance(value, int | kind):
         return "a number"

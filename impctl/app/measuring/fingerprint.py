@@ -12,7 +12,8 @@ import hashlib
 import json
 from dataclasses import asdict, replace
 
-from impctl.app.measuring.plan import PlannedSuite, data_read, words_of
+from impctl.app.measuring.ground import words_of
+from impctl.app.measuring.plan import PlannedSuite, data_read
 from impctl.app.measuring.registry import MEASURES
 from impctl.data.identifiers import name_parts
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec

@@ -2,7 +2,7 @@
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
 Out of scope: what the rows are (`bench.synthetic`, `bench.layout`, `bench.examples`,
-`bench.daily`, `bench.large_joins`).
+`bench.daily`, `bench.large_joins`, `bench.networks`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from impctl.app.measuring.networks import network_tables
 from impctl.app.results.made import GenerateResult
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.reporter import Reporter
@@ -59,6 +60,8 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
         return _tpch(request, reporter)
     if request.example is Example.SOCIAL:
         return _social(request, reporter)
+    if request.example is Example.NETWORK:
+        return _network(request, reporter)
     name = _NAMES[request.example] if request.table is None else request.table
     path = request.folder / name
     reporter.step(f"writing {path}")
@@ -168,10 +171,24 @@ def _social(request: GenerateRequest, reporter: Reporter) -> Outcome:
     """Five tables below the folder, or below the table's name in it."""
     folder = request.folder if request.table is None else request.folder / request.table
     rows = DEFAULT_ROWS if request.rows is None else request.rows
+    return _several(folder, social_tables(rows, request.seed), reporter)
+
+
+def _network(request: GenerateRequest, reporter: Reporter) -> Outcome:
+    """One table of links, or several below its name."""
+    name = "network" if request.table is None else request.table
+    tables = network_tables(request)
+    if tables.keys() == {""}:
+        return _several(request.folder, {name: tables[""]}, reporter)
+    return _several(request.folder / name, tables, reporter)
+
+
+def _several(folder: Path, tables: Mapping[str, pa.Table], reporter: Reporter) -> Outcome:
     results = []
-    for name, table in social_tables(rows, request.seed).items():
-        reporter.step(f"writing {folder / name}")
-        results.append(GenerateResult(name, str(folder / name), _written(folder / name, table), 0))
+    for name, table in tables.items():
+        path = folder / name
+        reporter.step(f"writing {path}")
+        results.append(GenerateResult(name, str(path), _written(path, table), 0))
     return Outcome(tuple(results))
 
 

@@ -8,8 +8,10 @@ Out of scope: running and isolating measures (`app.measuring.run`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
+from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
@@ -18,6 +20,11 @@ from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import shown, suggestion
 from impctl.workload.suite_models import CaseSpec, FigureSpec, OptionValue
+
+
+def words_of(sql: str) -> frozenset[str]:
+    """The words of a text in lower case: the tables it reads are among them."""
+    return frozenset(re.findall(r"\w+", sql.lower()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,11 @@ class Ground:
     def query(self) -> QuerySpec:
         """The query of the case."""
         return self.desk.workload.queries[self.case.query]
+
+    def named_tables(self) -> tuple[TableName, ...]:
+        """The workload's tables that the query's text names, those it reads among them."""
+        words = words_of(self.query.sql)
+        return tuple(name for name in self.desk.workload.tables if name.lower() in words)
 
     def cell(
         self,

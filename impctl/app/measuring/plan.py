@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from impctl.aliases import QueryName
 from impctl.app.measuring.charts import chart_problems
 from impctl.app.measuring.data import DataRequest, requests_of
 from impctl.app.measuring.from_workload import suite_of
-from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.ground import Ground, words_of
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.shipped import shipped_suites, suite_file, unknown_suite
 from impctl.app.results.made import SuiteResult
@@ -128,11 +127,6 @@ def data_read(suite: Suite, figures: Sequence[FigureSpec], folder: Path) -> tupl
         if name.lower() in words and Path(table.path).is_relative_to(base)
     }
     return tuple(spec for name, spec in suite.data.items() if name in used)
-
-
-def words_of(sql: str) -> frozenset[str]:
-    """The words of a text in lower case: the tables it reads are among them."""
-    return frozenset(re.findall(r"\w+", sql.lower()))
 
 
 def check_suite(word: str, reporter: Reporter) -> Outcome:

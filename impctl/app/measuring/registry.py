@@ -19,7 +19,9 @@ from impctl.app.measuring.kinds.engine_cost import measure_engine
 from impctl.app.measuring.kinds.maintain_cost import measure_maintain
 from impctl.app.measuring.kinds.memory import measure_memory
 from impctl.app.measuring.kinds.mixed import measure_mixed
+from impctl.app.measuring.kinds.peer_cost import measure_peers
 from impctl.app.measuring.kinds.query_cost import measure_query
+from impctl.app.measuring.kinds.recursion_cost import measure_recursion
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.state_cost import measure_state
 from impctl.app.measuring.kinds.state_deadlines import measure_deadlines
@@ -123,6 +125,17 @@ MEASURES: Mapping[str, Measure] = {
             ("total_ms", "update_ms", "query_ms", "maintain_ms", "capture_ms", "operation_ms"),
         ),
     ),
+    "peers": Measure(
+        measure_peers,
+        ("peers", "schemes", "selections", "shares"),
+        Drawable(
+            ("scheme", "peers", "selection", "share"),
+            (
+                *("messages_count", "each_count", "sent_bytes", "provenance_bytes"),
+                *("state_bytes", "cpu_ms"),
+            ),
+        ),
+    ),
     "phases": Measure(
         measure_phases,
         (),
@@ -147,6 +160,18 @@ MEASURES: Mapping[str, Measure] = {
             (
                 *("plain_ms", "sketch_ms", "gain_ratio", "duckdb_plain_ms"),
                 *("files_share", "rows_share", "fragments_share"),
+            ),
+        ),
+    ),
+    "recursion": Measure(
+        measure_recursion,
+        ("changes",),
+        Drawable(
+            ("changes",),
+            (
+                *("delete_ms", "insert_ms", "anew_ms", "duckdb_answer_ms", "search_ms", "scipy_ms"),
+                *("anew_ratio", "duckdb_answer_ratio", "search_ratio", "scipy_ratio"),
+                *("capture_ms", "state_bytes", "answer_rows"),
             ),
         ),
     ),

@@ -217,6 +217,7 @@ class Example(StrEnum):
     PARTNERS = "partners"
     GRAPH = "graph"
     SOCIAL = "social"
+    NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ class GenerateRequest:
 
     `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `order` and `files` in place
     of `sort_rows` that of the suite `skipping`, `exponent` and `groups`, the nodes, a graph;
-    `source` is the Parquet file of `crimes`. The running example has no choices.
+    `shape` is that of a network, `source` its list of links or the Parquet file of `crimes`. The
+    running example has no choices.
     """
 
     folder: Path
@@ -238,6 +240,7 @@ class GenerateRequest:
     order: str = "random"
     files: int | None = None
     exponent: float | None = None
+    shape: str | None = None
     seed: int = 1
     source: Path | None = None
 

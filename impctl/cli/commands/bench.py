@@ -158,7 +158,7 @@ Source = Annotated[
         metavar="FILE",
         envvar=CRIMES,
         show_default=False,
-        help="Parquet file (crimes) or folder (tpch) that a table is made from.",
+        help="What a table is made from: Parquet file (crimes), folder (tpch), links (network).",
         autocompletion=left_to_shell,
     ),
 ]

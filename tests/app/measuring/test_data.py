@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,43 @@ def test_the_shape_of_a_graph_and_of_partners_is_part_of_the_request(tmp_path: P
     assert {entry["counts"] for entry in keys.value_counts().to_pylist()} == {20}
 
 
+def test_networks_by_their_shapes(tmp_path: Path) -> None:
+    specs = [
+        replace(spec("network", shape="transit_stub", groups=25), name="links"),
+        replace(spec("network", shape="chain", rows=40, least=30), name="chain"),
+        replace(spec("network", shape="sensors", rows=100, least=64), name="field"),
+        replace(spec("network", shape="forest", rows=60, groups=7), name="trees"),
+    ]
+    specs[0] = replace(specs[0], rows=100, least=100)
+    requests = requests_of(specs, scale=0.5, seed=3, source=None)
+    assert [request.rows for request in requests] == [100, 30, 64, 30]
+    make_data(requests, tmp_path, SilentReporter())
+    for name, rows in (("links", 100), ("chain", 30), ("field/sensor", 64), ("trees", 30)):
+        assert rows_of(DeltaTable(tmp_path / name)) == rows
+    trees = DeltaTable(tmp_path / "trees").to_pyarrow_table().to_pydict()
+    assert all(a // 7 == b // 7 for a, b in zip(trees["src"], trees["dst"], strict=True))
+
+
+def test_a_list_that_is_given_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, links = spec("network", shape="given", rows=500), tmp_path / "links.csv"
+    (alone,) = requests_of([data], scale=1, seed=1, source=None)
+    assert (alone.shape, alone.rows, alone.source) == ("power_law", 500, None)
+    with pytest.raises(UsageError) as caught:
+        requests_of([data], scale=1, seed=1, source=links)
+    assert caught.value.code == "source_missing"
+    links.write_text("1,2\n2,3\n")
+    (given,) = requests_of([data], scale=1, seed=1, source=links)
+    assert (given.shape, given.rows, given.source) == ("given", None, str(links))
+    make_data([given], tmp_path / "data", SilentReporter())
+    assert rows_of(DeltaTable(tmp_path / "data" / "t")) == 2
+    marker = given.text()
+    links.write_text("1,2\n2,3\n3,4\n")
+    assert given.text() != marker, "another list is another request"
+    # The crimes data come with `--source` unasked.
+    monkeypatch.setenv("IMPCTL_CRIMES", str(links))
+    assert requests_of([data], scale=1, seed=1, source=links) == (alone,)
+
+
 def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
     own = tmp_path / "t" / "notes.txt"
     own.parent.mkdir()
@@ -117,6 +155,12 @@ def test_the_marker_is_the_request(tmp_path: Path) -> None:
         (spec(sorted=1), "Option `sorted` of `t` must be true or false"),
         (spec(groups=2, per_group=2), "`t` has both `groups` and `per_group`"),
         (spec("graph", exponent="x"), "Option `exponent` of `t` must be a number"),
+        (
+            spec("network", shape="ring"),
+            "Option `shape` of `t` must be one of transit_stub, grid"
+            ", chain, forest, random, power_law, sensors, given",
+        ),
+        (spec("network", exponent=2), "Option `exponent` is unknown to example `network`"),
         (spec("social", groups=2), "Option `groups` is unknown to example `social`"),
         (spec("crimes", groups=2), "Option `groups` is unknown to example `crimes`"),
         (spec("tpch", scale_factor="x"), "Option `scale_factor` of `t` must be a number"),

@@ -1,0 +1,43 @@
+"""Sensors stand where they say, and know who is near."""
+
+from __future__ import annotations
+
+import pytest
+
+from impctl.bench.networks.sensors import SEEDS, sensor_tables
+from impctl.errors import UsageError
+
+
+@pytest.mark.parametrize("sensors", [36, 100, 110, 400])
+def test_near_are_those_below_twenty_metres(sensors: int) -> None:
+    tables = {name: table.to_pydict() for name, table in sensor_tables(sensors, 1).items()}
+    sensor = tables["sensor"]
+    at = dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+    assert len(at) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
+    expected = {}
+    for one, (x, y) in at.items():
+        for other, (u, v) in at.items():
+            squared = (x - u) ** 2 + (y - v) ** 2
+            if one != other and squared < 2000**2:
+                expected[one, other] = round(squared**0.5)
+    near = tables["near"]
+    found = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
+    assert found == expected
+    assert len(near["src"]) == len(expected)
+    assert max(map(max, at.values())) < 10_000
+
+
+def test_seeds_are_triggered_first_and_half_of_the_others() -> None:
+    tables = {name: table.to_pydict() for name, table in sensor_tables(100, 1).items()}
+    seeds, triggered = tables["seed"], tables["triggered"]
+    assert seeds["region"] == list(range(SEEDS))
+    assert triggered["sensor"][:SEEDS] == seeds["sensor"]
+    assert len({*triggered["sensor"]}) == len(triggered["sensor"]) == SEEDS + (100 - SEEDS) // 2
+    assert triggered["at"] == [0] * SEEDS + list(range(1, len(triggered["at"]) - SEEDS + 1))
+    assert sensor_tables(100, 1)["triggered"].equals(sensor_tables(100, 1)["triggered"])
+    assert not sensor_tables(100, 2)["triggered"].equals(sensor_tables(100, 1)["triggered"])
+
+
+def test_a_field_needs_sensors() -> None:
+    with pytest.raises(UsageError, match="no field"):
+        sensor_tables(35, 1)
