@@ -245,10 +245,11 @@ class RowIndex:
             else:
                 order, some = ordered
             first, last = run.slices(some)
-            _check_size(int((last - first).sum()))
-            positions, owner = slice_positions(first, last)
-            if not len(positions):
+            pairs = int((last - first).sum())
+            if not pairs:
                 continue
+            check_size(pairs)
+            positions, owner = slice_positions(first, last)
             owner = owner if order is None else order[owner]
             owner = owner if asked is None else asked[owner]
             batch = run.at(positions)
@@ -299,7 +300,7 @@ class RowIndex:
             ends.append((run, low, cut))
         parts = []
         for run, low, cut in ends:
-            _check_size(int((cut - low).sum()))
+            check_size(int((cut - low).sum()))
             positions, owner = slice_positions(low, cut)
             batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
@@ -349,7 +350,7 @@ class RowIndex:
         self._log.saved()
 
 
-def _check_size(pairs: int) -> None:
+def check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
             f"A change has {pairs:,} partners in a join",

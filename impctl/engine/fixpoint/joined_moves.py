@@ -10,6 +10,9 @@ Out of scope: which rows go and come, and in which order (`engine.operators.fixp
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
 import numpy as np
 
 from impctl.aliases import AttributeId
@@ -20,45 +23,45 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.moves import Admit, Dismiss, Told, slots_for
 from impctl.engine.fixpoint.plain_step import PlainStep
+from impctl.engine.fixpoint.table_runs import table_runs
 from impctl.engine.fixpoint.touched_rows import FIRST, LAST, TouchedRows
-from impctl.engine.row_index import Found
 from impctl.engine.tags import Tags
 from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """Derivations: which row asked for is the body of each, the slots of their heads, the rest."""
+    """Derivations: which row asked for is the body of each, the slots of their heads, the weights.
+
+    `source` and `place` tell where the tags lie: in which list of tags, and which row there.
+    """
 
     owners: Ints
     heads: Ints
     weights: Ints
-    tags: tuple[Tags, ...]
+    source: Ints
+    place: Ints
 
 
 class Partners:
-    """The derivations of rows that went, one after the other; shapes (count,).
-
-    `source` and `place` tell where in `tags` a derivation has its tags.
-    """
+    """The derivations of rows that went, one after the other; shapes (count,)."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.heads, self.weights, self.source, self.place = np.zeros((4, 0), dtype=np.int64)
-        self.tags: list[tuple[Tags, ...]] = []
+        self._held: Ints = np.zeros((4, 0), dtype=np.int64)
+        self.heads, self.weights, self.source, self.place = self._held
 
-    def add(self, heads: Ints, weights: Ints, source: Ints | int, place: Ints) -> None:
-        """More of them."""
-        start, self.count = self.count, self.count + len(heads)
-        if self.count > len(self.heads):
+    def add(self, found: Derived, order: Ints) -> None:
+        """More of them, in this order."""
+        start, self.count = self.count, self.count + len(order)
+        if self.count > self._held.shape[1]:
             grown = np.empty((4, 2 * self.count), dtype=np.int64)
-            grown[:, :start] = [
-                held[:start] for held in (self.heads, self.weights, self.source, self.place)
-            ]
+            grown[:, :start] = self._held[:, :start]
+            self._held = grown
             self.heads, self.weights, self.source, self.place = grown
-        part = slice(start, self.count)
-        self.heads[part], self.weights[part] = heads, weights
-        self.source[part], self.place[part] = source, place
+        added = (found.heads, found.weights, found.source, found.place)
+        for held, column in zip(self._held, added, strict=True):
+            held[start : self.count] = column[order]
 
 
 class JoinedMoves:
@@ -72,6 +75,8 @@ class JoinedMoves:
         self._touched = touched
         self._told = told
         self._partners = Partners()
+        self._runs = table_runs(plain)
+        self._tags: list[tuple[Tags, ...]] = [] if self._runs is None else self._runs.tags
         self._pairs = 0
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
@@ -84,10 +89,7 @@ class JoinedMoves:
         sizes = np.bincount(found.owners, minlength=len(slots))
         ends = np.cumsum(sizes) + partners.count
         touched.values[FIRST, slots], touched.values[LAST, slots] = ends - sizes, ends
-        order = np.argsort(found.owners, kind="stable")
-        source = len(partners.tags)
-        partners.add(found.heads[order], found.weights[order], source, order)
-        partners.tags.append(found.tags)
+        partners.add(found, np.argsort(found.owners, kind="stable"))
         is_low = ranks[found.owners] < touched.ranks[found.heads]
         touched.count_in(found.heads, -found.weights, is_low)
         return distinct_values(touched.groundless(found.heads[is_low]))
@@ -102,66 +104,78 @@ class JoinedMoves:
         heads, weights = partners.heads[places], partners.weights[places]
         if len(others):
             found = self._derived(others)
-            self._told.of_step(found.weights, found.tags)
-            heads, weights = (
-                np.concatenate([heads, found.heads]),
-                np.concatenate([weights, found.weights]),
-            )
+            self._tell(found.weights, found.source, found.place)
+            heads = np.concatenate([heads, found.heads])
+            weights = np.concatenate([weights, found.weights])
         touched.count_in(heads, weights, None)
         return distinct_values(touched.derived(heads))
 
     def end(self) -> None:
         """Tell what rows that stay out took part in, and bring the join's rows up to date."""
-        touched, join = self._touched, self._plain.join
+        touched, partners = self._touched, self._partners
         gone = touched.gone()
-        places, _ = slice_positions(touched.values[FIRST, gone], touched.values[LAST, gone])
-        if len(places) and any(self._told.accesses):
-            self._tell_gone(places)
+        if len(gone):
+            first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
+            places, _ = slice_positions(first, last)
+            self._tell(-partners.weights[places], partners.source[places], partners.place[places])
         moved = touched.moved(self._rank)
-        if len(moved):
-            columns = {
-                name: moved.columns[self._name_of(place)]
-                for name, place in self._plain.rows.items()
-            }
-            join.take_in(self._plain.side, Batch(columns, moved.weights, ()), self._pairs)
+        columns = {
+            name: moved.columns[self._rank if place < 0 else touched.held.columns[place][0]]
+            for name, place in (self._plain.rows.items() if len(moved) else ())
+        }
+        rows = Batch(columns, moved.weights, ())
+        self._plain.join.take_in(self._plain.side, rows, self._pairs)
 
-    def _name_of(self, place: int) -> AttributeId:
-        return self._rank if place < 0 else self._touched.held.columns[place][0]
-
-    def _tell_gone(self, places: Ints) -> None:
-        """Tell that these derivations went."""
-        partners = self._partners
-        source = partners.source[places]
-        order = np.argsort(source, kind="stable")
-        places, source = places[order], source[order]
-        borders = np.flatnonzero(np.diff(source, prepend=-1))
-        for start, end in zip(borders, [*borders[1:], len(places)], strict=True):
-            some = places[start:end]
-            tags = partners.tags[source[start]]
-            taken = [tag.take(partners.place[some]) for tag in tags]
-            self._told.of_step(-partners.weights[some], taken)
+    def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
+        """Tell that derivations came or went, whose tags lie there."""
+        if not len(weights) or not any(self._told.accesses):
+            return
+        if bool((source[1:] < source[:-1]).any()):
+            order = np.argsort(source, kind="stable")
+            weights, source, place = weights[order], source[order], place[order]
+        borders = [0, *(np.flatnonzero(source[1:] != source[:-1]) + 1).tolist(), len(source)]
+        for start, end in pairwise(borders):
+            part = slice(start, end)
+            taken = [tag.take(place[part]) for tag in self._tags[source[start]]]
+            self._told.of_step(weights[part], taken)
 
     def _derived(self, slots: Ints) -> Derived:
         """What these rows derive, by the table's rows."""
-        plain, columns = self._plain, self._touched.columns
-        join, table = plain.join, plain.table
-        keys = [normalise(columns[place].take(slots)) for place in plain.key_places]
-        known = join.known(keys)
-        rows = None if known is None else known.nonzero()[0]
-        if rows is not None:
-            keys = [key.take(rows) for key in keys]
-        found = table.find(key_codes(keys, len(slots) if rows is None else len(rows)), keys)
-        return self._with_heads(slots, found, found.owners if rows is None else rows[found.owners])
+        columns = self._touched.columns
+        keys = [columns[place] for place in self._plain.key_places]
+        if self._runs is not None and not keys[0].has_null:
+            found = self._runs.find(keys[0].numbers[slots])
+            theirs = {
+                name: Vector(columns[at].type, found.columns[name])
+                for at, (_, name) in enumerate(self._plain.heads)
+                if name is not None
+            }
+            heads = self._heads(slots[found.owners], theirs)
+            return Derived(found.owners, heads, found.weights, found.source, found.place)
+        return self._of_any([key.take(slots) for key in keys], slots)
 
-    def _with_heads(self, slots: Ints, found: Found, owners: Ints) -> Derived:
-        """The rows found as derivations; `owners[i]` of the slots is the i-th one's body."""
-        rows = found.rows
-        self._pairs += len(rows)
-        columns: list[Vector] = []
-        for place, name in self._plain.heads if len(owners) else ():
-            if name is None:
-                columns.append(self._touched.columns[place].take(slots[owners]))
-            else:
-                columns.append(rows.columns[name])
-        heads = slots_for(self._touched, columns, len(owners)) if columns else owners
-        return Derived(owners, heads, rows.weights, rows.tags)
+    def _of_any(self, keys: Sequence[Vector], slots: Ints) -> Derived:
+        """The same of keys of any type, which may be NULL."""
+        keys = [normalise(key) for key in keys]
+        known = self._plain.join.known(keys)
+        asking = np.arange(len(slots)) if known is None else known.nonzero()[0]
+        if known is not None:
+            keys = [key.take(asking) for key in keys]
+        found = self._plain.table.find(key_codes(keys, len(asking)), keys)
+        owners, rows = asking[found.owners], found.rows
+        source = np.full(len(owners), len(self._tags))
+        self._tags.append(rows.tags)
+        heads = self._heads(slots[owners], rows.columns)
+        return Derived(owners, heads, rows.weights, source, np.arange(len(owners)))
+
+    def _heads(self, bodies: Ints, theirs: Mapping[AttributeId, Vector]) -> Ints:
+        """The slots of what these rows derive, each with a row of the table."""
+        self._pairs += len(bodies)
+        if not len(bodies):
+            return bodies
+        mine = self._touched.columns
+        columns = [
+            mine[place].take(bodies) if name is None else theirs[name]
+            for place, name in self._plain.heads
+        ]
+        return slots_for(self._touched, columns, len(bodies))
