@@ -14,8 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_normal
-from impctl.data.sorted_rows import distinct_values
+from impctl.data.keys import are_told_by_codes, group_normal
+from impctl.data.order import ascending
+from impctl.data.sorted_rows import distinct_values, starts_in
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
@@ -121,6 +122,24 @@ def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints
 
 def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> Ints:
     """The slots of rows in any order, some perhaps often; shape (length,)."""
+    is_one = length and len(columns) == 1 and are_told_by_codes(columns, columns)
+    if is_one and columns[0].values.dtype == np.int64:
+        return _slots_for_numbers(touched, columns[0])
     keys, grouping = group_normal(columns, length)
     found = touched.slots_of(grouping.codes, grouping.leaders(keys))
     return found[grouping.index()]
+
+
+def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
+    """The same of one column of whole numbers: they are their own codes."""
+    order = ascending(column.values)
+    codes: Ints = column.values[order]
+    is_start = starts_in(codes)
+    if bool(is_start.all()):
+        found = touched.slots_of(codes, [column.take(order)])
+    else:
+        rows = is_start.nonzero()[0]
+        found = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
+    slots = np.empty_like(found)
+    slots[order] = found
+    return slots

@@ -17,10 +17,12 @@ import numpy as np
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, same_keys
 from impctl.data.order import ascending
+from impctl.data.pages import search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import never_held
+from impctl.engine.runs import are_told_by_code
 
 if TYPE_CHECKING:
     from impctl.engine.fixpoint.ranked_rows import RankedRows
@@ -91,19 +93,40 @@ class TouchedRows:
         """Slots for rows that had none."""
         start, end = self.count, self.count + len(codes)
         self.make_room(end)
-        arrangement = self.held.arrangement
-        located = arrangement.find(codes, keys)
-        for at, name in enumerate(_NAMES if located.parts else ()):
-            found = arrangement.gather(located, name)
-            self.values[at, start:end] = self.values[WAS + at, start:end] = found
+        are_told = are_told_by_codes(keys, keys)
+        self._look_up(start, codes, keys, are_told=are_told)
         self.values[CODE, start:end] = codes
         for column, key in zip(self.columns, keys, strict=True):
             column.append(start, key)
-        self._are_told = self._are_told and are_told_by_codes(keys, keys)
+        self._are_told = self._are_told and are_told
         slots = np.arange(start, end, dtype=np.int64)
         self.count = end
         self.add_part(codes, slots)
         return slots
+
+    def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
+        """Fill in what is kept of these rows, in slots from `start` on."""
+        arrangement, end = self.held.arrangement, start + len(codes)
+        if not are_told or not are_told_by_code(arrangement.runs):
+            located = arrangement.find(codes, keys)
+            for at, name in enumerate(_NAMES if located.parts else ()):
+                self.values[at, start:end] = arrangement.gather(located, name)
+        else:
+            slots = np.arange(start, end)
+            for run in reversed(arrangement.runs):
+                places = search(run.pages, run.codes, codes)
+                is_here = run.codes.take(places, mode="clip") == codes
+                places = places[is_here]
+                if not len(places):
+                    continue
+                for at, name in enumerate(_NAMES):
+                    column = run.checked_values(name, places)
+                    if column is not None:
+                        self.values[at, slots[is_here]] = column
+                if len(places) == len(codes):
+                    break
+                slots, codes = slots[~is_here], codes[~is_here]
+        self.values[WAS : WAS + len(_NAMES), start:end] = self.values[: len(_NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
         """So that so many rows have a place in `values`."""
