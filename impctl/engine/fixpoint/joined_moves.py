@@ -11,6 +11,7 @@ Out of scope: which rows go and come, and in which order (`engine.operators.fixp
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -22,64 +23,69 @@ from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.moves import Admit, Dismiss, Told, slots_for
+from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.plain_step import PlainStep
-from impctl.engine.fixpoint.table_runs import table_runs
-from impctl.engine.fixpoint.touched_rows import FIRST, LAST, TouchedRows
+from impctl.engine.fixpoint.table_runs import TableRuns, table_runs
+from impctl.engine.fixpoint.thin_fronts import ThinFronts
+from impctl.engine.fixpoint.touched_rows import FIRST, LAST, NAMES, TouchedRows
+from impctl.engine.fixpoint.views import index_views, rows_views
 from impctl.engine.tags import Tags
-from impctl.values import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """Derivations: which row asked for is the body of each, the slots of their heads, the weights.
-
-    `source` and `place` tell where the tags lie: in which list of tags, and which row there.
-    """
-
-    owners: Ints
-    heads: Ints
-    weights: Ints
-    source: Ints
-    place: Ints
-
-
-class Partners:
-    """The derivations of rows that went, one after the other; shapes (count,)."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._held: Ints = np.zeros((4, 0), dtype=np.int64)
-        self.heads, self.weights, self.source, self.place = self._held
-
-    def add(self, found: Derived, order: Ints) -> None:
-        """More of them, in this order."""
-        start, self.count = self.count, self.count + len(order)
-        if self.count > self._held.shape[1]:
-            grown = np.empty((4, 2 * self.count), dtype=np.int64)
-            grown[:, :start] = self._held[:, :start]
-            self._held = grown
-            self.heads, self.weights, self.source, self.place = grown
-        added = (found.heads, found.weights, found.source, found.place)
-        for held, column in zip(self._held, added, strict=True):
-            held[start : self.count] = column[order]
 
 
 class JoinedMoves:
     """Front by front, by looking up the table's rows."""
 
     def __init__(
-        self, plain: PlainStep, rank: AttributeId, touched: TouchedRows, told: Told
+        self, plain: PlainStep, rank: AttributeId, touched: TouchedRows, told: Told, thin: int
     ) -> None:
         self._plain = plain
         self._rank = rank
         self._touched = touched
         self._told = told
+        self._most = thin
         self._partners = Partners()
-        self._runs = table_runs(plain)
-        self._tags: list[tuple[Tags, ...]] = [] if self._runs is None else self._runs.tags
-        self._pairs = 0
+        self._tags: list[tuple[Tags, ...]] = []
+        self._thin: ThinFronts | None = None
+        self._pairs = self._spent = 0
+
+    @cached_property
+    def _runs(self) -> TableRuns | None:
+        """The table's rows, where they are whole numbers."""
+        runs = table_runs(self._plain)
+        self._tags = [] if runs is None else runs.tags
+        return runs
+
+    def _fronts(self, slots: Ints) -> ThinFronts | None:
+        """What follows this front row by row, where it is small enough and that can be done."""
+        self._spent += len(slots)
+        if len(slots) > self._most or self._runs is None:
+            return None
+        if any(column.has_null for column in self._touched.columns):
+            return None
+        if self._thin is None:
+            table = index_views(self._runs.runs, self._runs.names, self._spent)
+            held = rows_views(self._touched.held.arrangement, NAMES, self._spent)
+            if table is not None and held is not None:
+                parts = (self._plain, self._touched, self._partners)
+                self._thin = ThinFronts(*parts, table, held, self._most)
+        return self._thin
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        fronts = self._fronts(slots)
+        left = None if fronts is None else fronts.out(slots, may_go)
+        return self._all_out(slots, may_go) if left is None else left
+
+    def come(self, slots: Ints, admit: Admit) -> Ints:
+        fronts = self._fronts(slots)
+        found = None if fronts is None else fronts.come(slots, admit)
+        if found is None:
+            return self._all_come(slots, admit)
+        left, told = found
+        self._tell(told.weights, told.source, told.place)
+        return left
+
+    def _all_out(self, slots: Ints, may_go: Dismiss) -> Ints:
+        """The front as a whole goes."""
         if not may_go(len(slots)):
             return slots
         touched, partners = self._touched, self._partners
@@ -94,7 +100,8 @@ class JoinedMoves:
         touched.count_in(found.heads, -found.weights, is_low)
         return distinct_values(touched.groundless(found.heads[is_low]))
 
-    def come(self, slots: Ints, admit: Admit) -> Ints:
+    def _all_come(self, slots: Ints, admit: Admit) -> Ints:
+        """The front as a whole comes."""
         touched, partners = self._touched, self._partners
         touched.enter(slots, admit(len(slots)))
         first = touched.values[FIRST, slots]
@@ -124,7 +131,8 @@ class JoinedMoves:
             for name, place in (self._plain.rows.items() if len(moved) else ())
         }
         rows = Batch(columns, moved.weights, ())
-        self._plain.join.take_in(self._plain.side, rows, self._pairs)
+        pairs = self._pairs + (0 if self._thin is None else self._thin.pairs)
+        self._plain.join.take_in(self._plain.side, rows, pairs)
 
     def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
         """Tell that derivations came or went, whose tags lie there."""

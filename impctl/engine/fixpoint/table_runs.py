@@ -41,7 +41,7 @@ class TableRuns:
     def __init__(self, runs: Sequence[IndexRun], columns: Sequence[AttributeId]) -> None:
         self.runs = tuple(runs)
         self._columns = [[run.batch.columns[name].values for name in columns] for run in runs]
-        self._names = tuple(columns)
+        self.names = tuple(columns)
 
     def find(self, codes: Ints) -> Places:
         """All rows with these keys; an asking one finds none, one or many."""
@@ -63,10 +63,10 @@ class TableRuns:
 
     def _taken(self, parts: Sequence[tuple[int, Ints, Ints]]) -> Places:
         if not parts:
-            return Places(_NONE, _NONE, _NONE, dict.fromkeys(self._names, _NONE), _NONE)
+            return Places(_NONE, _NONE, _NONE, dict.fromkeys(self.names, _NONE), _NONE)
         columns = {
             name: _joined([self._columns[number][at][place] for number, _, place in parts])
-            for at, name in enumerate(self._names)
+            for at, name in enumerate(self.names)
         }
         weights = _joined([self.runs[number].batch.weights[place] for number, _, place in parts])
         source = np.repeat([number for number, _, _ in parts], [len(p) for _, _, p in parts])

@@ -33,7 +33,7 @@ WAS = 3
 FIRST, LAST = 6, 7
 """Where what joins a row begins and ends, once it was looked for; -1 before (`joined_moves`)."""
 CODE = 8
-_NAMES = ("rank", "all", "low")
+NAMES = ("rank", "all", "low")
 _ROOM = 16
 """Rows that there is room for at first."""
 
@@ -109,7 +109,7 @@ class TouchedRows:
         arrangement, end = self.held.arrangement, start + len(codes)
         if not are_told or not are_told_by_code(arrangement.runs):
             located = arrangement.find(codes, keys)
-            for at, name in enumerate(_NAMES if located.parts else ()):
+            for at, name in enumerate(NAMES if located.parts else ()):
                 self.values[at, start:end] = arrangement.gather(located, name)
         else:
             slots = np.arange(start, end)
@@ -119,14 +119,14 @@ class TouchedRows:
                 places = places[is_here]
                 if not len(places):
                     continue
-                for at, name in enumerate(_NAMES):
+                for at, name in enumerate(NAMES):
                     column = run.checked_values(name, places)
                     if column is not None:
                         self.values[at, slots[is_here]] = column
                 if len(places) == len(codes):
                     break
                 slots, codes = slots[~is_here], codes[~is_here]
-        self.values[WAS : WAS + len(_NAMES), start:end] = self.values[: len(_NAMES), start:end]
+        self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
         """So that so many rows have a place in `values`."""
@@ -238,7 +238,7 @@ class TouchedRows:
         slots = slots[order]
         are, were = values[:WAS, slots], values[WAS + RANK, slots]
         keys = [column.take(slots) for column in self.columns]
-        self.held.arrangement.put(codes[order], keys, dict(zip(_NAMES, are, strict=True)))
+        self.held.arrangement.put(codes[order], keys, dict(zip(NAMES, are, strict=True)))
         signs = (are[RANK] > 0).astype(np.int64) - (were > 0)
         moved = signs.nonzero()[0]
         return self.held.batch([key.take(moved) for key in keys], signs[moved])

@@ -32,6 +32,7 @@ from impctl.engine.fixpoint.joined_moves import JoinedMoves
 from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
 from impctl.engine.fixpoint.plain_step import plain_step
 from impctl.engine.fixpoint.ranked_rows import RankedRows
+from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import apart
@@ -81,6 +82,8 @@ class Fixpoint(Operator):
     ) -> None:
         assert not step.reads, "the rows of a step's sides are kept"
         self.limits = limits
+        self.thin = THIN
+        """Rows of a front up to which it is followed row by row, where the step is plain."""
         self.form = (tuple(columns), rank, accesses, step.wires)
         self._rank = rank
         self._ids = tuple(column for column, _ in columns)
@@ -137,7 +140,7 @@ class Fixpoint(Operator):
 
     def _moves(self, touched: TouchedRows) -> Moves:
         if self._plain is not None:
-            return JoinedMoves(self._plain, self._rank, touched, self._told)
+            return JoinedMoves(self._plain, self._rank, touched, self._told, self.thin)
         return CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
 
     def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:

@@ -1,0 +1,272 @@
+"""Rows of a fixpoint that come and go a few at a time, followed one by one.
+
+Law: what is left is what `joined_moves` would leave: slots, counts, and derivations, which are kept
+for rows that go and told of rows that come. A front of few rows takes less this way than the
+passes of NumPy over it take; a long chain of such fronts takes microseconds a row. Only of whole
+numbers. Loops are over the rows of a front, fewer than `most`, and what they derive, fewer than
+`_PAIRS` times that: where there are more of either, nothing is done with that front.
+Out of scope: larger fronts, and what else a step does (`engine.fixpoint.joined_moves`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from impctl.data.keys import code_of
+from impctl.data.order import ascending
+from impctl.data.vector import Ints
+from impctl.engine.disagreement import never_held
+from impctl.engine.fixpoint.moves import Admit, Dismiss
+from impctl.engine.fixpoint.partners import Derived, Partners
+from impctl.engine.fixpoint.plain_step import PlainStep
+from impctl.engine.fixpoint.touched_rows import (
+    ALL,
+    CODE,
+    FIRST,
+    LAST,
+    LOW,
+    NAMES,
+    RANK,
+    WAS,
+    TouchedRows,
+)
+from impctl.engine.fixpoint.views import IndexView, Numbers, RowsView, view_of
+
+THIN = 8
+"""Rows of a front up to which it is followed row by row."""
+_PAIRS = 8
+"""Derivations per row of the largest such front, up to which it is."""
+
+_Span = tuple[IndexView, int, int]
+
+
+class ThinFronts:
+    """`table` and `held` are what is looked up; fronts have at most so many rows."""
+
+    def __init__(
+        self,
+        plain: PlainStep,
+        touched: TouchedRows,
+        partners: Partners,
+        table: tuple[IndexView, ...],
+        held: tuple[RowsView, ...],
+        most: int,
+    ) -> None:
+        self._touched = touched
+        self._partners = partners
+        self._table = table
+        self._held = held
+        self._most = most
+        self._is_single = len(touched.columns) == 1
+        self._key = plain.key_places[0]
+        names = [name for _, name in plain.heads if name is not None]
+        self._heads = [
+            (place, -1 if name is None else names.index(name)) for place, name in plain.heads
+        ]
+        self._known: dict[Any, int] = {}
+        """The slots of rows: a number for rows of one column, else a tuple."""
+        self._fresh: list[int] = []
+        """Slots that are not found otherwise yet."""
+        self._found: tuple[list[int], ...] = ([], [], [], [])
+        """Heads, weights, and where the tags lie, of derivations of this session."""
+        self.pairs = 0
+
+    def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
+        """As `Moves.out`; None where the first front is too large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            spans = self._spans(front)
+            if spans is None or not may_go(len(front)):
+                break
+            is_begun = True
+            front = self._went(front, spans)
+        self._end(is_told=False)
+        return np.array(front, dtype=np.int64) if is_begun else None
+
+    def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Derived] | None:
+        """As `Moves.come`, and the derivations to be told; None where the first front is too
+        large."""
+        front: list[int] = slots.tolist()
+        self._begin()
+        is_begun = False
+        while front and len(front) <= self._most:
+            spans = self._spans(front)
+            if spans is None:
+                break
+            is_begun = True
+            front = self._came(front, spans, admit(len(front)))
+        found = self._end(is_told=True)
+        return (np.array(front, dtype=np.int64), found) if is_begun else None
+
+    def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
+        """Where in the table the partners of these rows lie, None for those that are known; None
+        where they are too many."""
+        keys, first, last = self._columns[self._key], self._first, self._last
+        spans: list[list[_Span] | None] = []
+        pairs = 0
+        for slot in front:
+            if first[slot] >= 0:
+                pairs += last[slot] - first[slot]
+                spans.append(None)
+                continue
+            found = []
+            key = keys[slot]
+            for view in self._table:
+                start, end = view.span(key)
+                if start < end:
+                    found.append((view, start, end))
+                    pairs += end - start
+            spans.append(found)
+        return None if pairs > _PAIRS * self._most else spans
+
+    def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
+        """A front goes; the rows without ground then."""
+        rank, low = self._rank, self._low
+        ranks = [rank[slot] for slot in front]
+        for slot in front:
+            rank[slot] = low[slot] = 0
+        heads, weights, _, _ = self._found
+        suspects: list[int] = []
+        for slot, body, found in zip(front, ranks, spans, strict=True):
+            start = len(heads)
+            for span in found or ():
+                self._take(slot, span)
+            rank, every, low = self._rank, self._every, self._low
+            for at in range(start, len(heads)):
+                head, weight = heads[at], weights[at]
+                every[head] -= weight
+                if body < rank[head]:
+                    low[head] -= weight
+                    suspects.append(head)
+            before = self._partners.count
+            self._first[slot], self._last[slot] = before + start, before + len(heads)
+        return [head for head in dict.fromkeys(suspects) if not low[head] and rank[head]]
+
+    def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
+        """A front comes; the rows that are derived then and are not there."""
+        rank, every, low = self._rank, self._every, self._low
+        for slot in front:
+            rank[slot], low[slot] = stage, every[slot]
+        heads, weights, _, _ = self._found
+        known, of_known = self._partner_heads, self._partner_weights
+        hit: list[int] = []
+        for slot, found in zip(front, spans, strict=True):
+            if found is None:
+                for at in range(self._first[slot], self._last[slot]):
+                    head = known[at]
+                    every[head] += of_known[at]
+                    hit.append(head)
+                continue
+            start = len(heads)
+            for span in found:
+                self._take(slot, span)
+            every = self._every
+            for at in range(start, len(heads)):
+                every[heads[at]] += weights[at]
+            hit += heads[start:]
+        rank = self._rank
+        self._hit += hit
+        return [head for head in dict.fromkeys(hit) if not rank[head] and every[head] > 0]
+
+    def _take(self, slot: int, span: _Span) -> None:
+        """Note what a row derives by these rows of the table."""
+        view, start, end = span
+        heads, weights, source, place = self._found
+        known = self._known
+        for key in self._keys(slot, span):
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+        weights += view.weights[start:end].tolist()
+        source += repeat(view.number, end - start)
+        place += range(start, end)
+
+    def _keys(self, slot: int, span: _Span) -> Any:
+        """The rows that a row derives by these of the table."""
+        view, start, end = span
+        columns = [
+            repeat(self._columns[place][slot], end - start)
+            if at < 0
+            else view.columns[at][start:end].tolist()
+            for place, at in self._heads
+        ]
+        return columns[0] if self._is_single else zip(*columns, strict=True)
+
+    def _slot_of(self, key: Any) -> int:
+        """The slot of a row that is not known yet."""
+        values = (key,) if self._is_single else key
+        code = code_of(values)
+        for codes, slots in self._parts:
+            place = bisect_left(codes, code)
+            while place < len(codes) and codes[place] == code:
+                slot: int = slots[place]
+                if all(held[slot] == one for held, one in zip(self._columns, values, strict=True)):
+                    self._known[key] = slot
+                    return slot
+                place += 1
+        slot = self._known[key] = self._taken_up(code, values)
+        return slot
+
+    def _taken_up(self, code: int, values: tuple[int, ...]) -> int:
+        """A slot for a row that had none."""
+        slot = self._touched.count
+        if slot == self._room:
+            self._touched.make_room(slot + 1)
+            self._view()
+        self._touched.count += 1
+        for view in self._held:
+            place = view.place(code, values)
+            if place >= 0:
+                for at, column in enumerate(view.values):
+                    if column is not None:
+                        self._now[at][slot] = self._was[at][slot] = column[place]
+                break
+        self._code[slot] = code
+        for held, one in zip(self._columns, values, strict=True):
+            held[slot] = one
+        self._fresh.append(slot)
+        return slot
+
+    def _begin(self) -> None:
+        """Look at what is there, which others may have changed."""
+        self._view()
+        self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
+        self._partner_heads = view_of(self._partners.heads)
+        self._partner_weights = view_of(self._partners.weights)
+        self._hit: list[int] = []
+
+    def _view(self) -> None:
+        """See `values` and columns where they lie now."""
+        touched = self._touched
+        rows = [view_of(row) for row in touched.values]
+        self._room = touched.values.shape[1]
+        for column in touched.columns:
+            column.make_room(self._room)
+        self._columns: list[Numbers] = [view_of(column.numbers) for column in touched.columns]
+        self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
+        self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
+        self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
+
+    def _end(self, *, is_told: bool) -> Derived:
+        """Leave what was found to others: what is told, or else stands ready."""
+        touched = self._touched
+        if self._fresh:
+            slots = np.array(self._fresh, dtype=np.int64)
+            codes = touched.values[CODE, slots]
+            order = ascending(codes)
+            touched.add_part(codes[order], slots[order])
+        heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
+        hit = np.array(self._hit, dtype=np.int64) if is_told else heads
+        if len(hit) and touched.values[ALL : LOW + 1, hit].min() < 0:
+            raise never_held("ways to derive rows")
+        self.pairs += len(heads)
+        found = Derived(heads, heads, weights, source, place)
+        if not is_told:
+            self._partners.add(found, None)
+        self._fresh, self._found = [], ([], [], [], [])
+        return found

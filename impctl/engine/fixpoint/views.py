@@ -1,0 +1,120 @@
+"""State of whole numbers as it is looked up one by one, in memory where it lies.
+
+Law: as arrangements and indexes have it; a look-up of one code is a search per run, without an
+array made for it. Only where all of a run was looked at (`data.pages`): what lies in pages is
+looked at first where that costs no more than what was done so far, and else there are no views.
+Out of scope: what is looked up, and why (`engine.fixpoint.thin_fronts`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import are_codes
+from impctl.data.pages import InPages
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.row_index import IndexRun
+from impctl.engine.runs import Run
+from impctl.values import dataclass
+
+Numbers: TypeAlias = "memoryview[Any]"
+"""A view of an array of whole numbers: one of them is had in a fraction of the time that NumPy
+takes."""
+_ROWS_A_PAGE = 100
+"""Rows of a run whose pages are looked at in the time that a row takes that comes or goes."""
+
+
+def view_of(array: Any) -> Numbers:
+    """The view of an array of 64-bit numbers."""
+    return memoryview(array)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexView:
+    """One run of an index: which it is, its codes, the columns asked for, and weights."""
+
+    number: int
+    codes: Numbers
+    columns: tuple[Numbers, ...]
+    weights: Numbers
+
+    def span(self, code: int) -> tuple[int, int]:
+        """Where the rows of a code lie."""
+        codes = self.codes
+        first = bisect_left(codes, code)
+        if first == len(codes) or codes[first] != code:
+            return 0, 0
+        last = first + 1
+        if last < len(codes) and codes[last] == code:
+            last = bisect_right(codes, code, last)
+        return first, last
+
+
+@dataclass(frozen=True, slots=True)
+class RowsView:
+    """One run of an arrangement: its codes, its keys, and values; None for one that is all zero."""
+
+    codes: Numbers
+    keys: tuple[Numbers, ...]
+    values: tuple[Numbers | None, ...]
+
+    def place(self, code: int, key: tuple[int, ...]) -> int:
+        """Where a key of this code lies; -1 where it does not."""
+        codes = self.codes
+        place = bisect_left(codes, code)
+        while place < len(codes) and codes[place] == code:
+            if all(part[place] == one for part, one in zip(self.keys, key, strict=False)):
+                return place
+            place += 1
+        return -1
+
+
+def index_views(
+    runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
+) -> tuple[IndexView, ...] | None:
+    """The runs of an index, of whole numbers; `spent` rows came and went so far."""
+    if not all(_is_looked_at(run, len(run), spent) for run in runs):
+        return None
+    return tuple(
+        IndexView(
+            number,
+            view_of(run.codes),
+            tuple(view_of(run.batch.columns[name].values) for name in columns),
+            view_of(run.batch.weights),
+        )
+        for number, run in enumerate(runs)
+    )
+
+
+def rows_views(
+    arrangement: Arrangement, names: Sequence[str], spent: int
+) -> tuple[RowsView, ...] | None:
+    """The runs of an arrangement, the newest first."""
+    runs = arrangement.runs
+    if not all(map(are_codes, (part for run in runs for part in run.keys))):
+        return None
+    if not all(_is_looked_at(run, len(run), spent) for run in runs):
+        return None
+    return tuple(_rows_view(run, names) for run in reversed(runs))
+
+
+def _rows_view(run: Run, names: Sequence[str]) -> RowsView:
+    columns = (run.values.get(name) for name in names)
+    return RowsView(
+        view_of(run.codes),
+        tuple(view_of(part.to_numpy()) for part in run.keys) if len(run.keys) > 1 else (),
+        tuple(None if column is None else view_of(column) for column in columns),
+    )
+
+
+def _is_looked_at(run: InPages, rows: int, spent: int) -> bool:
+    """Whether all of it was, or is now."""
+    if run.pages is None or not run.pages.is_open:
+        return True
+    if rows > _ROWS_A_PAGE * (1 + spent):
+        return False
+    run.pages.check_all()
+    return True
