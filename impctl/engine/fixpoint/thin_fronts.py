@@ -10,7 +10,7 @@ Out of scope: larger fronts, and what else a step does (`engine.fixpoint.joined_
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from itertools import repeat
 from typing import Any
 
@@ -58,8 +58,8 @@ class ThinFronts:
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._table = table
-        self._held = held
+        self._table = [(view, view.codes, len(view.codes)) for view in table]
+        self._held = [(view, view.codes, len(view.codes)) for view in held]
         self._most = most
         self._is_single = len(touched.columns) == 1
         self._key = plain.key_places[0]
@@ -67,6 +67,8 @@ class ThinFronts:
         self._heads = [
             (place, -1 if name is None else names.index(name)) for place, name in plain.heads
         ]
+        self._column = self._heads[0][1] if self._is_single else -1
+        """The table's column that is all of a row, if one is."""
         self._known: dict[Any, int] = {}
         """The slots of rows: a number for rows of one column, else a tuple."""
         self._fresh: list[int] = []
@@ -117,9 +119,12 @@ class ThinFronts:
                 continue
             found = []
             key = keys[slot]
-            for view in self._table:
-                start, end = view.span(key)
-                if start < end:
+            for view, codes, length in self._table:
+                start = bisect_left(codes, key)
+                if start < length and codes[start] == key:
+                    end = start + 1
+                    if end < length and codes[end] == key:
+                        end = bisect_right(codes, key, end)
                     found.append((view, start, end))
                     pairs += end - start
             spans.append(found)
@@ -146,7 +151,8 @@ class ThinFronts:
                     suspects.append(head)
             before = self._partners.count
             self._first[slot], self._last[slot] = before + start, before + len(heads)
-        return [head for head in dict.fromkeys(suspects) if not low[head] and rank[head]]
+        some = suspects if len(suspects) < 2 else dict.fromkeys(suspects)
+        return [head for head in some if not low[head] and rank[head]]
 
     def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
         """A front comes; the rows that are derived then and are not there."""
@@ -172,13 +178,22 @@ class ThinFronts:
             hit += heads[start:]
         rank = self._rank
         self._hit += hit
-        return [head for head in dict.fromkeys(hit) if not rank[head] and every[head] > 0]
+        some = hit if len(hit) < 2 else dict.fromkeys(hit)
+        return [head for head in some if not rank[head] and every[head] > 0]
 
     def _take(self, slot: int, span: _Span) -> None:
         """Note what a row derives by these rows of the table."""
         view, start, end = span
         heads, weights, source, place = self._found
         known = self._known
+        if self._column >= 0 and end - start == 1:
+            key = view.columns[self._column][start]
+            head = known.get(key)
+            heads.append(self._slot_of(key) if head is None else head)
+            weights.append(view.weights[start])
+            source.append(view.number)
+            place.append(start)
+            return
         for key in self._keys(slot, span):
             head = known.get(key)
             heads.append(self._slot_of(key) if head is None else head)
@@ -200,37 +215,44 @@ class ThinFronts:
     def _slot_of(self, key: Any) -> int:
         """The slot of a row that is not known yet."""
         values = (key,) if self._is_single else key
-        code = code_of(values)
+        code = key if self._is_single else code_of(key)
         for codes, slots in self._parts:
             place = bisect_left(codes, code)
             while place < len(codes) and codes[place] == code:
                 slot: int = slots[place]
-                if all(held[slot] == one for held, one in zip(self._columns, values, strict=True)):
+                if self._is_single or self._is_at(slot, values):
                     self._known[key] = slot
                     return slot
                 place += 1
-        slot = self._known[key] = self._taken_up(code, values)
-        return slot
-
-    def _taken_up(self, code: int, values: tuple[int, ...]) -> int:
-        """A slot for a row that had none."""
-        slot = self._touched.count
+        slot = self._known[key] = self._touched.count
         if slot == self._room:
             self._touched.make_room(slot + 1)
             self._view()
         self._touched.count += 1
-        for view in self._held:
-            place = view.place(code, values)
-            if place >= 0:
-                for at, column in enumerate(view.values):
-                    if column is not None:
-                        self._now[at][slot] = self._was[at][slot] = column[place]
-                break
+        self._look_up(slot, code, values)
         self._code[slot] = code
         for held, one in zip(self._columns, values, strict=True):
             held[slot] = one
         self._fresh.append(slot)
         return slot
+
+    def _is_at(self, slot: int, values: tuple[int, ...]) -> bool:
+        return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
+
+    def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
+        """Fill in what is kept of a row."""
+        for view, codes, length in self._held:
+            place = bisect_left(codes, code)
+            if place == length or codes[place] != code:
+                continue
+            if not self._is_single:
+                place = view.place(place, values)
+                if place < 0:
+                    continue
+            for now, was, column in zip(self._now, self._was, view.values, strict=True):
+                if column is not None:
+                    now[slot] = was[slot] = column[place]
+            return
 
     def _begin(self) -> None:
         """Look at what is there, which others may have changed."""

@@ -8,7 +8,6 @@ Out of scope: what is looked up, and why (`engine.fixpoint.thin_fronts`).
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -41,17 +40,6 @@ class IndexView:
     columns: tuple[Numbers, ...]
     weights: Numbers
 
-    def span(self, code: int) -> tuple[int, int]:
-        """Where the rows of a code lie."""
-        codes = self.codes
-        first = bisect_left(codes, code)
-        if first == len(codes) or codes[first] != code:
-            return 0, 0
-        last = first + 1
-        if last < len(codes) and codes[last] == code:
-            last = bisect_right(codes, code, last)
-        return first, last
-
 
 @dataclass(frozen=True, slots=True)
 class RowsView:
@@ -61,14 +49,14 @@ class RowsView:
     keys: tuple[Numbers, ...]
     values: tuple[Numbers | None, ...]
 
-    def place(self, code: int, key: tuple[int, ...]) -> int:
-        """Where a key of this code lies; -1 where it does not."""
-        codes = self.codes
-        place = bisect_left(codes, code)
-        while place < len(codes) and codes[place] == code:
-            if all(part[place] == one for part, one in zip(self.keys, key, strict=False)):
+    def place(self, first: int, key: tuple[int, ...]) -> int:
+        """Where a key lies of the code that begins at `first`; -1 where it does not."""
+        code = self.codes[first]
+        for place in range(first, len(self.codes)):
+            if self.codes[place] != code:
+                break
+            if all(part[place] == one for part, one in zip(self.keys, key, strict=True)):
                 return place
-            place += 1
         return -1
 
 
@@ -105,7 +93,7 @@ def _rows_view(run: Run, names: Sequence[str]) -> RowsView:
     columns = (run.values.get(name) for name in names)
     return RowsView(
         view_of(run.codes),
-        tuple(view_of(part.to_numpy()) for part in run.keys) if len(run.keys) > 1 else (),
+        tuple(view_of(part.to_numpy()) for part in run.keys),
         tuple(None if column is None else view_of(column) for column in columns),
     )
 
