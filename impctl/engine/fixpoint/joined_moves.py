@@ -22,11 +22,11 @@ from impctl.data.ragged import slice_positions
 from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch
-from impctl.engine.fixpoint.moves import Admit, Dismiss, Told, slots_for
+from impctl.engine.fixpoint.moves import Admit, Dismiss, Moves, Told, slots_for
 from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.plain_step import PlainStep
 from impctl.engine.fixpoint.table_runs import TableRuns, table_runs
-from impctl.engine.fixpoint.thin_fronts import ThinFronts
+from impctl.engine.fixpoint.thin_fronts import ChangedRows, ThinFronts
 from impctl.engine.fixpoint.touched_rows import FIRST, LAST, NAMES, TouchedRows
 from impctl.engine.fixpoint.views import index_views, rows_views
 from impctl.engine.tags import Tags
@@ -36,9 +36,17 @@ class JoinedMoves:
     """Front by front, by looking up the table's rows."""
 
     def __init__(
-        self, plain: PlainStep, rank: AttributeId, touched: TouchedRows, told: Told, thin: int
+        self,
+        plain: PlainStep,
+        by_step: Moves,
+        rank: AttributeId,
+        touched: TouchedRows,
+        told: Told,
+        thin: int,
     ) -> None:
+        """`by_step` is used for changed rows of the table that are many; `thin` are few."""
         self._plain = plain
+        self._by_step = by_step
         self._rank = rank
         self._touched = touched
         self._told = told
@@ -55,20 +63,57 @@ class JoinedMoves:
         self._tags = [] if runs is None else runs.tags
         return runs
 
-    def _fronts(self, slots: Ints) -> ThinFronts | None:
-        """What follows this front row by row, where it is small enough and that can be done."""
-        self._spent += len(slots)
-        if len(slots) > self._most or self._runs is None:
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        (rows,) = tables
+        assert rows is not None, "there is one table, which changed"
+        found = self._few_changed(rows) if len(rows) <= self._most else None
+        return self._by_step.changed(tables) if found is None else found
+
+    def _few_changed(self, rows: Batch) -> Ints | None:
+        """As `changed`, one by one; None where that cannot be done."""
+        plain, at = self._plain, 1 - self._plain.side
+        fronts = self._one_by_one()
+        columns = [rows.columns[name] for _, name in plain.heads if name is not None]
+        keys = [rows.columns[name] for name in plain.table.keys]
+        if fronts is None or any(column.valid is not None for column in (*columns, *keys)):
             return None
-        if any(column.has_null for column in self._touched.columns):
+        names = {place: name for name, place in plain.rows.items()}
+        wanted = [names[place] for place, name in plain.heads if name is None]
+        own = index_views(plain.own.runs(), [*wanted, names[-1]], len(rows))
+        if own is None:
+            return None
+        values = [column.values.tolist() for column in columns]
+        changed = ChangedRows(keys[0].values.tolist(), values, rows.weights.tolist())
+        found = fronts.changed(changed, own)
+        if found is None:
+            return None
+        self._told.of_step(found.weights, [tag.take(found.owners) for tag in rows.tags])
+        plain.join.take_in(at, rows, 0)
+        return found.heads
+
+    def _one_by_one(self) -> ThinFronts | None:
+        """What follows rows one by one, where that can be done."""
+        touched = self._touched
+        if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            table = index_views(self._runs.runs, self._runs.names, self._spent)
-            held = rows_views(self._touched.held.arrangement, NAMES, self._spent)
-            if table is not None and held is not None:
-                parts = (self._plain, self._touched, self._partners)
-                self._thin = ThinFronts(*parts, table, held, self._most)
+            held = rows_views(touched.held.arrangement, NAMES, self._spent)
+            if held is not None:
+                self._thin = ThinFronts(self._plain, touched, self._partners, held, self._most)
         return self._thin
+
+    def _fronts(self, slots: Ints) -> ThinFronts | None:
+        """The same for this front, where it is small enough."""
+        self._spent += len(slots)
+        fronts = self._one_by_one() if len(slots) <= self._most else None
+        if fronts is None or fronts.has_table:
+            return fronts
+        runs = self._runs
+        table = None if runs is None else index_views(runs.runs, runs.names, self._spent)
+        if table is None:
+            return None
+        fronts.see(table)
+        return fronts
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         fronts = self._fronts(slots)

@@ -58,6 +58,11 @@ class Told:
 class Moves(Protocol):
     """One step of a fixpoint, over the rows that it touches."""
 
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        """Count what these changed rows of tables derive from the fixpoint's rows as they are, and
+        keep them; the slots that were counted, some perhaps often."""
+        ...
+
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         """These rows go, and perhaps more that have no ground then; those left that have none.
 
@@ -86,28 +91,33 @@ class CircuitMoves:
         self._touched = touched
         self._told = told
 
+    def changed(self, tables: Sequence[Batch | None]) -> Ints:
+        return self._stepped(None, *tables)
+
     def out(self, slots: Ints, may_go: Dismiss) -> Ints:
         if not may_go(len(slots)):
             return slots
         rows = self._touched.batch(slots, -1, self._rank)
         self._touched.leave(slots)
-        return self._touched.groundless(self._stepped(rows))
+        derived = self._stepped(rows, *self._others)
+        return distinct_values(self._touched.groundless(derived))
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
         self._touched.enter(slots, admit(len(slots)))
         rows = self._touched.batch(slots, 1, self._rank)
-        return self._touched.derived(self._stepped(rows))
+        derived = self._stepped(rows, *self._others)
+        return distinct_values(self._touched.derived(derived))
 
     def end(self) -> None:
         pass
 
-    def _stepped(self, rows: Batch) -> Ints:
-        """The slots of the rows that this derives, or no longer does; each once."""
-        found = self._step.step(rows, *self._others)
+    def _stepped(self, *sources: Batch | None) -> Ints:
+        """Count what comes of this; the slots of the rows that this derives, or no longer does."""
+        found = self._step.step(*sources)
         if found is None or not len(found):
             return np.zeros(0, dtype=np.int64)
         self._told.of_step(found.weights, found.tags)
-        return distinct_values(counted(self._touched, found, self._rank))
+        return counted(self._touched, found, self._rank)
 
 
 def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:

@@ -35,6 +35,7 @@ from impctl.engine.fixpoint.touched_rows import (
     TouchedRows,
 )
 from impctl.engine.fixpoint.views import IndexView, Numbers, RowsView, view_of
+from impctl.values import dataclass
 
 THIN = 8
 """Rows of a front up to which it is followed row by row."""
@@ -44,21 +45,30 @@ _PAIRS = 8
 _Span = tuple[IndexView, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedRows:
+    """Changed rows of the table: their keys, the columns that heads take, and weights."""
+
+    keys: list[int]
+    columns: list[list[int]]
+    weights: list[int]
+
+
 class ThinFronts:
-    """`table` and `held` are what is looked up; fronts have at most so many rows."""
+    """`held` are the rows as they were, `table` those of the table, seen once they are wanted;
+    fronts have at most so many rows."""
 
     def __init__(
         self,
         plain: PlainStep,
         touched: TouchedRows,
         partners: Partners,
-        table: tuple[IndexView, ...],
         held: tuple[RowsView, ...],
         most: int,
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._table = [(view, view.codes, len(view.codes)) for view in table]
+        self._table: list[tuple[IndexView, Numbers, int]] | None = None
         self._held = [(view, view.codes, len(view.codes)) for view in held]
         self._most = most
         self._is_single = len(touched.columns) == 1
@@ -77,6 +87,50 @@ class ThinFronts:
         """Heads, weights, and where the tags lie, of derivations of this session."""
         self.pairs = 0
 
+    @property
+    def has_table(self) -> bool:
+        """Whether the table's rows are seen."""
+        return self._table is not None
+
+    def see(self, table: tuple[IndexView, ...]) -> None:
+        """Fronts look these up."""
+        self._table = [(view, view.codes, len(view.codes)) for view in table]
+
+    def changed(self, rows: ChangedRows, own: tuple[IndexView, ...]) -> Derived | None:
+        """Count what changed rows of the table derive from those of the fixpoint as it was.
+
+        `own` are the fixpoint's rows by their keys: the columns that heads take from them, then
+        the rank. The owners are the changed rows. None where they are too many.
+        """
+        spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
+        if sum(end - start for found in spans for _, start, end in found) > _PAIRS * self._most:
+            return None
+        self._begin()
+        heads, weights, owners, _ = self._found
+        for owner, (weight, found) in enumerate(zip(rows.weights, spans, strict=True)):
+            theirs = [column[owner] for column in rows.columns]
+            for view, start, end in found:
+                for place in range(start, end):
+                    *mine, body = (column[place] for column in view.columns)
+                    head = self._head(mine, theirs)
+                    change = weight * view.weights[place]
+                    self._every[head] += change
+                    if body < self._rank[head]:
+                        self._low[head] += change
+                    heads.append(head)
+                    weights.append(change)
+                    owners.append(owner)
+        end = self._end(heads)
+        return Derived(end.source, end.heads, end.weights, end.source, end.place)
+
+    def _head(self, mine: list[int], theirs: list[int]) -> int:
+        """The slot of a row of these values, taken in turn."""
+        ours = iter(mine)
+        values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
+        key = values[0] if self._is_single else values
+        head = self._known.get(key)
+        return self._slot_of(key) if head is None else head
+
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
         """As `Moves.out`; None where the first front is too large."""
         front: list[int] = slots.tolist()
@@ -88,7 +142,7 @@ class ThinFronts:
                 break
             is_begun = True
             front = self._went(front, spans)
-        self._end(is_told=False)
+        self._end(None)
         return np.array(front, dtype=np.int64) if is_begun else None
 
     def come(self, slots: Ints, admit: Admit) -> tuple[Ints, Derived] | None:
@@ -103,13 +157,18 @@ class ThinFronts:
                 break
             is_begun = True
             front = self._came(front, spans, admit(len(front)))
-        found = self._end(is_told=True)
+        found = self._end(self._hit)
         return (np.array(front, dtype=np.int64), found) if is_begun else None
 
     def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
         """Where in the table the partners of these rows lie, None for those that are known; None
         where they are too many."""
-        keys, first, last = self._columns[self._key], self._first, self._last
+        keys, first, last, table = (
+            self._columns[self._key],
+            self._first,
+            self._last,
+            self._table or [],
+        )
         spans: list[list[_Span] | None] = []
         pairs = 0
         for slot in front:
@@ -119,7 +178,7 @@ class ThinFronts:
                 continue
             found = []
             key = keys[slot]
-            for view, codes, length in self._table:
+            for view, codes, length in table:
                 start = bisect_left(codes, key)
                 if start < length and codes[start] == key:
                     end = start + 1
@@ -274,8 +333,9 @@ class ThinFronts:
         self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
         self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
 
-    def _end(self, *, is_told: bool) -> Derived:
-        """Leave what was found to others: what is told, or else stands ready."""
+    def _end(self, hit: list[int] | None) -> Derived:
+        """Leave what was found to others; these slots were counted in. None: what was found stands
+        ready, and its heads are they."""
         touched = self._touched
         if self._fresh:
             slots = np.array(self._fresh, dtype=np.int64)
@@ -283,12 +343,12 @@ class ThinFronts:
             order = ascending(codes)
             touched.add_part(codes[order], slots[order])
         heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
-        hit = np.array(self._hit, dtype=np.int64) if is_told else heads
-        if len(hit) and touched.values[ALL : LOW + 1, hit].min() < 0:
+        counted = heads if hit is None else np.array(hit, dtype=np.int64)
+        if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
             raise never_held("ways to derive rows")
         self.pairs += len(heads)
         found = Derived(heads, heads, weights, source, place)
-        if not is_told:
+        if hit is None:
             self._partners.add(found, None)
         self._fresh, self._found = [], ([], [], [], [])
         return found

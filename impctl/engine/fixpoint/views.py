@@ -8,6 +8,7 @@ Out of scope: what is looked up, and why (`engine.fixpoint.thin_fronts`).
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -39,6 +40,11 @@ class IndexView:
     codes: Numbers
     columns: tuple[Numbers, ...]
     weights: Numbers
+
+    def span(self, code: int) -> tuple[int, int]:
+        """Where the rows of a code lie."""
+        first = bisect_left(self.codes, code)
+        return first, bisect_right(self.codes, code, first)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,7 +105,7 @@ class Fixpoint(Operator):
             for held, batch in zip(self._held_back, found, strict=True):
                 held += [_apart(batch)] if batch is not None and len(batch) else []
             return None
-        return self._changed(base, self._step.step(None, *tables))
+        return self._changed(base, tables)
 
     def fill(self, is_filling: bool) -> None:
         """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
@@ -116,10 +116,13 @@ class Fixpoint(Operator):
         waiting, self._held_back = self._held_back, ([], [])
         if any(waiting):
             base, step = (stacked_batches(found) if found else None for found in waiting)
-            yield self._changed(base, step)
+            yield self._changed(base, (), step)
 
-    def _changed(self, base: Batch | None, derived: Batch | None) -> Batch:
-        """T after these rows of the base, and derivations by the step, came or went."""
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        """T after these rows of the base and of the step's tables came or went; and derivations by
+        the step that were waiting."""
         touched = self.rows.touched()
         self._told = Told(self._accesses)
         moves = self._moves(touched)
@@ -129,19 +132,22 @@ class Fixpoint(Operator):
             lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
             base = Batch({**base.columns, self._rank: lowest}, base.weights, ())
             slots.append(counted(touched, base, self._rank))
-        if derived is not None and len(derived):
-            self._told.of_step(derived.weights, derived.tags)
-            slots.append(counted(touched, derived, self._rank))
-        if slots:
+        if waiting is not None:
+            self._told.of_step(waiting.weights, waiting.tags)
+            slots.append(counted(touched, waiting, self._rank))
+        if any(table is not None and len(table) for table in tables):
+            slots.append(moves.changed(tables))
+        if touched.count:
             self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
             self._let_in(touched, moves)
             moves.end()
         return touched.kept()
 
     def _moves(self, touched: TouchedRows) -> Moves:
-        if self._plain is not None:
-            return JoinedMoves(self._plain, self._rank, touched, self._told, self.thin)
-        return CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
+        by_step = CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
+        if self._plain is None:
+            return by_step
+        return JoinedMoves(self._plain, by_step, self._rank, touched, self._told, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
         """Rows without ground go, and what goes with them; `slots` were counted last."""
