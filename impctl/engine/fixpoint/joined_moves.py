@@ -28,8 +28,15 @@ from impctl.engine.fixpoint.plain_step import PlainStep
 from impctl.engine.fixpoint.table_runs import TableRuns, table_runs
 from impctl.engine.fixpoint.thin_fronts import ChangedRows, ThinFronts
 from impctl.engine.fixpoint.touched_rows import FIRST, LAST, NAMES, TouchedRows
-from impctl.engine.fixpoint.views import index_views, rows_views
+from impctl.engine.fixpoint.views import Views
 from impctl.engine.tags import Tags
+
+
+class Seen:
+    """Views of the fixpoint's rows as they are held, by their keys, and of the table's."""
+
+    def __init__(self) -> None:
+        self.held, self.own, self.table = Views(), Views(), Views()
 
 
 class JoinedMoves:
@@ -42,6 +49,7 @@ class JoinedMoves:
         rank: AttributeId,
         touched: TouchedRows,
         told: Told,
+        seen: Seen,
         thin: int,
     ) -> None:
         """`by_step` is used for changed rows of the table that are many; `thin` are few."""
@@ -50,6 +58,7 @@ class JoinedMoves:
         self._rank = rank
         self._touched = touched
         self._told = told
+        self._seen = seen
         self._most = thin
         self._partners = Partners()
         self._tags: list[tuple[Tags, ...]] = []
@@ -79,7 +88,7 @@ class JoinedMoves:
             return None
         names = {place: name for name, place in plain.rows.items()}
         wanted = [names[place] for place, name in plain.heads if name is None]
-        own = index_views(plain.own.runs(), [*wanted, names[-1]], len(rows))
+        own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
         if own is None:
             return None
         values = [column.values.tolist() for column in columns]
@@ -97,7 +106,7 @@ class JoinedMoves:
         if not self._plain.is_of_numbers or any(column.has_null for column in touched.columns):
             return None
         if self._thin is None:
-            held = rows_views(touched.held.arrangement, NAMES, self._spent)
+            held = self._seen.held.of_rows(touched.held.arrangement, NAMES, self._spent)
             if held is not None:
                 self._thin = ThinFronts(self._plain, touched, self._partners, held, self._most)
         return self._thin
@@ -109,7 +118,8 @@ class JoinedMoves:
         if fronts is None or fronts.has_table:
             return fronts
         runs = self._runs
-        table = None if runs is None else index_views(runs.runs, runs.names, self._spent)
+        views = self._seen.table
+        table = None if runs is None else views.of_index(runs.runs, runs.names, self._spent)
         if table is None:
             return None
         fronts.see(table)

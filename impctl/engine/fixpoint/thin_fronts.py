@@ -11,6 +11,7 @@ Out of scope: larger fronts, and what else a step does (`engine.fixpoint.joined_
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -42,7 +43,8 @@ THIN = 8
 _PAIRS = 8
 """Derivations per row of the largest such front, up to which it is."""
 
-_Span = tuple[IndexView, int, int]
+_Span = tuple[int, IndexView, int, int]
+"""A run's number, the run, and where rows lie in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,12 @@ class ThinFronts:
         plain: PlainStep,
         touched: TouchedRows,
         partners: Partners,
-        held: tuple[RowsView, ...],
+        held: Sequence[RowsView],
         most: int,
     ) -> None:
         self._touched = touched
         self._partners = partners
-        self._table: list[tuple[IndexView, Numbers, int]] | None = None
+        self._table: list[tuple[int, IndexView, Numbers, int]] | None = None
         self._held = [(view, view.codes, len(view.codes)) for view in held]
         self._most = most
         self._is_single = len(touched.columns) == 1
@@ -92,24 +94,24 @@ class ThinFronts:
         """Whether the table's rows are seen."""
         return self._table is not None
 
-    def see(self, table: tuple[IndexView, ...]) -> None:
+    def see(self, table: Sequence[IndexView]) -> None:
         """Fronts look these up."""
-        self._table = [(view, view.codes, len(view.codes)) for view in table]
+        self._table = [(at, view, view.codes, len(view.codes)) for at, view in enumerate(table)]
 
-    def changed(self, rows: ChangedRows, own: tuple[IndexView, ...]) -> Derived | None:
+    def changed(self, rows: ChangedRows, own: Sequence[IndexView]) -> Derived | None:
         """Count what changed rows of the table derive from those of the fixpoint as it was.
 
         `own` are the fixpoint's rows by their keys: the columns that heads take from them, then
         the rank. The owners are the changed rows. None where they are too many.
         """
         spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
-        if sum(end - start for found in spans for _, start, end in found) > _PAIRS * self._most:
+        if sum(end - start for places in spans for _, start, end in places) > _PAIRS * self._most:
             return None
         self._begin()
         heads, weights, owners, _ = self._found
-        for owner, (weight, found) in enumerate(zip(rows.weights, spans, strict=True)):
+        for owner, (weight, places) in enumerate(zip(rows.weights, spans, strict=True)):
             theirs = [column[owner] for column in rows.columns]
-            for view, start, end in found:
+            for view, start, end in places:
                 for place in range(start, end):
                     *mine, body = (column[place] for column in view.columns)
                     head = self._head(mine, theirs)
@@ -120,8 +122,8 @@ class ThinFronts:
                     heads.append(head)
                     weights.append(change)
                     owners.append(owner)
-        end = self._end(heads)
-        return Derived(end.source, end.heads, end.weights, end.source, end.place)
+        found = self._end(heads)
+        return Derived(found.source, found.heads, found.weights, found.source, found.place)
 
     def _head(self, mine: list[int], theirs: list[int]) -> int:
         """The slot of a row of these values, taken in turn."""
@@ -178,13 +180,13 @@ class ThinFronts:
                 continue
             found = []
             key = keys[slot]
-            for view, codes, length in table:
+            for number, view, codes, length in table:
                 start = bisect_left(codes, key)
                 if start < length and codes[start] == key:
                     end = start + 1
                     if end < length and codes[end] == key:
                         end = bisect_right(codes, key, end)
-                    found.append((view, start, end))
+                    found.append((number, view, start, end))
                     pairs += end - start
             spans.append(found)
         return None if pairs > _PAIRS * self._most else spans
@@ -242,7 +244,7 @@ class ThinFronts:
 
     def _take(self, slot: int, span: _Span) -> None:
         """Note what a row derives by these rows of the table."""
-        view, start, end = span
+        number, view, start, end = span
         heads, weights, source, place = self._found
         known = self._known
         if self._column >= 0 and end - start == 1:
@@ -250,19 +252,19 @@ class ThinFronts:
             head = known.get(key)
             heads.append(self._slot_of(key) if head is None else head)
             weights.append(view.weights[start])
-            source.append(view.number)
+            source.append(number)
             place.append(start)
             return
         for key in self._keys(slot, span):
             head = known.get(key)
             heads.append(self._slot_of(key) if head is None else head)
         weights += view.weights[start:end].tolist()
-        source += repeat(view.number, end - start)
+        source += repeat(number, end - start)
         place += range(start, end)
 
     def _keys(self, slot: int, span: _Span) -> Any:
         """The rows that a row derives by these of the table."""
-        view, start, end = span
+        _, view, start, end = span
         columns = [
             repeat(self._columns[place][slot], end - start)
             if at < 0

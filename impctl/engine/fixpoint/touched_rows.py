@@ -232,15 +232,16 @@ class TouchedRows:
         slots = (values[:WAS] != values[WAS:FIRST]).any(axis=0).nonzero()[0]
         if not len(slots):
             return empty_batch(0)
-        # By code, as the arrangement wants them.
-        codes = values[CODE, slots]
-        order = ascending(codes)
-        slots = slots[order]
-        are, were = values[:WAS, slots], values[WAS + RANK, slots]
+        if len(slots) > 1:
+            # By code, as the arrangement wants them.
+            slots = slots[ascending(values[CODE, slots])]
+        values = values[:, slots]
         keys = [column.take(slots) for column in self.columns]
-        self.held.arrangement.put(codes[order], keys, dict(zip(NAMES, are, strict=True)))
-        signs = (are[RANK] > 0).astype(np.int64) - (were > 0)
+        self.held.arrangement.put(values[CODE], keys, dict(zip(NAMES, values, strict=False)))
+        signs = (values[RANK] > 0).astype(np.int64) - (values[WAS + RANK] > 0)
         moved = signs.nonzero()[0]
+        if not len(moved):
+            return empty_batch(0)
         return self.held.batch([key.take(moved) for key in keys], signs[moved])
 
 

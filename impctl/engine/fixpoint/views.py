@@ -9,8 +9,8 @@ Out of scope: what is looked up, and why (`engine.fixpoint.thin_fronts`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_codes
@@ -20,6 +20,8 @@ from impctl.engine.row_index import IndexRun
 from impctl.engine.runs import Run
 from impctl.values import dataclass
 
+R = TypeVar("R")
+V = TypeVar("V")
 Numbers: TypeAlias = "memoryview[Any]"
 """A view of an array of whole numbers: one of them is had in a fraction of the time that NumPy
 takes."""
@@ -34,9 +36,8 @@ def view_of(array: Any) -> Numbers:
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """One run of an index: which it is, its codes, the columns asked for, and weights."""
+    """One run of an index: its codes, the columns asked for, and weights."""
 
-    number: int
     codes: Numbers
     columns: tuple[Numbers, ...]
     weights: Numbers
@@ -66,33 +67,42 @@ class RowsView:
         return -1
 
 
-def index_views(
-    runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
-) -> tuple[IndexView, ...] | None:
-    """The runs of an index, of whole numbers; `spent` rows came and went so far."""
-    if not all(_is_looked_at(run, len(run), spent) for run in runs):
-        return None
-    return tuple(
-        IndexView(
-            number,
-            view_of(run.codes),
-            tuple(view_of(run.batch.columns[name].values) for name in columns),
-            view_of(run.batch.weights),
-        )
-        for number, run in enumerate(runs)
-    )
+class Views:
+    """Views of runs, kept for as long as these are there: most outlive many steps."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[object, Any]] = {}
+
+    def of_index(
+        self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
+    ) -> list[IndexView] | None:
+        """The runs of an index, of whole numbers, always with the same columns; `spent` rows came
+        and went so far. None where they are not to be looked at one by one."""
+        if not all(_is_looked_at(run, len(run), spent) for run in runs):
+            return None
+        return self._seen(runs, lambda run: _index_view(run, columns))
+
+    def of_rows(
+        self, arrangement: Arrangement, names: Sequence[str], spent: int
+    ) -> list[RowsView] | None:
+        """The runs of an arrangement, the newest first."""
+        runs = arrangement.runs[::-1]
+        if not all(are_codes(part) for run in runs for part in run.keys):
+            return None
+        if not all(_is_looked_at(run, len(run), spent) for run in runs):
+            return None
+        return self._seen(runs, lambda run: _rows_view(run, names))
+
+    def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
+        known = self._known
+        # A run that is held keeps its identity to itself.
+        self._known = {id(run): known.get(id(run)) or (run, make(run)) for run in runs}
+        return [view for _, view in self._known.values()]
 
 
-def rows_views(
-    arrangement: Arrangement, names: Sequence[str], spent: int
-) -> tuple[RowsView, ...] | None:
-    """The runs of an arrangement, the newest first."""
-    runs = arrangement.runs
-    if not all(map(are_codes, (part for run in runs for part in run.keys))):
-        return None
-    if not all(_is_looked_at(run, len(run), spent) for run in runs):
-        return None
-    return tuple(_rows_view(run, names) for run in reversed(runs))
+def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView:
+    held = (view_of(run.batch.columns[name].values) for name in columns)
+    return IndexView(view_of(run.codes), tuple(held), view_of(run.batch.weights))
 
 
 def _rows_view(run: Run, names: Sequence[str]) -> RowsView:

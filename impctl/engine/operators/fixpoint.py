@@ -28,7 +28,7 @@ from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.joined_moves import JoinedMoves
+from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
 from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
 from impctl.engine.fixpoint.plain_step import plain_step
 from impctl.engine.fixpoint.ranked_rows import RankedRows
@@ -97,6 +97,7 @@ class Fixpoint(Operator):
         """Of the base, and of the step."""
         self._told = Told(accesses)
         self._plain = plain_step(step, columns, rank)
+        self._seen = Seen()
 
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
@@ -147,7 +148,8 @@ class Fixpoint(Operator):
         by_step = CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
         if self._plain is None:
             return by_step
-        return JoinedMoves(self._plain, by_step, self._rank, touched, self._told, self.thin)
+        parts = (self._plain, by_step, self._rank, touched, self._told)
+        return JoinedMoves(*parts, self._seen, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
         """Rows without ground go, and what goes with them; `slots` were counted last."""
