@@ -21,7 +21,7 @@ from impctl.data.keys import key_codes, normalise
 from impctl.data.ragged import slice_positions
 from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.fixpoint.moves import Admit, Dismiss, Moves, Told, slots_for
 from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.plain_step import PlainStep
@@ -175,19 +175,22 @@ class JoinedMoves:
     def end(self) -> None:
         """Tell what rows that stay out took part in, and bring the join's rows up to date."""
         touched, partners = self._touched, self._partners
+        join, side = self._plain.join, self._plain.side
+        pairs = self._pairs + (0 if self._thin is None else self._thin.pairs)
+        moved = touched.moved(self._rank) if self._spent else empty_batch(0)
+        if not len(moved):
+            join.take_in(side, moved, pairs)
+            return
         gone = touched.gone()
         if len(gone):
             first, last = touched.values[FIRST, gone], touched.values[LAST, gone]
             places, _ = slice_positions(first, last)
             self._tell(-partners.weights[places], partners.source[places], partners.place[places])
-        moved = touched.moved(self._rank)
         columns = {
             name: moved.columns[self._rank if place < 0 else touched.held.columns[place][0]]
-            for name, place in (self._plain.rows.items() if len(moved) else ())
+            for name, place in self._plain.rows.items()
         }
-        rows = Batch(columns, moved.weights, ())
-        pairs = self._pairs + (0 if self._thin is None else self._thin.pairs)
-        self._plain.join.take_in(self._plain.side, rows, pairs)
+        join.take_in(side, Batch(columns, moved.weights, ()), pairs)
 
     def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
         """Tell that derivations came or went, whose tags lie there."""

@@ -341,9 +341,9 @@ class ThinFronts:
         touched = self._touched
         if self._fresh:
             slots = np.array(self._fresh, dtype=np.int64)
-            codes = touched.values[CODE, slots]
-            order = ascending(codes)
-            touched.add_part(codes[order], slots[order])
+            if len(slots) > 1:
+                slots = slots[ascending(touched.values[CODE, slots])]
+            touched.add_part(touched.values[CODE, slots], slots)
         heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
         counted = heads if hit is None else np.array(hit, dtype=np.int64)
         if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:

@@ -85,13 +85,14 @@ class Views:
     def of_rows(
         self, arrangement: Arrangement, names: Sequence[str], spent: int
     ) -> list[RowsView] | None:
-        """The runs of an arrangement, the newest first."""
+        """The runs of an arrangement, the newest first; None where they are not to be, or some key
+        is no whole number."""
         runs = arrangement.runs[::-1]
-        if not all(are_codes(part) for run in runs for part in run.keys):
-            return None
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
-        return self._seen(runs, lambda run: _rows_view(run, names))
+        found = self._seen(runs, lambda run: _rows_view(run, names))
+        known = [view for view in found if view is not None]
+        return known if len(known) == len(found) else None
 
     def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
         known = self._known
@@ -105,7 +106,10 @@ def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView:
     return IndexView(view_of(run.codes), tuple(held), view_of(run.batch.weights))
 
 
-def _rows_view(run: Run, names: Sequence[str]) -> RowsView:
+def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
+    """The view of a run whose keys are whole numbers, none of them NULL."""
+    if not all(map(are_codes, run.keys)):
+        return None
     columns = (run.values.get(name) for name in names)
     return RowsView(
         view_of(run.codes),
