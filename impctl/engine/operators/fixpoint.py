@@ -99,6 +99,11 @@ class Fixpoint(Operator):
         self._plain = plain_step(step, columns, rank)
         self._seen = Seen()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the step is one join, which is followed without stepping its operators."""
+        return self._plain is not None
+
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
         if self._is_filling:
