@@ -139,6 +139,12 @@ class ThinFronts:
         self._begin()
         is_begun = False
         while front and len(front) <= self._most:
+            if len(front) == 1 and self._column >= 0:
+                begun = front[0]
+                front = self._followed(begun, may_go)
+                is_begun = is_begun or front != [begun]
+                if not front:
+                    break
             spans = self._spans(front)
             if spans is None or not may_go(len(front)):
                 break
@@ -214,6 +220,49 @@ class ThinFronts:
             self._first[slot], self._last[slot] = before + start, before + len(heads)
         some = suspects if len(suspects) < 2 else dict.fromkeys(suspects)
         return [head for head in some if not low[head] and rank[head]]
+
+    def _followed(self, slot: int, may_go: Dismiss) -> list[int]:
+        """As `_went` of a row that has one partner, and of what has no ground then while that is
+        one such row; the front that is left. Of chains this is nearly all."""
+        table, known, at, before = (
+            self._table or [],
+            self._known,
+            self._column,
+            self._partners.count,
+        )
+        heads, weights, source, places = self._found
+        rank, every, low = self._rank, self._every, self._low
+        while True:
+            key, spot = self._columns[0][slot], None
+            for number, view, codes, length in table:
+                place = bisect_left(codes, key)
+                if place < length and codes[place] == key:
+                    if spot is not None or (place + 1 < length and codes[place + 1] == key):
+                        return [slot]
+                    spot = number, view, place
+            if spot is None or not may_go(1):
+                return [slot]
+            number, view, place = spot
+            key = view.columns[at][place]
+            head = known.get(key)
+            if head is None:
+                head = self._slot_of(key)
+                rank, every, low = self._rank, self._every, self._low
+            body, weight = rank[slot], view.weights[place]
+            rank[slot] = low[slot] = 0
+            self._first[slot] = before + len(heads)
+            self._last[slot] = before + len(heads) + 1
+            heads.append(head)
+            weights.append(weight)
+            source.append(number)
+            places.append(place)
+            every[head] -= weight
+            if body >= rank[head]:
+                return []
+            low[head] -= weight
+            if low[head]:
+                return []
+            slot = head
 
     def _came(self, front: list[int], spans: list[list[_Span] | None], stage: int) -> list[int]:
         """A front comes; the rows that are derived then and are not there."""
