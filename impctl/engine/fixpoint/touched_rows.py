@@ -235,10 +235,11 @@ class TouchedRows:
         if len(slots) > 1:
             # By code, as the arrangement wants them.
             slots = slots[ascending(values[CODE, slots])]
-        values = values[:, slots]
         keys = [column.take(slots) for column in self.columns]
-        self.held.arrangement.put(values[CODE], keys, dict(zip(NAMES, values, strict=False)))
-        signs = (values[RANK] > 0).astype(np.int64) - (values[WAS + RANK] > 0)
+        # Column by column: all at once they would lie in one array, and keep each other in memory.
+        are = {name: values[at, slots] for at, name in enumerate(NAMES)}
+        self.held.arrangement.put(values[CODE, slots], keys, are)
+        signs = (values[RANK, slots] > 0).astype(np.int64) - (values[WAS + RANK, slots] > 0)
         moved = signs.nonzero()[0]
         if not len(moved):
             return empty_batch(0)
