@@ -25,11 +25,15 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.fixpoint.moves import Admit, Dismiss, Moves, Told, slots_for
 from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.plain_step import PlainStep
+from impctl.engine.fixpoint.ranked_rows import NAMES
 from impctl.engine.fixpoint.table_runs import TableRuns, table_runs
 from impctl.engine.fixpoint.thin_fronts import ChangedRows, ThinFronts
-from impctl.engine.fixpoint.touched_rows import FIRST, LAST, NAMES, TouchedRows
-from impctl.engine.fixpoint.views import Views
+from impctl.engine.fixpoint.touched_rows import FIRST, LAST, TouchedRows
+from impctl.engine.fixpoint.views import IndexView, Views
 from impctl.engine.tags import Tags
+
+_MOST_WAITING = 64
+"""Steps whose changes wait at most."""
 
 
 class Seen:
@@ -37,6 +41,8 @@ class Seen:
 
     def __init__(self) -> None:
         self.held, self.own, self.table = Views(), Views(), Views()
+        self.waiting = 0
+        """Steps whose changes of the rows by their keys may wait to be sorted in."""
 
 
 class JoinedMoves:
@@ -75,30 +81,54 @@ class JoinedMoves:
     def changed(self, tables: Sequence[Batch | None]) -> Ints:
         (rows,) = tables
         assert rows is not None, "there is one table, which changed"
-        found = self._few_changed(rows) if len(rows) <= self._most else None
+        columns = [rows.columns[name] for _, name in self._plain.heads if name is not None]
+        keys = [rows.columns[name] for name in self._plain.table.keys]
+        has_null = any(column.valid is not None for column in (*columns, *keys))
+        found: Ints | None = None
+        if self._plain.is_of_numbers and not has_null:
+            if len(rows) <= self._most:
+                found = self._few_changed(rows, keys[0], columns)
+            if found is None and self._plain.is_by_rows and len(rows) <= self._held_rows:
+                found = self._many_changed(rows, keys[0], columns[0])
         return self._by_step.changed(tables) if found is None else found
 
-    def _few_changed(self, rows: Batch) -> Ints | None:
+    @property
+    def _held_rows(self) -> int:
+        return self._touched.held.arrangement.rows
+
+    def _few_changed(self, rows: Batch, key: Vector, columns: Sequence[Vector]) -> Ints | None:
         """As `changed`, one by one; None where that cannot be done."""
-        plain, at = self._plain, 1 - self._plain.side
-        fronts = self._one_by_one()
-        columns = [rows.columns[name] for _, name in plain.heads if name is not None]
-        keys = [rows.columns[name] for name in plain.table.keys]
-        if fronts is None or any(column.valid is not None for column in (*columns, *keys)):
+        plain, fronts = self._plain, self._one_by_one()
+        if fronts is None:
             return None
-        names = {place: name for name, place in plain.rows.items()}
-        wanted = [names[place] for place, name in plain.heads if name is None]
-        own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
+        own: Sequence[IndexView] | None = ()
+        if not plain.is_by_rows:
+            names = {place: name for name, place in plain.rows.items()}
+            wanted = [names[place] for place, name in plain.heads if name is None]
+            own = self._seen.own.of_index(plain.own.runs(), [*wanted, names[-1]], len(rows))
         if own is None:
             return None
         values = [column.values.tolist() for column in columns]
-        changed = ChangedRows(keys[0].values.tolist(), values, rows.weights.tolist())
+        changed = ChangedRows(key.values.tolist(), values, rows.weights.tolist())
         found = fronts.changed(changed, own)
         if found is None:
             return None
         self._told.of_step(found.weights, [tag.take(found.owners) for tag in rows.tags])
-        plain.join.take_in(at, rows, 0)
+        plain.join.take_in(1 - plain.side, rows, 0)
         return found.heads
+
+    def _many_changed(self, rows: Batch, key: Vector, head: Vector) -> Ints:
+        """As `changed`, where the rank of a row is known from its key: the join is not asked."""
+        kind, touched = self._touched.columns[0].type, self._touched
+        both = Vector(kind, np.concatenate([key.values, head.values]))
+        bodies, heads = np.split(slots_for(touched, [both], len(both)), 2)
+        ranks = touched.ranks[bodies]
+        owners = ranks.nonzero()[0]
+        heads, weights = heads[owners], rows.weights[owners]
+        touched.count_in(heads, weights, ranks[owners] < touched.ranks[heads])
+        self._told.of_step(weights, [tag.take(owners) for tag in rows.tags])
+        self._plain.join.take_in(1 - self._plain.side, rows, len(owners))
+        return heads
 
     def _one_by_one(self) -> ThinFronts | None:
         """What follows rows one by one, where that can be done."""
@@ -191,6 +221,11 @@ class JoinedMoves:
             for name, place in self._plain.rows.items()
         }
         join.take_in(side, Batch(columns, moved.weights, ()), pairs)
+        self._seen.waiting += 1
+        if self._seen.waiting > _MOST_WAITING:
+            # Nobody may ask for them for long, and each batch that waits takes room.
+            self._plain.own.runs()
+            self._seen.waiting = 0
 
     def _tell(self, weights: Ints, source: Ints, place: Ints) -> None:
         """Tell that derivations came or went, whose tags lie there."""

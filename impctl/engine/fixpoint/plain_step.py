@@ -62,6 +62,12 @@ class PlainStep:
         """Which columns of the fixpoint are the keys."""
         return tuple(self.rows[key] for key in self.join.sides[self.side].keys)
 
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether a row has one column, its key, so that whoever knows the row finds its rank; and
+        what it derives is of the table alone."""
+        return self.is_of_numbers and len(self.heads) == 1 and self.heads[0][1] is not None
+
 
 def plain_step(
     step: Circuit, columns: Sequence[tuple[AttributeId, SqlType]], rank: AttributeId

@@ -21,11 +21,10 @@ from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.values import dataclass
 
 _RANK, _ALL, _LOW = "rank", "all", "low"
-_NAMES = (_RANK, _ALL, _LOW)
+NAMES = (_RANK, _ALL, _LOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +49,6 @@ class RankedRows:
         self.kinds = tuple(kind for _, kind in columns)
         self.arrangement = Arrangement(f"{name}.rows", self.kinds, _ALL)
 
-    def touched(self) -> TouchedRows:
-        """A step begins: what it touches, nothing yet."""
-        return TouchedRows(self)
-
     def whole(self) -> Ranked:
         """All rows, by their codes. Cost: the rows."""
         run = self.arrangement.whole()
@@ -61,7 +56,7 @@ class RankedRows:
             none = np.zeros(0, dtype=np.int64)
             return Ranked(none, (), none, none, none)
         keys = tuple(map(from_stored, run.keys, self.kinds))
-        rank, every, low = (run.values[name] for name in _NAMES)
+        rank, every, low = (run.values[name] for name in NAMES)
         return Ranked(run.codes, keys, rank, every, low)
 
     def rows(self) -> Batch:

@@ -17,25 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from impctl.data.keys import code_of
-from impctl.data.order import ascending
 from impctl.data.vector import Ints
-from impctl.engine.disagreement import never_held
 from impctl.engine.fixpoint.moves import Admit, Dismiss
 from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.plain_step import PlainStep
-from impctl.engine.fixpoint.touched_rows import (
-    ALL,
-    CODE,
-    FIRST,
-    LAST,
-    LOW,
-    NAMES,
-    RANK,
-    WAS,
-    TouchedRows,
-)
-from impctl.engine.fixpoint.views import IndexView, Numbers, RowsView, view_of
+from impctl.engine.fixpoint.row_by_row import RowByRow
+from impctl.engine.fixpoint.touched_rows import TouchedRows
+from impctl.engine.fixpoint.views import IndexView, Numbers, RowsView
 from impctl.values import dataclass
 
 THIN = 8
@@ -56,7 +44,7 @@ class ChangedRows:
     weights: list[int]
 
 
-class ThinFronts:
+class ThinFronts(RowByRow):
     """`held` are the rows as they were, `table` those of the table, seen once they are wanted;
     fronts have at most so many rows."""
 
@@ -68,12 +56,9 @@ class ThinFronts:
         held: Sequence[RowsView],
         most: int,
     ) -> None:
-        self._touched = touched
-        self._partners = partners
+        super().__init__(touched, partners, held)
         self._table: list[tuple[int, IndexView, Numbers, int]] | None = None
-        self._held = [(view, view.codes, len(view.codes)) for view in held]
         self._most = most
-        self._is_single = len(touched.columns) == 1
         self._key = plain.key_places[0]
         names = [name for _, name in plain.heads if name is not None]
         self._heads = [
@@ -81,13 +66,6 @@ class ThinFronts:
         ]
         self._column = self._heads[0][1] if self._is_single else -1
         """The table's column that is all of a row, if one is."""
-        self._known: dict[Any, int] = {}
-        """The slots of rows: a number for rows of one column, else a tuple."""
-        self._fresh: list[int] = []
-        """Slots that are not found otherwise yet."""
-        self._found: tuple[list[int], ...] = ([], [], [], [])
-        """Heads, weights, and where the tags lie, of derivations of this session."""
-        self.pairs = 0
 
     @property
     def has_table(self) -> bool:
@@ -102,8 +80,11 @@ class ThinFronts:
         """Count what changed rows of the table derive from those of the fixpoint as it was.
 
         `own` are the fixpoint's rows by their keys: the columns that heads take from them, then
-        the rank. The owners are the changed rows. None where they are too many.
+        the rank; not asked where a row is its key. The owners are the changed rows. None where
+        they are too many.
         """
+        if self._column >= 0:
+            return self._changed_by_rows(rows)
         spans = [[(view, *view.span(key)) for view in own] for key in rows.keys]
         if sum(end - start for places in spans for _, start, end in places) > _PAIRS * self._most:
             return None
@@ -125,13 +106,30 @@ class ThinFronts:
         found = self._end(heads)
         return Derived(found.source, found.heads, found.weights, found.source, found.place)
 
+    def _changed_by_rows(self, rows: ChangedRows) -> Derived:
+        """The same where a row is its key, and what it derives is of the table."""
+        self._begin()
+        heads, weights, owners, _ = self._found
+        for owner, key in enumerate(rows.keys):
+            slot = self._known_slot(key)
+            body = self._rank[slot]
+            if not body:
+                continue
+            head = self._known_slot(rows.columns[self._column][owner])
+            self._every[head] += rows.weights[owner]
+            if body < self._rank[head]:
+                self._low[head] += rows.weights[owner]
+            heads.append(head)
+            weights.append(rows.weights[owner])
+            owners.append(owner)
+        found = self._end(heads)
+        return Derived(found.source, found.heads, found.weights, found.source, found.place)
+
     def _head(self, mine: list[int], theirs: list[int]) -> int:
         """The slot of a row of these values, taken in turn."""
         ours = iter(mine)
         values = tuple(next(ours) if at < 0 else theirs[at] for _, at in self._heads)
-        key = values[0] if self._is_single else values
-        head = self._known.get(key)
-        return self._slot_of(key) if head is None else head
+        return self._known_slot(values[0] if self._is_single else values)
 
     def out(self, slots: Ints, may_go: Dismiss) -> Ints | None:
         """As `Moves.out`; None where the first front is too large."""
@@ -321,85 +319,3 @@ class ThinFronts:
             for place, at in self._heads
         ]
         return columns[0] if self._is_single else zip(*columns, strict=True)
-
-    def _slot_of(self, key: Any) -> int:
-        """The slot of a row that is not known yet."""
-        values = (key,) if self._is_single else key
-        code = key if self._is_single else code_of(key)
-        for codes, slots in self._parts:
-            place = bisect_left(codes, code)
-            while place < len(codes) and codes[place] == code:
-                slot: int = slots[place]
-                if self._is_single or self._is_at(slot, values):
-                    self._known[key] = slot
-                    return slot
-                place += 1
-        slot = self._known[key] = self._touched.count
-        if slot == self._room:
-            self._touched.make_room(slot + 1)
-            self._view()
-        self._touched.count += 1
-        self._look_up(slot, code, values)
-        self._code[slot] = code
-        for held, one in zip(self._columns, values, strict=True):
-            held[slot] = one
-        self._fresh.append(slot)
-        return slot
-
-    def _is_at(self, slot: int, values: tuple[int, ...]) -> bool:
-        return all(held[slot] == one for held, one in zip(self._columns, values, strict=True))
-
-    def _look_up(self, slot: int, code: int, values: tuple[int, ...]) -> None:
-        """Fill in what is kept of a row."""
-        for view, codes, length in self._held:
-            place = bisect_left(codes, code)
-            if place == length or codes[place] != code:
-                continue
-            if not self._is_single:
-                place = view.place(place, values)
-                if place < 0:
-                    continue
-            for now, was, column in zip(self._now, self._was, view.values, strict=True):
-                if column is not None:
-                    now[slot] = was[slot] = column[place]
-            return
-
-    def _begin(self) -> None:
-        """Look at what is there, which others may have changed."""
-        self._view()
-        self._parts = [(view_of(codes), view_of(at)) for codes, at in self._touched.parts]
-        self._partner_heads = view_of(self._partners.heads)
-        self._partner_weights = view_of(self._partners.weights)
-        self._hit: list[int] = []
-
-    def _view(self) -> None:
-        """See `values` and columns where they lie now."""
-        touched = self._touched
-        rows = [view_of(row) for row in touched.values]
-        self._room = touched.values.shape[1]
-        for column in touched.columns:
-            column.make_room(self._room)
-        self._columns: list[Numbers] = [view_of(column.numbers) for column in touched.columns]
-        self._rank, self._every, self._low = rows[RANK], rows[ALL], rows[LOW]
-        self._now, self._was = rows[: len(NAMES)], rows[WAS : WAS + len(NAMES)]
-        self._first, self._last, self._code = rows[FIRST], rows[LAST], rows[CODE]
-
-    def _end(self, hit: list[int] | None) -> Derived:
-        """Leave what was found to others; these slots were counted in. None: what was found stands
-        ready, and its heads are they."""
-        touched = self._touched
-        if self._fresh:
-            slots = np.array(self._fresh, dtype=np.int64)
-            if len(slots) > 1:
-                slots = slots[ascending(touched.values[CODE, slots])]
-            touched.add_part(touched.values[CODE, slots], slots)
-        heads, weights, source, place = (np.array(p, dtype=np.int64) for p in self._found)
-        counted = heads if hit is None else np.array(hit, dtype=np.int64)
-        if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
-            raise never_held("ways to derive rows")
-        self.pairs += len(heads)
-        found = Derived(heads, heads, weights, source, place)
-        if hit is None:
-            self._partners.add(found, None)
-        self._fresh, self._found = [], ([], [], [], [])
-        return found

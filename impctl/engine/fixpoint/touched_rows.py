@@ -10,7 +10,7 @@ Out of scope: why rows come and go (`engine.fixpoint.moves`, `joined_moves`, `th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,8 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import never_held
+from impctl.engine.fixpoint.ranked_rows import NAMES, RankedRows
 from impctl.engine.runs import are_told_by_code
-
-if TYPE_CHECKING:
-    from impctl.engine.fixpoint.ranked_rows import RankedRows
 
 RANK, ALL, LOW = range(3)
 WAS = 3
@@ -33,7 +31,6 @@ WAS = 3
 FIRST, LAST = 6, 7
 """Where what joins a row begins and ends, once it was looked for; -1 before (`joined_moves`)."""
 CODE = 8
-NAMES = ("rank", "all", "low")
 _ROOM = 16
 """Rows that there is room for at first."""
 

@@ -129,7 +129,7 @@ class Fixpoint(Operator):
     ) -> Batch:
         """T after these rows of the base and of the step's tables came or went; and derivations by
         the step that were waiting."""
-        touched = self.rows.touched()
+        touched = TouchedRows(self.rows)
         self._told = Told(self._accesses)
         moves = self._moves(touched)
         slots = []
