@@ -109,20 +109,16 @@ class TouchedRows:
             for at, name in enumerate(NAMES if located.parts else ()):
                 self.values[at, start:end] = arrangement.gather(located, name)
         else:
-            slots = np.arange(start, end)
-            for run in reversed(arrangement.runs):
+            # The oldest first: what a newer run has of a row stands last.
+            for run in arrangement.runs:
                 places = search(run.pages, run.codes, codes)
-                is_here = run.codes.take(places, mode="clip") == codes
-                places = places[is_here]
-                if not len(places):
+                rows = (run.codes.take(places, mode="clip") == codes).nonzero()[0]
+                if not len(rows):
                     continue
+                places, slots = places[rows], rows + start
                 for at, name in enumerate(NAMES):
                     column = run.checked_values(name, places)
-                    if column is not None:
-                        self.values[at, slots[is_here]] = column
-                if len(places) == len(codes):
-                    break
-                slots, codes = slots[~is_here], codes[~is_here]
+                    self.values[at, slots] = 0 if column is None else column
         self.values[WAS : WAS + len(NAMES), start:end] = self.values[: len(NAMES), start:end]
 
     def make_room(self, rows: int) -> None:
