@@ -9,7 +9,7 @@ Out of scope: what is looked up, and why (`engine.fixpoint.thin_fronts`).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any, TypeAlias, TypeVar
 
 from impctl.aliases import AttributeId
@@ -20,7 +20,9 @@ from impctl.engine.row_index import IndexRun
 from impctl.engine.runs import Run
 from impctl.values import dataclass
 
-R = TypeVar("R")
+_SMALL = 4_096
+"""Rows of a run that is held for its view, though it may be gone by then."""
+R = TypeVar("R", bound=Sized)
 V = TypeVar("V")
 Numbers: TypeAlias = "memoryview[Any]"
 """A view of an array of whole numbers: one of them is had in a fraction of the time that NumPy
@@ -68,7 +70,7 @@ class RowsView:
 
 
 class Views:
-    """Views of runs, kept for as long as these are there: most outlive many steps."""
+    """Views of runs; those of small ones are kept while these are there, often for many steps."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[object, Any]] = {}
@@ -77,10 +79,10 @@ class Views:
         self, runs: Sequence[IndexRun], columns: Sequence[AttributeId], spent: int
     ) -> list[IndexView] | None:
         """The runs of an index, of whole numbers, always with the same columns; `spent` rows came
-        and went so far. None where they are not to be looked at one by one."""
+        and went so far. None where they are not to be looked at one by one, or some are NULL."""
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
-        return self._seen(runs, lambda run: _index_view(run, columns))
+        return _all_known(self._seen(runs, lambda run: _index_view(run, columns)))
 
     def of_rows(
         self, arrangement: Arrangement, names: Sequence[str], spent: int
@@ -90,20 +92,29 @@ class Views:
         runs = arrangement.runs[::-1]
         if not all(_is_looked_at(run, len(run), spent) for run in runs):
             return None
-        found = self._seen(runs, lambda run: _rows_view(run, names))
-        known = [view for view in found if view is not None]
-        return known if len(known) == len(found) else None
+        return _all_known(self._seen(runs, lambda run: _rows_view(run, names)))
 
     def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
         known = self._known
         # A run that is held keeps its identity to itself.
-        self._known = {id(run): known.get(id(run)) or (run, make(run)) for run in runs}
-        return [view for _, view in self._known.values()]
+        found = [(run, known.get(id(run)) or (run, make(run))) for run in runs]
+        self._known = {id(run): pair for run, pair in found if len(run) <= _SMALL}
+        return [view for _, (_, view) in found]
 
 
-def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView:
-    held = (view_of(run.batch.columns[name].values) for name in columns)
-    return IndexView(view_of(run.codes), tuple(held), view_of(run.batch.weights))
+def _all_known(views: Sequence[V | None]) -> list[V] | None:
+    """The views, if there is one of each run."""
+    known = [view for view in views if view is not None]
+    return known if len(known) == len(views) else None
+
+
+def _index_view(run: IndexRun, columns: Sequence[AttributeId]) -> IndexView | None:
+    """The view of a run that has no NULL in these columns."""
+    held = [run.batch.columns[name] for name in columns]
+    if any(column.valid is not None for column in held):
+        return None
+    values = tuple(view_of(column.values) for column in held)
+    return IndexView(view_of(run.codes), values, view_of(run.batch.weights))
 
 
 def _rows_view(run: Run, names: Sequence[str]) -> RowsView | None:
