@@ -155,6 +155,18 @@ def test_rows_that_were_never_there_cannot_go(thin: int) -> None:
         made.step(negated(tables_of((1, 2), weight=2)))
 
 
+@every_way
+def test_what_derives_rows_is_never_below_zero(thin: int) -> None:
+    """Told by the fixpoint itself, before anything is counted above it."""
+    made = filled(tables_of((1, 2)), thin=thin)
+    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
+        made.circuit.step(None, made.read("links", Counter({(1, 2, 0): -2})))
+    made = filled(tables_of((1, 2)), thin=thin)
+    made.circuit.step(None, made.read("links", Counter({(5, 6, 0): -1})))
+    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
+        made.circuit.step(None, made.read("links", Counter({(2, 5, 0): 1})))
+
+
 def test_a_step_with_other_constants_keeps_other_rows() -> None:
     """What moved inside a step cannot be made up above it."""
     one, same, other = (recursive(name) for name in ("reach", "reach", "two branches"))

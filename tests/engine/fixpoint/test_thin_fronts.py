@@ -98,6 +98,14 @@ OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
         [refs(a="b", b="a"), joined(), refs(**HEADS)],
         [(-2,), (-1, 0), (1,)],
     ),
+    "an operator beside it": (
+        [
+            Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True),
+            joined(),
+            refs(**HEADS),
+        ],
+        [(-2,), (-1, -2), (1,)],
+    ),
     "another rank": ([joined(), refs(t_0="b", rank="a")], [(-1, -2), (0,)]),
     "by rank": ([joined("rank"), refs(**HEADS)], [(-1, -2), (0,)]),
     "a rank as a column": ([joined(), refs(t_0="rank", rank="rank")], [(-1, -2), (0,)]),
