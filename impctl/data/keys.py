@@ -27,6 +27,7 @@ _Words = npt.NDArray[np.uint64]
 _NULL_CODE = np.int64(0x2545F4914F6CDD1D)
 _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
+_SIGN = 1 << 63
 _MANY = 1000
 """Codes from which on looking at how far they spread pays."""
 _AS_THEY_ARE = slice(None)
@@ -51,6 +52,24 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
         mixed = _mix(codes.view(np.uint64)) ^ _column_codes(column).view(np.uint64)
         codes = _mix(mixed).view(np.int64)
     return codes
+
+
+def code_of(values: Sequence[int]) -> int:
+    """The code of one row of whole numbers of 64 bits, at least one, as `key_codes` has it."""
+    first, *rest = values
+    if not rest:
+        return first
+    word = first & _LOW_WORD
+    for value in rest:
+        word = _mixed(_mixed(word) ^ (value & _LOW_WORD))
+    return word - ((word & _SIGN) << 1)
+
+
+def _mixed(word: int) -> int:
+    """`_mix` of one word."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _LOW_WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _LOW_WORD
+    return word ^ (word >> 31)
 
 
 def _column_codes(vector: Vector) -> Ints:

@@ -81,7 +81,7 @@ class Leading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class IndexRun:
     """One run: a batch sorted by the codes of its keys."""
 
     sequence: int
@@ -128,19 +128,19 @@ class _Form:
             return ascending(codes)
         return np.lexsort((self.ranks(batch), codes))
 
-    def together(self, runs: Sequence[_Rows]) -> _Rows:
+    def together(self, runs: Sequence[IndexRun]) -> IndexRun:
         """One run for all of these. Of many rows that only came those are united that come to lie
         side by side, and all only where more are alike: finding these takes longer than sorting."""
         if sum(map(len, runs)) < _MANY_ROWS or any((run.batch.weights < 0).any() for run in runs):
             return self.merged(runs)
         check_each(runs)
         codes, batch = united_neighbours(*self.in_turn(runs))
-        found = _Rows(runs[-1].sequence, codes, batch)
+        found = IndexRun(runs[-1].sequence, codes, batch)
         # The first rows have their codes: those that are alike are among them.
         some = batch.take(np.arange(min(len(found), _LOOKED_AT)))
         return found if repeating(some) <= _HARDLY else self.merged([found])
 
-    def in_turn(self, runs: Sequence[_Rows]) -> tuple[Ints, Batch]:
+    def in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
         """All rows sorted, column by column: no second copy of them all is held meanwhile."""
         parts = [run.batch for run in runs]
         codes = np.concatenate([run.codes for run in runs])
@@ -154,7 +154,7 @@ class _Form:
         tags = (stacked([part.tags[at] for part in parts]) for at in range(len(parts[0].tags)))
         return codes[order], Batch(columns, weights, tuple(tag.take(order) for tag in tags))
 
-    def merged(self, runs: Sequence[_Rows]) -> _Rows:
+    def merged(self, runs: Sequence[IndexRun]) -> IndexRun:
         """One run for all of these, each row once and those that cancel left out."""
         check_each(runs)
         codes, batch = self.in_turn(runs)
@@ -162,7 +162,7 @@ class _Form:
         kept, weights = summed(batch, [Vector(LONG, codes), *columns])
         if len(kept) < len(batch):
             codes, batch = codes[kept], batch.take(kept)
-        return _Rows(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
+        return IndexRun(runs[-1].sequence, codes, Batch(batch.columns, weights, batch.tags))
 
 
 class RowIndex:
@@ -185,10 +185,10 @@ class RowIndex:
         self.keys = tuple(keys)
         self._accesses = accesses
         form = self._form = _Form(self.columns, order)
-        self._log: RunLog[_Rows] = RunLog(
+        self._log: RunLog[IndexRun] = RunLog(
             lambda runs, _: form.together(runs), lambda run: _to_arrow(run, form.columns)
         )
-        self._waiting: list[_Rows] = []
+        self._waiting: list[IndexRun] = []
         self._waiting_rows = 0
 
     @property
@@ -198,7 +198,7 @@ class RowIndex:
 
     @property
     def bytes_held(self) -> int:
-        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self._runs())
+        return sum(int(_to_arrow(run, self.columns).nbytes) for run in self.runs())
 
     def codes_of(self, batch: Batch) -> Ints:
         """The codes of the batch's keys, as `add` and `find` want them."""
@@ -212,17 +212,17 @@ class RowIndex:
         columns = {name: batch.columns[name].take(order) for name, _ in self.columns}
         tags = tuple(apart(tag.take(order)) for tag in batch.tags)
         held = Batch(columns, batch.weights[order], tags)
-        self._waiting.append(_Rows(self._log.next_sequence, codes[order], held))
+        self._waiting.append(IndexRun(self._log.next_sequence, codes[order], held))
         self._waiting_rows += len(batch)
         if len(self._waiting) > 1 and self._waiting_rows > _MOST_WAITING:
-            self._runs()
+            self.runs()
 
     def clear(self) -> None:
         """Forget all rows."""
         self._waiting = []
         self._log.clear()
 
-    def _runs(self) -> tuple[_Rows, ...]:
+    def runs(self) -> tuple[IndexRun, ...]:
         """All runs, what waits sorted into one."""
         if self._waiting:
             waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
@@ -234,7 +234,7 @@ class RowIndex:
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Found:
         """All rows with these keys; a row asked for finds none, one or many."""
         owners, parts = [], []
-        runs = self._runs() if len(codes) else ()
+        runs = self.runs() if len(codes) else ()
         # Of few runs each is asked for what it may hold, which may be far less to sort.
         ordered = when_many(codes) if len(runs) > _FEW_RUNS else None
         for run in runs:
@@ -245,10 +245,11 @@ class RowIndex:
             else:
                 order, some = ordered
             first, last = run.slices(some)
-            _check_size(int((last - first).sum()))
-            positions, owner = slice_positions(first, last)
-            if not len(positions):
+            pairs = int((last - first).sum())
+            if not pairs:
                 continue
+            check_size(pairs)
+            positions, owner = slice_positions(first, last)
             owner = owner if order is None else order[owner]
             owner = owner if asked is None else asked[owner]
             batch = run.at(positions)
@@ -268,7 +269,7 @@ class RowIndex:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
         order, codes = when_many(codes)
         counts = np.zeros(len(codes), dtype=np.int64)
-        for run in self._runs():
+        for run in self.runs():
             first, last = run.slices(codes)
             counts += last - first
         found = np.empty_like(counts)
@@ -277,11 +278,11 @@ class RowIndex:
 
     def codes(self) -> Ints:
         """The codes of all rows, of cancelled ones too."""
-        return np.concatenate([_NONE, *(whole(run.pages, run.codes) for run in self._runs())])
+        return np.concatenate([_NONE, *(whole(run.pages, run.codes) for run in self.runs())])
 
     def whole(self) -> Batch:
         """All rows, each once with its sum. Cost: the rows, sorted."""
-        runs = self._runs()
+        runs = self.runs()
         return self._form.merged(runs).batch if runs else empty_batch(self._accesses)
 
     def leading(self, codes: Ints, keys: Sequence[Vector], window: int) -> Leading:
@@ -289,7 +290,7 @@ class RowIndex:
         limits = np.full(len(codes), INT64_MAX)
         is_whole = np.ones(len(codes), dtype=np.bool_)
         ends = []
-        for run in self._runs():
+        for run in self.runs():
             low, high = run.slices(codes)
             cut = np.minimum(high, low + window)
             is_cut = cut < high
@@ -299,7 +300,7 @@ class RowIndex:
             ends.append((run, low, cut))
         parts = []
         for run, low, cut in ends:
-            _check_size(int((cut - low).sum()))
+            check_size(int((cut - low).sum()))
             positions, owner = slice_positions(low, cut)
             batch = run.at(positions)
             # What lies beyond the limit is of no use: some of it may be missing.
@@ -310,7 +311,7 @@ class RowIndex:
             if same is not None and not bool(same.all()):
                 positions, owner = positions[same], owner[same]
             if len(positions):
-                parts.append(_Rows(run.sequence, owner, batch.take(positions)))
+                parts.append(IndexRun(run.sequence, owner, batch.take(positions)))
         if not parts:
             nothing = Found(np.zeros(0, np.int64), empty_batch(self._accesses))
             return Leading(nothing, limits, is_whole)
@@ -319,14 +320,14 @@ class RowIndex:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
-        self._runs()
+        self.runs()
         found = copy(self)
         found._log, found._waiting = self._log.as_it_stands(), []
         return found
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
-        self._runs()
+        self.runs()
         self._log.compact()
 
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
@@ -341,7 +342,7 @@ class RowIndex:
 
     def changes(self) -> RunChange:
         """What changed since the last `saved`, for the checkpoint to write."""
-        self._runs()
+        self.runs()
         return self._log.changes()
 
     def saved(self) -> None:
@@ -349,7 +350,7 @@ class RowIndex:
         self._log.saved()
 
 
-def _check_size(pairs: int) -> None:
+def check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
             f"A change has {pairs:,} partners in a join",
@@ -357,7 +358,7 @@ def _check_size(pairs: int) -> None:
         )
 
 
-def _to_arrow(run: _Rows, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
+def _to_arrow(run: IndexRun, columns: Sequence[tuple[AttributeId, SqlType]]) -> pa.Table:
     arrays = {_CODE: pa.array(run.codes), _WEIGHT: pa.array(run.batch.weights)}
     for at, (name, _) in enumerate(columns):
         arrays[f"column{at}"] = run.batch.columns[name].to_arrow()
@@ -372,7 +373,7 @@ def _from_arrow(
     stored: StoredTable,
     columns: Sequence[tuple[AttributeId, SqlType]],
     accesses: int,
-) -> _Rows:
+) -> IndexRun:
     table, pages = table_of(stored)
 
     def array(name: str, *plain: pa.DataType) -> pa.Array:
@@ -392,4 +393,4 @@ def _from_arrow(
         held = array(f"tag{at}", pa.int32())
         tags.append(RowTags(held.to_numpy()) if pa.types.is_int32(held.type) else unpacked(held))
     weights, codes = (array(name, pa.int64()).to_numpy() for name in (_WEIGHT, _CODE))
-    return _Rows(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)
+    return IndexRun(sequence, codes, Batch(vectors, weights, tuple(tags)), pages)

@@ -304,6 +304,31 @@ def test_counts_of_fragments_are_those_of_instances() -> None:
     assert sketches_of(query)[links] == set()
 
 
+ONE_JOIN = {
+    "reach",
+    "right-linear",
+    "one source of all",
+    "IN",
+    "groups in the step",
+    "a group as base",
+    "counted",
+    "not reached",
+    "joined above",
+    "twice",
+    "first rows",
+    "a constant",
+}
+"""Queries whose steps are one join with plain columns, whatever stands below it and above."""
+
+
+@pytest.mark.parametrize("name", [name for name, sql in QUERIES.items() if "RECURSIVE" in sql])
+def test_a_step_that_is_one_join_is_followed_as_such(name: str) -> None:
+    circuit = case_of(name).compiled(with_answer=True).circuit
+    found = [one.is_plain for one in circuit if isinstance(one, FixpointOperator)]
+    assert found
+    assert set(found) == {name in ONE_JOIN}
+
+
 PROGRAMS = {
     "reach": reach,
     "right-linear": right_linear,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
@@ -14,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from impctl.data import keys as keys_module
-from impctl.data.keys import group_rows, key_codes, normalise, same_keys
+from impctl.data.keys import code_of, group_rows, key_codes, normalise, same_keys
 from impctl.data.schema import (
     BINARY,
     BOOLEAN,
@@ -27,7 +28,7 @@ from impctl.data.schema import (
     SqlType,
     decimal,
 )
-from impctl.data.vector import Vector, from_arrow
+from impctl.data.vector import INT64_MAX, INT64_MIN, Vector, from_arrow
 
 WIDE = decimal(38, 2)
 ARROW = {
@@ -251,3 +252,11 @@ def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowes
     assert found.codes.tolist() == sorted(set(column.values.tolist()))
     assert ordered[found.starts].tolist() == found.codes.tolist()
     assert column.values[found.first].tolist() == found.codes.tolist()
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_the_code_of_one_row_is_that_of_many(columns: int) -> None:
+    some = [0, 1, -1, 2**31, -(2**31), 2**62 + 12345, INT64_MAX, INT64_MIN]
+    rows = list(itertools.product(some, repeat=columns))
+    vectors = [Vector(LONG, np.array(column, dtype=np.int64)) for column in zip(*rows, strict=True)]
+    assert [code_of(row) for row in rows] == key_codes(vectors, len(rows)).tolist()

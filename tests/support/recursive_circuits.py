@@ -23,6 +23,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.ranked_rows import RankedRows
+from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
 from impctl.engine.operators.join import Join, Side
@@ -32,6 +33,7 @@ from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
 from impctl.engine.operators.union import Branch, Union
+from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.reference_fixpoint import Row
@@ -147,6 +149,22 @@ class Recursive:
         values = zip(whole.rank.tolist(), whole.all.tolist(), whole.low.tolist(), strict=True)
         return dict(zip(rows, values, strict=True))
 
+    def by_keys(self) -> list[Counter[Row]]:
+        """The rows with their ranks in each index of the step that holds them so, with weights."""
+        found = []
+        for keeper in self.fixpoint.arrangements():
+            names = [name for name, _ in keeper.columns] if isinstance(keeper, RowIndex) else []
+            if len(names) != self.arity + 1 or not names[-1].startswith("rank"):
+                continue
+            assert isinstance(keeper, RowIndex)
+            held = keeper.whole()
+            rows: Counter[Row] = Counter()
+            columns = [held.columns[name].to_arrow().to_pylist() for name in names if len(held)]
+            for *values, rank, weight in zip(*columns, held.weights.tolist(), strict=True):
+                rows[(*map(self.kind.node, values), rank)] += weight
+            found.append(rows)
+        return found
+
     def fragments(self) -> Counter[object]:
         """How often each fragment of each access is counted at the root."""
         return Counter(
@@ -237,6 +255,24 @@ def _right_linear_step(kind: Kind) -> tuple[Circuit, int]:
     return made.circuit(), 1
 
 
+def _left_linear_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    own = made.project(-1, own_0="t.0", own_1="t.1", rankown="rank")
+    joined = made.join((own, ("own.0", "own.1", "rankown"), 0), (-2, ("a", "b"), 1), "own.1", "a")
+    chosen = made.project(joined, first="own.0", second="b", ranks="rankown")
+    made.project(chosen, t_0="first", t_1="second", rank="ranks")
+    return made.circuit(), 1
+
+
+def _two_keys_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    own, links = (made.columns("t.0", "t.1", "rank"), made.columns("a", "b"))
+    sides = Side(own, ("t.0", "t.1"), 0), Side(links, ("a", "b"), 1)
+    joined = made.put(Join("step.join", *sides, [False, False]), -1, -2)
+    made.project(joined, t_0="t.1", t_1="t.0", rank="rank")
+    return made.circuit(), 1
+
+
 def _closure_step(kind: Kind) -> tuple[Circuit, int]:
     made = _Made(kind, "step.")
     left = made.project(-1, l_0="t.0", l_1="t.1", rankl="rank")
@@ -276,6 +312,8 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
 _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
     "reach": _reach_step,
     "right-linear": _right_linear_step,
+    "left-linear": _left_linear_step,
+    "two keys": _two_keys_step,
     "closure": _closure_step,
     "same generation": _same_generation_step,
     "two branches": _two_branches_step,
@@ -283,6 +321,8 @@ _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
 _SOURCES = {
     "reach": (("a",), "seeds", "links"),
     "right-linear": (("a", "b"), "links", "links"),
+    "left-linear": (("a", "b"), "links", "links"),
+    "two keys": (("a", "b"), "links", "links"),
     "closure": (("a", "b"), "links"),
     "same generation": (("a", "a"), "seeds", "links", "links"),
     "two branches": (("a",), "seeds", "links", "links"),
@@ -290,8 +330,10 @@ _SOURCES = {
 """What of the base's table is the head; then the base's table, and those of the step."""
 
 
-def recursive(program: str, kind: str = "numbers", limits: Limits = LIMITS) -> Recursive:
-    """A fresh circuit of the program."""
+def recursive(
+    program: str, kind: str = "numbers", limits: Limits = LIMITS, thin: int = THIN
+) -> Recursive:
+    """A fresh circuit of the program, whose fronts up to so many rows are followed row by row."""
     nodes = KINDS[kind]
     head, *tables = _SOURCES[program]
     step, of_step = _STEPS[program](nodes)
@@ -300,6 +342,7 @@ def recursive(program: str, kind: str = "numbers", limits: Limits = LIMITS) -> R
     outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
     base = made.put(Project(outputs), -1)
     fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+    fixpoint.thin = thin
     at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
     lineage = made.put(Lineage(fixpoint), at)
     marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)

@@ -137,6 +137,24 @@ def right_linear(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
                 yield Derivation((row[0], body[1]), (body,), ((1, row),), weight)
 
 
+def left_linear(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
+    """r(x, y) <- links(x, y); r(x, y) <- r(x, z), links(z, y)."""
+    for row, weight in _each(tables["links"]):
+        yield Derivation(row[:2], (), ((0, row),), weight)
+        for body in rows:
+            if _is_equal(body[1], row[0]):
+                yield Derivation((body[0], row[1]), (body,), ((1, row),), weight)
+
+
+def two_keys(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
+    """r(x, y) <- links(x, y); r(y, x) <- r(x, y), links(x, y)."""
+    for row, weight in _each(tables["links"]):
+        yield Derivation(row[:2], (), ((0, row),), weight)
+        for body in rows:
+            if _is_equal(body[0], row[0]) and _is_equal(body[1], row[1]):
+                yield Derivation((body[1], body[0]), (body,), ((1, row),), weight)
+
+
 def closure(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
     """r(x, y) <- links(x, y); r(x, y) <- r(x, z), r(z, y)."""
     for row, weight in _each(tables["links"]):
@@ -170,6 +188,8 @@ def two_branches(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
 PROGRAMS: Mapping[str, Rules] = {
     "reach": reach,
     "right-linear": right_linear,
+    "left-linear": left_linear,
+    "two keys": two_keys,
     "closure": closure,
     "same generation": same_generation,
     "two branches": two_branches,

@@ -1,4 +1,7 @@
-"""Recursive rows: what a fixpoint remembers of the rows it derived (`ranked_rows`).
+"""Recursive rows: what a fixpoint remembers of the rows it derived, and how they come and go.
 
-The loop that derives them is an operator (`operators.fixpoint`).
+`ranked_rows` is what is kept, `touched_rows` what a step has made of some of it, `moves` what comes
+of a front of rows; by a step's operators, or, where the step is one join (`plain_step`), without
+them: `joined_moves`, and of few rows `thin_fronts`. The loop over fronts is an operator
+(`operators.fixpoint`).
 """

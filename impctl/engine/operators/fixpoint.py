@@ -10,7 +10,9 @@ lose their ground, and nobody looks for what else derives a row. Where much of T
 rest follows at once and ranks begin again.
 State: T with ranks and counts, and whatever the step's operators keep; their rows of T carry the
 rank as a column. Cost: the derivations that came or went, those of rows that went out though they
-came in again included, and a round of the step's operators per rank; never T. NULL equals NULL.
+came in again included, and a round of the step's operators per rank; never T. Where the step is one
+join its rounds take less, and of few whole numbers some microseconds a row (`engine.fixpoint`).
+NULL equals NULL.
 Base rows and derivations count with their weights; below zero is an error.
 Not to be confused with DISTINCT, whose rows cannot derive one another. Lineage is told by another
 operator (`operators.lineage`): rows that come out carry no fragment.
@@ -23,15 +25,20 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_normal
 from impctl.data.schema import LONG, SqlType
+from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
 from impctl.engine.fixpoint.limits import LIMITS, Limits
-from impctl.engine.fixpoint.ranked_rows import RankedRows, TouchedRows
+from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
+from impctl.engine.fixpoint.plain_step import plain_step
+from impctl.engine.fixpoint.ranked_rows import RankedRows
+from impctl.engine.fixpoint.thin_fronts import THIN
+from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.tags import apart, no_fragments
+from impctl.engine.tags import apart
 
 NO_BODY = -1
 """The rank of a derivation that no row of the fixpoint takes part in: below all others."""
@@ -65,6 +72,8 @@ class Fixpoint(Operator):
     ) -> None:
         assert not step.reads, "the rows of a step's sides are kept"
         self.limits = limits
+        self.thin = THIN
+        """Rows of a front up to which it is followed row by row, where the step is plain."""
         self.form = (tuple(columns), rank, accesses, step.wires)
         self._rank = rank
         self._ids = tuple(column for column, _ in columns)
@@ -74,17 +83,25 @@ class Fixpoint(Operator):
         self._stage, self._count = 0, 0
         self._counters = (f"{name}.stage", f"{name}.count")
         self._is_filling = False
-        self._held_back: list[Batch] = []
-        self._told: list[Batch] = []
+        self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
+        """Of the base, and of the step."""
+        self._told = Told(accesses)
+        self._plain = plain_step(step, columns, rank)
+        self._seen = Seen()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the step is one join, which is followed without stepping its operators."""
+        return self._plain is not None
 
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
-        found = [self._of_base(base), self._of_step(self._step.step(None, *tables))]
-        derivations = [batch for batch in found if len(batch)]
         if self._is_filling:
-            self._held_back += [_apart(batch) for batch in derivations]
+            found = (base, self._step.step(None, *tables))
+            for held, batch in zip(self._held_back, found, strict=True):
+                held += [_apart(batch)] if batch is not None and len(batch) else []
             return None
-        return self._changed(derivations)
+        return self._changed(base, tables)
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
@@ -96,103 +113,87 @@ class Fixpoint(Operator):
 
     def filled(self) -> Iterator[Batch]:
         """All rows of T, found at once."""
-        waiting, self._held_back = self._held_back, []
-        if waiting:
-            yield self._changed(waiting)
+        waiting, self._held_back = self._held_back, ([], [])
+        if any(waiting):
+            base, step = (stacked_batches(found) if found else None for found in waiting)
+            yield self._changed(base, (), step)
 
-    def _changed(self, derivations: Sequence[Batch]) -> Batch:
-        """T after these derivations came or went."""
-        self._told = []
-        touched = self.rows.touched()
-        for batch in derivations:
-            self._tell(batch)
-        if derivations:
-            slots = self._counted(touched, derivations)
-            self._send_out(touched, slots)
-            self._let_in(touched)
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        """T after these rows of the base and of the step's tables came or went; and derivations by
+        the step that were waiting."""
+        touched = TouchedRows(self.rows)
+        self._told = Told(self._accesses)
+        moves = self._moves(touched)
+        slots = []
+        if base is not None and len(base):
+            self._told.of_base(base.weights, base.tags)
+            lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
+            base = Batch({**base.columns, self._rank: lowest}, base.weights, ())
+            slots.append(counted(touched, base, self._rank))
+        if waiting is not None:
+            self._told.of_step(waiting.weights, waiting.tags)
+            slots.append(counted(touched, waiting, self._rank))
+        if any(table is not None and len(table) for table in tables):
+            slots.append(moves.changed(tables))
+        if touched.count:
+            self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
+            self._let_in(touched, moves)
+            moves.end()
         return touched.kept()
 
-    def _send_out(self, touched: TouchedRows, slots: Ints) -> None:
+    def _moves(self, touched: TouchedRows) -> Moves:
+        by_step = CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
+        if self._plain is None:
+            return by_step
+        parts = (self._plain, by_step, self._rank, touched, self._told)
+        return JoinedMoves(*parts, self._seen, self.thin)
+
+    def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
         """Rows without ground go, and what goes with them; `slots` were counted last."""
-        most = int(_LARGE * self._count)
-        went = 0
-        while len(groundless := touched.groundless(slots)):
-            went += len(groundless)
-            if went > most:
+        least = self._count - int(_LARGE * self._count)
+
+        def dismiss(rows: int) -> bool:
+            if self._count - rows < least:
+                return False
+            self._count -= rows
+            return True
+
+        groundless = touched.groundless(slots)
+        while len(groundless):
+            left = moves.out(groundless, dismiss)
+            if left is groundless:
                 # The ranks of what would be left are of no use to so many that come in again.
                 touched.take_up_all()
-                groundless, self._stage = touched.inside(), 0
-            slots = self._moved(touched, groundless, -1)
+                left, self._stage, least = touched.inside(), 0, 0
+            groundless = left
 
-    def _let_in(self, touched: TouchedRows) -> None:
+    def _let_in(self, touched: TouchedRows, moves: Moves) -> None:
         """Rows come that are derived from what is there, round by round."""
         rounds = 0
-        derived = touched.derived()
-        while len(derived):
+
+        def admit(rows: int) -> int:
+            nonlocal rounds
             rounds += 1
             self._stage += 1
-            touched.enter(derived, self._stage)
-            self.limits.check(rounds, self._count + len(derived))
-            derived = touched.derived(self._moved(touched, derived, 1))
+            self._count += rows
+            self.limits.check(rounds, self._count)
+            return self._stage
 
-    def _moved(self, touched: TouchedRows, slots: Ints, sign: int) -> Ints:
-        """Step by rows of T that come or go; the rows that this derives, or no longer does."""
-        rows = touched.batch(slots, sign, self._rank)
-        if sign < 0:
-            touched.leave(slots)
-        self._count += sign * len(slots)
-        others = [None] * (self._inputs - 1)
-        found = self._of_step(self._step.step(rows, *others))
-        if not len(found):
-            return slots[:0]
-        self._tell(found)
-        return self._counted(touched, [found])
-
-    def _of_base(self, batch: Batch | None) -> Batch:
-        """The base's rows as derivations."""
-        own, others = self._accesses
-        if batch is None or not len(batch):
-            return empty_batch(own + others)
-        rank = Vector(LONG, np.full(len(batch), NO_BODY, dtype=np.int64))
-        none = tuple(no_fragments(len(batch)) for _ in range(others))
-        return Batch({**batch.columns, self._rank: rank}, batch.weights, (*batch.tags, *none))
-
-    def _of_step(self, batch: Batch | None) -> Batch:
-        """The step's rows as derivations."""
-        own, others = self._accesses
-        if batch is None or not len(batch):
-            return empty_batch(own + others)
-        none = tuple(no_fragments(len(batch)) for _ in range(own))
-        return Batch(batch.columns, batch.weights, (*none, *batch.tags))
+        derived = touched.derived()
+        while len(derived):
+            derived = moves.come(derived, admit)
 
     @property
     def _inputs(self) -> int:
         """How many inputs the step reads."""
         return max((-wire for wires in self._step.wires for wire in wires), default=1)
 
-    def _counted(self, touched: TouchedRows, derivations: Sequence[Batch]) -> Ints:
-        """Count derivations in; the slots of the rows that they derive."""
-        heads = [Batch(batch.columns, batch.weights, ()) for batch in derivations]
-        batch = stacked_batches(heads)
-        keys, grouping = group_normal([batch.columns[name] for name in self._ids], len(batch))
-        slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
-        ranks = touched.ranks[slots][grouping.index()]
-        # Of a row that is not in T nothing is counted low for good: all is when it comes in.
-        is_low = batch.columns[self._rank].values < ranks
-        low = np.where(is_low, batch.weights, 0)[grouping.order]
-        every = grouping.sums(batch.weights)
-        touched.count(slots, every, np.add.reduceat(low, grouping.starts))
-        return slots
-
-    def _tell(self, derivations: Batch) -> None:
-        if any(self._accesses):
-            self._told.append(Batch({}, derivations.weights, derivations.tags))
-
     def told(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T: their tags, the
         base's first."""
-        found = self._told
-        return stacked_batches(found) if found else empty_batch(sum(self._accesses))
+        return self._told.batch()
 
     # What is remembered.
 

@@ -15,12 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from impctl.aliases import AttributeId
 from impctl.data.keys import normalise
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints
+from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
 from impctl.engine.distant_rows import DistantRows
@@ -106,6 +104,12 @@ class Join(Operator):
             keyed = self._keyed(rows, at)
             self._indexes[at].add(keyed.rows, keyed.codes)
 
+    def take_in(self, at: int, rows: Batch, pairs: int) -> None:
+        """Keep what changed in a side whose pairs, so many, somebody else has found."""
+        self._joined_rows += pairs
+        if len(rows):
+            self._add([self._keyed(rows, at) if side == at else None for side in (0, 1)], (at,))
+
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
         found = [
@@ -168,13 +172,19 @@ class Join(Operator):
         """The rows that can have a partner at all, reduced to what is kept."""
         side = self.sides[at]
         columns = {name: batch.columns[name] for name, _ in side.columns}
-        known = np.ones(len(batch), dtype=np.bool_)
-        for place in self._plain:
-            valid = columns[side.keys[place]].valid
-            if valid is not None:
-                known &= valid
-        rows = Batch(columns, batch.weights, batch.tags).keep(known)
+        known = self.known([columns[key] for key in side.keys])
+        rows = Batch(columns, batch.weights, batch.tags)
+        rows = rows if known is None else rows.keep(known)
         return _Keyed(rows, self._indexes[at].codes_of(rows))
+
+    def known(self, keys: Sequence[Vector]) -> Bools | None:
+        """Which rows of these keys can have a partner at all; None for all of them."""
+        found: Bools | None = None
+        for place in self._plain:
+            valid = keys[place].valid
+            if valid is not None:
+                found = valid if found is None else found & valid
+        return found
 
     def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
         """The batch's rows beside their partners."""

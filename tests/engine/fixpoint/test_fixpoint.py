@@ -9,6 +9,7 @@ import pytest
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.project import Project
 from impctl.errors import CountBelowZeroError, UnsupportedError
@@ -40,8 +41,16 @@ def negated(tables: Tables) -> Tables:
     return {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
 
 
-def filled(tables: Tables, limits: Limits = Limits()) -> Recursive:  # noqa: B008 - a value
-    made = recursive("reach", limits=limits)
+every_way = pytest.mark.parametrize("thin", [0, 2, 10**9])
+"""Fronts followed row by row: none, the least, all."""
+
+
+def filled(
+    tables: Tables,
+    limits: Limits = Limits(),  # noqa: B008 - a value
+    thin: int = THIN,
+) -> Recursive:
+    made = recursive("reach", limits=limits, thin=thin)
     made.step(tables)
     return made
 
@@ -50,10 +59,11 @@ def ranks_of(made: Recursive) -> dict[Row, int]:
     return {row: rank for row, (rank, _, _) in made.ranked().items()}
 
 
-def test_a_circle_goes_with_its_ground() -> None:
+@every_way
+def test_a_circle_goes_with_its_ground(thin: int) -> None:
     """CE-R7: 1 -> 2 -> 3 -> 2, then 1 -> 2 goes: 2 and 3 only derive one another."""
     tables = tables_of((1, 2), (2, 3), (3, 2))
-    made = filled(tables)
+    made = filled(tables, thin=thin)
     gone = tables_of((1, 2), seeds=())
     assert made.step(negated(gone)) == Counter({(2,): -1, (3,): -1})
     left = without(tables, gone)
@@ -62,10 +72,11 @@ def test_a_circle_goes_with_its_ground() -> None:
     assert counting == {(1,), (2,), (3,)}, "what counting alone makes of it"
 
 
-def test_a_row_that_leaves_and_comes_back_is_no_change() -> None:
+@every_way
+def test_a_row_that_leaves_and_comes_back_is_no_change(thin: int) -> None:
     """3 is derived by 2 first; without that link it is taken out, and comes back by 4."""
     tables = tables_of((1, 2), (2, 3), (1, 5), (5, 4), (4, 3), (3, 6))
-    made = filled(tables)
+    made = filled(tables, thin=thin)
     before = ranks_of(made)
     gone = tables_of((2, 3), seeds=())
     assert made.step(negated(gone)) == Counter()
@@ -74,10 +85,11 @@ def test_a_row_that_leaves_and_comes_back_is_no_change() -> None:
     check(made, "reach", without(tables, gone))
 
 
-def test_both_signs_at_once_take_nothing_out() -> None:
+@every_way
+def test_both_signs_at_once_take_nothing_out(thin: int) -> None:
     """A link that comes saves the row that another one held, so its rank stays."""
     tables = tables_of((1, 2), (1, 3), (2, 4), (4, 5))
-    made = filled(tables)
+    made = filled(tables, thin=thin)
     before = ranks_of(made)
     change = negated(tables_of((2, 4), seeds=()))
     change["links"][3, 4, 0] = 1
@@ -85,10 +97,11 @@ def test_both_signs_at_once_take_nothing_out() -> None:
     assert ranks_of(made) == before
 
 
-def test_where_much_goes_the_rest_follows_and_ranks_begin_again() -> None:
+@every_way
+def test_where_much_goes_the_rest_follows_and_ranks_begin_again(thin: int) -> None:
     """A chain is cut at its head, to which leads another way, found later."""
     chain = [(n, n + 1) for n in range(1, 40)]
-    made = filled(tables_of(*chain))
+    made = filled(tables_of(*chain), thin=thin)
     made.step(tables_of((1, 200), (200, 2), seeds=()))
     assert max(ranks_of(made).values()) == 41
     gone = tables_of((1, 2), seeds=())
@@ -98,10 +111,11 @@ def test_where_much_goes_the_rest_follows_and_ranks_begin_again() -> None:
     assert made.circuit.counters() == {"fix.stage": 41, "fix.count": 41}
 
 
-def test_where_less_goes_the_rest_stays() -> None:
+@every_way
+def test_where_less_goes_the_rest_stays(thin: int) -> None:
     """The same far behind: rows before keep their ranks, those after get others."""
     chain = [(n, n + 1) for n in range(1, 40)]
-    made = filled(tables_of(*chain))
+    made = filled(tables_of(*chain), thin=thin)
     made.step(tables_of((1, 200), (200, 30), seeds=()))
     gone = tables_of((29, 30), seeds=())
     assert made.step(negated(gone)) == Counter()
@@ -110,14 +124,15 @@ def test_where_less_goes_the_rest_stays() -> None:
     check(made, "reach", without(tables_of(*chain, (1, 200), (200, 30)), gone))
 
 
-def test_limits_are_held_and_named() -> None:
+@every_way
+def test_limits_are_held_and_named(thin: int) -> None:
     chain = tables_of(*[(n, n + 1) for n in range(1, 10)])
-    assert len(filled(chain, Limits(rounds=10, rows=10)).ranked()) == 10
+    assert len(filled(chain, Limits(rounds=10, rows=10), thin).ranked()) == 10
     with pytest.raises(UnsupportedError, match="limit of 9 rounds") as caught:
-        filled(chain, Limits(rounds=9))
+        filled(chain, Limits(rounds=9), thin)
     assert (caught.value.code, caught.value.exit_code) == ("recursion_limit", 3)
     with pytest.raises(UnsupportedError, match="limit of 9 rows"):
-        filled(chain, Limits(rows=9))
+        filled(chain, Limits(rows=9), thin)
 
 
 def test_a_limit_leaves_what_is_stored_as_it_was() -> None:
@@ -133,10 +148,23 @@ def test_a_limit_leaves_what_is_stored_as_it_was() -> None:
     assert fresh.step(tables_of((2, 3), seeds=())) == Counter({(3,): 1})
 
 
-def test_rows_that_were_never_there_cannot_go() -> None:
-    made = filled(tables_of((1, 2)))
+@every_way
+def test_rows_that_were_never_there_cannot_go(thin: int) -> None:
+    made = filled(tables_of((1, 2)), thin=thin)
     with pytest.raises(CountBelowZeroError, match="never held"):
         made.step(negated(tables_of((1, 2), weight=2)))
+
+
+@every_way
+def test_what_derives_rows_is_never_below_zero(thin: int) -> None:
+    """Told by the fixpoint itself, before anything is counted above it."""
+    made = filled(tables_of((1, 2)), thin=thin)
+    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
+        made.circuit.step(None, made.read("links", Counter({(1, 2, 0): -2})))
+    made = filled(tables_of((1, 2)), thin=thin)
+    made.circuit.step(None, made.read("links", Counter({(5, 6, 0): -1})))
+    with pytest.raises(CountBelowZeroError, match="ways to derive rows"):
+        made.circuit.step(None, made.read("links", Counter({(2, 5, 0): 1})))
 
 
 def test_a_step_with_other_constants_keeps_other_rows() -> None:

@@ -26,9 +26,25 @@ from tests.support.reference_fixpoint import (
     weights_of,
 )
 
-NODES = {"reach": 6, "right-linear": 5, "closure": 4, "same generation": 5, "two branches": 6}
-CASES = [(program, kind) for program in PROGRAMS for kind in KINDS]
-cases = pytest.mark.parametrize(("program", "kind"), CASES)
+NODES = {
+    "reach": 6,
+    "right-linear": 5,
+    "left-linear": 5,
+    "two keys": 4,
+    "closure": 4,
+    "same generation": 5,
+    "two branches": 6,
+}
+PLAIN = ("reach", "right-linear", "left-linear")
+"""Programs whose fronts are followed row by row, where they are few numbers."""
+THINS = {"never": 0, "at times": 2, "always": 10**9}
+CASES = [
+    (program, kind, thin)
+    for program in PROGRAMS
+    for kind in KINDS
+    for thin in (THINS if program in PLAIN and kind in ("numbers", "collisions") else ("at times",))
+]
+cases = pytest.mark.parametrize(("program", "kind", "thin"), CASES)
 
 Change = Mapping[str, Counter[Row]]
 
@@ -54,6 +70,17 @@ def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Ch
     return change
 
 
+KEYS = {
+    "reach": (0,),
+    "right-linear": (0,),
+    "left-linear": (1,),
+    "two keys": (0, 1),
+    "same generation": (0,),
+    "two branches": (0,),
+}
+"""The columns by which the step joins the fixpoint's rows, where it keeps them once."""
+
+
 def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
     """That all that is kept is what the definition says; the rows."""
     rules = PROGRAMS[program]
@@ -67,6 +94,13 @@ def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
     low = low_weights(derivations, ranks)
     assert {row: found for row, (_, _, found) in ranked.items()} == low
     assert all(low[row] > 0 for row in rows), "each has ground"
+    if program in KEYS:
+        wanted = {
+            (*row, rank): 1
+            for row, rank in ranks.items()
+            if all(row[at] is not None for at in KEYS[program])
+        }
+        assert made.by_keys() == [wanted]
     assert made.fragments() == fragments_of(derivations, cut)
     assert made.rows_of(made.fixpoint.output()) == Counter(rows)
     return rows
@@ -78,9 +112,11 @@ def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
 
 @cases
 @few_seeds_then_rest(4, 60)
-def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:
+def test_every_batch_leaves_what_the_definition_says(
+    program: str, kind: str, thin: str, seed: int
+) -> None:
     rng = random.Random(f"{program} {kind} {seed}")
-    made = recursive(program, kind)
+    made = recursive(program, kind, thin=THINS[thin])
     other = DeleteAndRederive(PROGRAMS[program])
     tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
     rows: frozenset[Row] = frozenset()
@@ -96,7 +132,7 @@ def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, se
         assert other.step(before, tables) == after
         rows = after
         if rng.random() < 0.3:
-            made = made.restarted(recursive(program, kind))
+            made = made.restarted(recursive(program, kind, thin=THINS[thin]))
     gone = {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
     assert made.step(gone) == difference(frozenset(), rows)
     assert not made.ranked()
@@ -115,10 +151,12 @@ def remembered(made: Recursive) -> object:
 
 @cases
 @few_seeds_then_rest(3, 30)
-def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: int) -> None:
+def test_however_rows_come_they_leave_the_same(
+    program: str, kind: str, thin: str, seed: int
+) -> None:
     rng = random.Random(f"batches {program} {kind} {seed}")
     tables = some_tables(rng, program)
-    whole, parts, filled = (recursive(program, kind) for _ in range(3))
+    whole, parts, filled = (recursive(program, kind, thin=THINS[thin]) for _ in range(3))
     whole.step(tables)
     rows = check(whole, program, tables)
     single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
@@ -142,10 +180,12 @@ def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: in
 
 @cases
 @few_seeds_then_rest(3, 30)
-def test_a_batch_and_its_negative_leave_nothing(program: str, kind: str, seed: int) -> None:
+def test_a_batch_and_its_negative_leave_nothing(
+    program: str, kind: str, thin: str, seed: int
+) -> None:
     rng = random.Random(f"negative {program} {kind} {seed}")
     tables = some_tables(rng, program)
-    made = recursive(program, kind)
+    made = recursive(program, kind, thin=THINS[thin])
     made.step(tables)
     before = remembered(made)
     change = some_change(rng, tables, NODES[program], 6)
