@@ -1,5 +1,7 @@
 """The programs of `reference_fixpoint` as circuits by hand: a fixpoint, its lineage, and a merge.
 
+With limits of levels the fixpoint is a bag, and what is called a rank below is a level.
+
 Tables are links(a, b, f) and seeds(a, f), whose fragments are told by f. Node numbers stand for
 values of the type asked for: as doubles node 0 is 0.0 or -0.0 as it comes, and one is NaN; among
 numbers that collide one has the code of NULL.
@@ -26,6 +28,8 @@ from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
 from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.levels import Levels
+from impctl.engine.operators.levels import Limits as LevelLimits
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.project import Project
@@ -86,7 +90,8 @@ class Recursive:
     """A program's circuit: `tables` are those of its sources, in their order."""
 
     kind: Kind
-    fixpoint: Fixpoint
+    fixpoint: Any
+    """A `Fixpoint` or `Levels`."""
     circuit: Circuit
     tables: tuple[str, ...]
     accesses: int
@@ -147,6 +152,17 @@ class Recursive:
         values = zip(whole.rank.tolist(), whole.all.tolist(), whole.low.tolist(), strict=True)
         return dict(zip(rows, values, strict=True))
 
+    def levelled(self) -> Counter[tuple[Row, int]]:
+        """What every row weighs that is kept, by its level."""
+        whole = self.fixpoint.rows.whole()
+        found: Counter[tuple[Row, int]] = Counter()
+        if len(whole):
+            names = [f"t.{at}" for at in range(self.arity)]
+            columns = [whole.columns[name].to_arrow().to_pylist() for name in (*names, "rank")]
+            for *values, level, weight in zip(*columns, whole.weights.tolist(), strict=True):
+                found[tuple(map(self.kind.node, values)), level] += weight
+        return found
+
     def fragments(self) -> Counter[object]:
         """How often each fragment of each access is counted at the root."""
         return Counter(
@@ -171,10 +187,14 @@ class Recursive:
     def restarted(self, fresh: Recursive) -> Recursive:
         """The fresh one, after it took up what is stored of this one."""
         self.save()
+        return self.gone_on(fresh, self.circuit.counters())
+
+    def gone_on(self, fresh: Recursive, counters: Mapping[str, int]) -> Recursive:
+        """The fresh one from what is stored already, and what was counted then."""
         fresh.stored = self.stored
         for keeper in fresh._keepers():
             keeper.load(sorted(self.stored[keeper.name].items(), key=lambda run: run[0]))
-        fresh.circuit.take_up(self.circuit.counters())
+        fresh.circuit.take_up(counters)
         fresh.merge.restore()
         return fresh
 
@@ -273,12 +293,24 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
     return made.circuit(), 2
 
 
+def _both_ways_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    ahead = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    first = made.project(ahead, t_0="b", rank="rank")
+    back = made.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
+    second = made.project(back, t_0="a", rank="rank")
+    columns = (("t.0", "t.0"), ("rank", "rank"))
+    made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)
+    return made.circuit(), 2
+
+
 _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
     "reach": _reach_step,
     "right-linear": _right_linear_step,
     "closure": _closure_step,
     "same generation": _same_generation_step,
     "two branches": _two_branches_step,
+    "both ways": _both_ways_step,
 }
 _SOURCES = {
     "reach": (("a",), "seeds", "links"),
@@ -286,11 +318,14 @@ _SOURCES = {
     "closure": (("a", "b"), "links"),
     "same generation": (("a", "a"), "seeds", "links", "links"),
     "two branches": (("a",), "seeds", "links", "links"),
+    "both ways": (("a",), "seeds", "links", "links"),
 }
 """What of the base's table is the head; then the base's table, and those of the step."""
 
 
-def recursive(program: str, kind: str = "numbers", limits: Limits = LIMITS) -> Recursive:
+def recursive(
+    program: str, kind: str = "numbers", limits: Limits | LevelLimits = LIMITS
+) -> Recursive:
     """A fresh circuit of the program."""
     nodes = KINDS[kind]
     head, *tables = _SOURCES[program]
@@ -299,7 +334,11 @@ def recursive(program: str, kind: str = "numbers", limits: Limits = LIMITS) -> R
     made = _Made(nodes)
     outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
     base = made.put(Project(outputs), -1)
-    fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+    fixpoint: Fixpoint | Levels
+    if isinstance(limits, Limits):
+        fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+    else:
+        fixpoint = Levels("fix", made.columns(*names), "rank", step, (1, of_step), limits)
     at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
     lineage = made.put(Lineage(fixpoint), at)
     marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)

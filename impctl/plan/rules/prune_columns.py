@@ -140,14 +140,14 @@ def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
 def _bag(plan: Fixpoint, needed: Needed) -> Plan:
     """The columns that are needed above, and those that the step makes them of; one at least."""
     heads, bases = attributes_of(plan.step), attributes_of(plan.base)
-    wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed} or {0}
+    wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed}
     while True:
         places = sorted(wanted)
         step = _prune(plan.step, frozenset(heads[place].id for place in places))
         read = _read_of_leaves(step, plan, [heads[place] for place in places])
-        if read <= wanted:
+        if wanted and read <= wanted:
             break
-        wanted |= read
+        wanted |= read or {0}
     base = _prune(plan.base, frozenset(bases[place].id for place in places))
     return replace(
         plan,
