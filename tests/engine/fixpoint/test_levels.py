@@ -209,6 +209,15 @@ def test_only_what_there_is_in_the_end_counts() -> None:
     assert made.levelled() == {((1,), 0): 1, ((3,), 1): 1, ((4,), 2): 1}
 
 
+def test_rows_that_come_one_by_one_are_too_many_in_the_end() -> None:
+    made = filled(chain(3), Limits(rows=4))
+    change = negated(tables_of((1, 2), seeds=()))
+    change["seeds"].update({(7, 0): 1, (8, 0): 1})
+    assert made.step(change) == Counter({(2,): -1, (3,): -1, (7,): 1, (8,): 1})
+    with pytest.raises(UnsupportedError, match="limit of 4 rows"):
+        made.step(tables_of((7, 9), seeds=()))
+
+
 def test_a_circle_never_ends() -> None:
     made = filled(tables_of((1, 2), (2, 3)), Limits(levels=50))
     with pytest.raises(UnsupportedError, match="limit of 50 levels"):

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
+from dataclasses import replace
 
 import pytest
 
-from impctl.plan.nodes import Fixpoint, Plan, Recursive, attributes_of, nodes_of
+from impctl.plan.nodes import (
+    ComputedColumn,
+    Fixpoint,
+    Plan,
+    Project,
+    Recursive,
+    SetKind,
+    SetOperation,
+    attributes_of,
+    nodes_of,
+)
 from impctl.plan.recursion import is_linear, reads_once, stable_columns
 from impctl.plan.rules import prune_columns as pruning
 from impctl.plan.rules import push_selections as pushing
@@ -127,6 +138,26 @@ def test_one_column_stays_where_none_is_needed() -> None:
     )
     (found,) = fixpoints_of(prune_columns(plan_of(sql)))
     assert [a.name for a in found.attributes] == ["a"]
+
+
+def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
+    """No SELECT stands between here: the columns match by their places."""
+    (found,) = fixpoints_of(
+        plan_of(
+            "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
+            "SELECT a, b FROM r"
+        )
+    )
+    leaves = [
+        Recursive(found.id, tuple(replace(a, id=f"{side}.{a.name}") for a in found.attributes))
+        for side in "xy"
+    ]
+    made = tuple(replace(a, id=f"u.{a.name}") for a in found.attributes)
+    bare = replace(found, step=SetOperation(SetKind.UNION, True, leaves[0], leaves[1], made))
+    (first, _) = found.attributes
+    root = Project(bare, (ComputedColumn(replace(first, id="out"), first.ref()),))
+    (after,) = fixpoints_of(prune_columns(root))
+    assert (after.step, after.attributes) == (bare.step, bare.attributes)
 
 
 def test_columns_of_a_set_stay_where_those_of_a_bag_go() -> None:

@@ -187,7 +187,14 @@ def test_it_stands_where_spark_reads_it_or_is_an_error(sql: str, message: str) -
     assert caught.value.location.column == sql.index("»") + 1
 
 
-@pytest.mark.parametrize("number", ["-1", "1.5", "'3'", "n", "`3`", "1 + 1"])
-def test_its_number_is_written_in_digits(number: str) -> None:
+@pytest.mark.parametrize(
+    "clause",
+    [
+        *(f"MAX RECURSION LEVEL {n}" for n in ("-1", "1.5", "'3'", "n", "`3`", "1 + 1")),
+        "`MAX` RECURSION LEVEL 3",
+        "MAX RECURSION 3",
+    ],
+)
+def test_its_words_are_words_and_its_number_is_in_digits(clause: str) -> None:
     with pytest.raises(QueryError):
-        read(ENTRY.format(f" MAX RECURSION LEVEL {number}") + "SELECT n FROM r")
+        read(ENTRY.format(f" {clause}") + "SELECT n FROM r")
