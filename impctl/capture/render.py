@@ -173,16 +173,18 @@ class Renderer:
         self.entries[plan.id] = entry
         parts = []
         for part in (plan.base, plan.step):
-            rows = self.source(part)
-            parts.append(exp.select(*self._as_entry(attributes_of(part))).from_(rows))
+            made = self.source(part)
+            parts.append(exp.select(*self._as_entry(attributes_of(part))).from_(made))
         name: Sql = exp.to_identifier(entry, quoted=True)
         if plan.levels is not None:
             # No node of sqlglot has this clause.
             name = exp.Var(this=f"{name.sql(DIALECT)} MAX RECURSION LEVEL {plan.levels}")
         both = exp.Union(this=parts[0], expression=parts[1], distinct=False)
-        made = exp.CTE(this=both, alias=exp.TableAlias(this=name))
+        clause = exp.With(
+            expressions=[exp.CTE(this=both, alias=exp.TableAlias(this=name))], recursive=True
+        )
         rows = self._of_entry(entry, plan.attributes)
-        rows.set("with_", exp.With(expressions=[made], recursive=True))
+        rows.set("with_", clause)
         return rows
 
     def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:

@@ -21,9 +21,10 @@ from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
-from impctl.engine.operators.levels import LIMITS, Levels
+from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
 from impctl.plan.nodes import (
@@ -77,8 +78,7 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     if node.is_set:
         operator = FixpointOperator(name, columns, rank, circuit, counts)
     else:
-        limits = LIMITS if node.levels is None else replace(LIMITS, levels=node.levels)
-        operator = Levels(name, columns, rank, circuit, counts, limits)
+        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     rows = Flow(builder.put(operator, base, *apart), columns, ())
     if accesses:
         builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))

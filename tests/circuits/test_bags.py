@@ -17,7 +17,8 @@ from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.operators.levels import LIMITS, Levels
+from impctl.engine.fixpoint.limits import LEVEL_LIMITS
+from impctl.engine.operators.levels import Levels
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Distinct, Fixpoint, Plan, nodes_of
 from impctl.plan.rules.answered import answer_plan
@@ -155,12 +156,12 @@ def test_a_circle_in_the_tables_ends_at_the_limit(levels: str, most: int) -> Non
 
 
 def test_limits_are_the_querys_own() -> None:
-    for text, most in (("", LIMITS.levels), (" MAX RECURSION LEVEL 250", 250)):
+    for text, most in (("", LEVEL_LIMITS.levels), (" MAX RECURSION LEVEL 250", 250)):
         case = case_of_sql(CIRCLES.format(text), ("links",))
         (levels,) = (
             one for one in case.compiled(with_answer=False).circuit if isinstance(one, Levels)
         )
-        assert levels.limits == replace(LIMITS, levels=most)
+        assert levels.limits == replace(LEVEL_LIMITS, levels=most)
 
 
 def _twice(node: Fixpoint) -> Plan:

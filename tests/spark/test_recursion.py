@@ -14,9 +14,9 @@ import pytest
 
 from impctl.capture.render import render_plan
 from impctl.capture.use import rewrite_sql
-from impctl.circuits import recursion
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.operators.levels import LIMITS, Limits
+from impctl.engine.fixpoint import limits as limits_of
+from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.sketch.intervals import range_filter
@@ -126,8 +126,8 @@ def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
 
 
 def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert int(spark.conf.get("spark.sql.cteRecursionLevelLimit")) == LIMITS.levels
-    assert int(spark.conf.get("spark.sql.cteRecursionRowLimit")) == LIMITS.rows
+    assert int(spark.conf.get("spark.sql.cteRecursionLevelLimit")) == LEVEL_LIMITS.levels
+    assert int(spark.conf.get("spark.sql.cteRecursionRowLimit")) == LEVEL_LIMITS.rows
     by_clause = CHAIN.format(" MAX RECURSION LEVEL 3")
     assert both(spark, by_clause, chain(3)) == [3, 3]
     assert both(spark, by_clause, chain(4)) == ["recursion_limit"] * 2
@@ -137,7 +137,7 @@ def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) 
     none = CHAIN.format(" MAX RECURSION LEVEL 0")
     assert both(spark, none, chain(1)) == ["recursion_limit"] * 2
     assert both(spark, none, {**chain(1), "seeds": []}) == [0, 0]
-    monkeypatch.setattr(recursion, "LIMITS", Limits(rows=4))
+    monkeypatch.setattr(limits_of, "LEVEL_LIMITS", LevelLimits(rows=4))
     spark.conf.set("spark.sql.cteRecursionRowLimit", 4)
     try:
         assert both(spark, CHAIN.format(""), chain(3)) == [3, 3]

@@ -23,13 +23,12 @@ from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import all_null
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.limits import LIMITS, LevelLimits, Limits
 from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.levels import Levels
-from impctl.engine.operators.levels import Limits as LevelLimits
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.project import Project

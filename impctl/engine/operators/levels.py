@@ -5,7 +5,7 @@ all T_l: what WITH RECURSIVE of UNION ALL gives. The step makes every row of one
 rows carry their level. The change of the tables goes over the rows of all levels as they were; then
 level after level, lowest first, what came and went there goes over the tables as they are. A level
 only hears of the one below, so weights of both signs are exact, and rows that derive one another in
-a circle are different rows, level after level, without end: which `Limits` put to it.
+a circle are different rows, level after level, without end: which limits put to it.
 State: the weight of every row and level, and whatever the step's operators keep; their rows of T
 carry the level as a column. Cost: the derivations that came or went, and a round of the step's
 operators per level that changed; never T. Rows are equal value for value.
@@ -25,28 +25,12 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.levelled_rows import LevelledRows
+from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.tags import apart, no_fragments
-from impctl.errors import UnsupportedError
-from impctl.values import dataclass
 
 _NO_BODY = -1
 """The level of what a row of the base is derived from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How far a step may go: so many levels may have rows, and so many rows are too many.
-
-    As Spark has it (4.3: `spark.sql.cteRecursionLevelLimit`, `cteRecursionRowLimit`): the base is
-    the first level, and as many rows as the limit are an error already.
-    """
-
-    levels: int = 100
-    rows: int = 1_000_000
-
-
-LIMITS = Limits()
 
 
 class Levels(Operator):
@@ -67,7 +51,7 @@ class Levels(Operator):
         level: AttributeId,
         step: Circuit,
         accesses: tuple[int, int] = (0, 0),
-        limits: Limits = LIMITS,
+        limits: LevelLimits = LEVEL_LIMITS,
     ) -> None:
         assert not step.reads, "the rows of a step's sides are kept"
         self.limits = limits
@@ -120,10 +104,10 @@ class Levels(Operator):
             # Of levels above nobody knows yet; what came to this one and those below stays.
             came += max(change, 0)
             self._count += change
-            self._check(level + 1, came)
+            self.limits.check(level + 1, came)
             output.append(rows)
             self._sort_in(self._of_step(self._step.step(rows, *[None] * self._others)), waiting)
-        self._check(0, self._count)
+        self.limits.check(0, self._count)
         self.rows.keep()
         return self._without_levels(output)
 
@@ -154,21 +138,6 @@ class Levels(Operator):
             return empty_batch(own + others)
         none = tuple(no_fragments(len(batch)) for _ in range(own))
         return Batch(batch.columns, batch.weights, (*none, *batch.tags))
-
-    def _check(self, levels: int, rows: int) -> None:
-        """Refuse rows in so many levels, or so many rows."""
-        limits = self.limits
-        what, most = "levels", limits.levels
-        if levels <= most:
-            what, most = "rows", limits.rows
-            if rows < most:
-                return
-        raise UnsupportedError(
-            f"A recursive query of UNION ALL reaches its limit of {most:,} {what}",
-            code="recursion_limit",
-            hint="bound the recursion in the query, as by a level, or write UNION, which ends in "
-            "circles; MAX RECURSION LEVEL n behind its name allows more levels",
-        )
 
     def _without_levels(self, parts: Sequence[Batch]) -> Batch:
         """The rows of several levels by their columns alone."""

@@ -15,8 +15,9 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.limits import LEVEL_LIMITS as LIMITS
+from impctl.engine.fixpoint.limits import LevelLimits as Limits
 from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.levels import LIMITS, Limits
 from impctl.engine.operators.project import Project
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
