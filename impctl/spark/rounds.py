@@ -86,7 +86,9 @@ class Rounds:
             front = (front.subtract(every) if fixpoint.is_set else front).localCheckpoint()
             more = front.count()
             if more:
-                every = every.unionAll(front).localCheckpoint()
+                every = every.unionAll(front)
+                # Of UNION ALL nobody reads them all in a round.
+                every = every.localCheckpoint() if fixpoint.is_set else every
         return every
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:

@@ -10,7 +10,8 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from tests.behaviour.recursive_workload import KEPT, LEFT_TO_SPARK, change, network
+from tests.behaviour.recursive_workload import BAGS, KEPT, LEFT_TO_SPARK, change, network
+from tests.behaviour.test_recursive_queries import answers
 
 pytestmark = pytest.mark.spark
 
@@ -41,3 +42,21 @@ def test_spark_derives_what_was_maintained(
         connection.register("links", rows)
         expected = connection.execute(LEFT_TO_SPARK["running"]).fetchall()
     assert Counter(map(tuple, ran["rows"])) == Counter(expected)
+
+
+def test_spark_runs_those_of_union_all_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the ranges of the sketch in it, what is by UNION besides derived for it."""
+    cli = network(tmp_path, capsys, list(BAGS))
+    cli.good("capture")
+    change(tmp_path, random.Random(6))
+    cli.good("maintain")
+    for result in cli.good("verify", "--results").results:
+        assert result["covers"], result
+        assert result["slack"] == 0, result
+        assert result["results_equal"], result
+    for name in BAGS:
+        by_engine = answers(cli, name, "--sketch", "always", "--by", "engine")
+        assert by_engine
+        assert answers(cli, name, "--sketch", "always", "--by", "spark") == by_engine, name
