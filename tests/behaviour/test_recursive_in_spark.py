@@ -60,3 +60,22 @@ def test_spark_runs_those_of_union_all_itself(
         by_engine = answers(cli, name, "--sketch", "always", "--by", "engine")
         assert by_engine
         assert answers(cli, name, "--sketch", "always", "--by", "spark") == by_engine, name
+
+
+def test_spark_gives_some_rows_of_what_has_no_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It derives no more than a LIMIT asks for; the engine derives all, and gives up."""
+    cli = network(tmp_path, capsys, ["walks"])
+    endless = (
+        "WITH RECURSIVE r(n) AS (SELECT n FROM seeds WHERE n < 9 UNION ALL SELECT "
+        "CAST(n + 1 AS BIGINT) FROM r) SELECT n FROM r"
+    )
+    text = cli.workload.read_text().replace(BAGS["walks"], endless + "{}")
+    cli.workload.write_text(text.format("").replace("{links: src}", "none"))
+    ran = cli("query", "--query", "walks")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
+    cli.workload.write_text(text.format(" LIMIT 3").replace("{links: src}", "none"))
+    assert answers(cli, "walks") == {(7,): 1, (8,): 1, (9,): 1}
+    ran = cli("query", "--query", "walks", "--by", "engine")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")

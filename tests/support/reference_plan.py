@@ -185,13 +185,11 @@ class _Run:
             return unnamed(attributes_of(node.base), self.rows_of(node.base, position + 1))
 
         def step(rows: list[Row]) -> list[Row]:
-            self.derived[node.id] = rows
-            found = self.rows_of(node.step, position + 1 + size_of(node.base))
-            return unnamed(attributes_of(node.step), found)
+            self.derived[node.id], at = rows, position + 1 + size_of(node.base)
+            return unnamed(attributes_of(node.step), self.rows_of(node.step, at))
 
         found = least(base, step) if node.is_set else by_levels(base, step, node.levels)
-        rows = named(node.attributes, found)
-        self.first_rows[position] = lineage_of(rows)
+        self.first_rows[position] = lineage_of(rows := named(node.attributes, found))
         return rows
 
     def _scan(self, node: Scan) -> list[Tuple]:

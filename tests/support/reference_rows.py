@@ -62,6 +62,8 @@ def by_levels(
     for _ in range(100 if most is None else most):
         found += level
         if not level:
+            # What stands beside the rows in a step is looked at, be there rows or not.
+            assert not step(level)
             return found
         if len(found) >= MOST_ROWS:
             raise ReferenceFailure(f"there are {MOST_ROWS} rows and more")
