@@ -81,3 +81,18 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
 def test_anything_may_stand_above(above: str) -> None:
     sql = COUNTED.replace("SELECT n, COUNT(*) FROM r GROUP BY n", above)
     assert check_safety(read(sql), {"links#1": "region", "links#2": "cost"}, ()).safe
+
+
+@pytest.mark.parametrize(("kind", "is_fixed"), [("UNION", True), ("UNION ALL", False)])
+def test_rows_of_a_bag_are_not_told_apart_by_their_columns(kind: str, *, is_fixed: bool) -> None:
+    """Two that are equal may be numbered either way, and a table joined tells them apart then."""
+    sql = (
+        f"WITH RECURSIVE r(n, l) AS (SELECT dst, 1 FROM links WHERE src = 1 {kind} "
+        "SELECT l.dst, r.l + 1 FROM r JOIN links l ON r.n = l.src WHERE r.l < 3) "
+        "SELECT m.kind FROM (SELECT n, ROW_NUMBER() OVER (ORDER BY n, l) AS k FROM r) q "
+        "JOIN nodes m ON m.n = q.k"
+    )
+    columns = {"links#1": "region", "links#2": "region", "nodes#1": "kind"}
+    verdict = check_safety(read(sql), columns, ())
+    assert verdict.safe is is_fixed
+    assert is_fixed or "row_number" in verdict.reason
