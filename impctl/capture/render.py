@@ -8,13 +8,13 @@ Out of scope: expressions (`capture.render_expr`), annotations (`capture.annotat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp, parse_one
 
-from impctl.aliases import AccessId, AttributeId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.capture.averages import whole_averages
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
@@ -84,11 +84,13 @@ class Rendered:
 class Renderer:
     """Turns nodes into SELECTs, giving out names as columns appear.
 
-    `views` names the relation each access reads.
+    `views` names the relation each access reads. A fixpoint that is written twice is two entries.
     """
 
     views: Mapping[AccessId, str]
     names: dict[AttributeId, str] = field(default_factory=dict)
+    entries: dict[FixpointId, str] = field(default_factory=dict)
+    """What the WITH entries are called that stand for the fixpoints around."""
 
     def name(self, attribute: AttributeId) -> str:
         """The SQL name of a column, the same at every call."""
@@ -151,13 +153,49 @@ class Renderer:
             case Witness():
                 return self.select(spelled_out(plan))
             case Recursive() | Fixpoint():
-                raise QueryError(
-                    "impctl does not write WITH RECURSIVE for Spark",
-                    hint="leave the query's tables without a sketch",
-                    code="capture_unsupported",
-                )
+                return self._recursion(plan)
             case _:
                 assert_never(plan)
+
+    def _recursion(self, plan: Recursive | Fixpoint) -> exp.Select:
+        """A WITH RECURSIVE entry and its rows; Spark knows that of UNION ALL alone."""
+        if isinstance(plan, Recursive):
+            return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
+        if plan.is_set:
+            raise QueryError(
+                "impctl does not write WITH RECURSIVE of UNION for Spark, which has it not",
+                hint="leave the query's tables without a sketch",
+                code="capture_unsupported",
+            )
+        # Another one each time: the same entry may be written twice, with other filters in it.
+        number = self.name(f"{plan.id}/{len(self.names)}")
+        entry = _unused(f"recursion_{number}", self.views.values())
+        self.entries[plan.id] = entry
+        parts = []
+        for part in (plan.base, plan.step):
+            made = self.source(part)
+            parts.append(exp.select(*self._as_entry(attributes_of(part))).from_(made))
+        name: Sql = exp.to_identifier(entry, quoted=True)
+        if plan.levels is not None:
+            # No node of sqlglot has this clause.
+            name = exp.Var(this=f"{name.sql(DIALECT)} MAX RECURSION LEVEL {plan.levels}")
+        both = exp.Union(this=parts[0], expression=parts[1], distinct=False)
+        clause = exp.With(
+            expressions=[exp.CTE(this=both, alias=exp.TableAlias(this=name))], recursive=True
+        )
+        rows = self._of_entry(entry, plan.attributes)
+        rows.set("with_", clause)
+        return rows
+
+    def _as_entry(self, attributes: Sequence[Attribute]) -> list[Sql]:
+        """Columns under the names that an entry calls its own by."""
+        named = enumerate(map(self.name, (attribute.id for attribute in attributes)))
+        return [exp.alias_(column(name), f"r{at}", quoted=True) for at, name in named]
+
+    def _of_entry(self, entry: str, attributes: Sequence[Attribute]) -> exp.Select:
+        """The columns of an entry under the names of these."""
+        read = [self.aliased(column(f"r{at}"), each) for at, each in enumerate(attributes)]
+        return exp.select(*read).from_(exp.Table(this=exp.to_identifier(entry, quoted=True)))
 
     def _relation(self, plan: Scan | OneRow) -> exp.Select:
         if isinstance(plan, OneRow):
@@ -285,6 +323,13 @@ def render_plan(plan: Plan, table_names: Mapping[AccessId, str]) -> Rendered:
     renderer = Renderer(table_names)
     select = renderer.select(whole_averages(plan))
     return Rendered(select, renderer.names)
+
+
+def _unused(name: str, others: Collection[str]) -> str:
+    """The name, made another one than those."""
+    while name in others:
+        name += "_"
+    return name
 
 
 def _over_keys(call: AggregateCall, keys: Sequence[ComputedColumn]) -> AggregateCall:

@@ -28,6 +28,7 @@ from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
+from impctl.plan.sql.recursive.levels import without_levels
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
 from impctl.values import dataclass
@@ -73,7 +74,7 @@ def rewrite_sql(
     names = _local_names(query) if is_local else {}
     if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
-    tree = parse_one(query.sql, dialect=DIALECT)
+    tree = parse_one(without_levels(query.sql), dialect=DIALECT)
     tables = {_start(node.parts[0]): node for node in tree.find_all(exp.Table)}
     # What stands in the place of a table is called by the end of its name alone.
     edits = _whole_names(tree)

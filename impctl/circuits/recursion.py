@@ -2,7 +2,8 @@
 
 Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a query
 is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the rank of a
-row derived is the greatest of them. All rows of a fixpoint count, used above or not: the fragments
+row derived is the greatest of them. Of UNION ALL, where every row is derived from one, it is the
+level of that row. All rows of a fixpoint count, used above or not: the fragments
 of whatever takes part in deriving them go to the root on a branch of their own, and above the
 fixpoint rows carry none of these any more. Each place that reads an entry has a fixpoint of its
 own.
@@ -20,8 +21,10 @@ from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
 from impctl.plan.nodes import (
@@ -39,7 +42,7 @@ from impctl.plan.nodes import (
     Sort,
     attributes_of,
 )
-from impctl.plan.recursion import reads_fixpoint
+from impctl.plan.recursion import reads_fixpoint, reads_once
 from impctl.values import dataclass
 
 _RANK = "rank"
@@ -56,8 +59,9 @@ _PRESERVED = {
 
 def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     """The operators of a fixpoint; `inner` builds those of its step."""
-    if not node.is_set:
-        raise BlockedError("WITH RECURSIVE of UNION ALL", node.span)
+    if not node.is_set and not reads_once(node):
+        what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
+        raise BlockedError(what, node.span)
     columns = typed(node.attributes, node.span)
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
@@ -66,13 +70,15 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
     step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
     accesses = (*base.accesses, *step.accesses)
-    operator = FixpointOperator(
-        name,
-        columns,
-        rank,
+    circuit, counts = (
         Circuit(inner.operators, inner.inputs),
         (len(base.accesses), len(step.accesses)),
     )
+    operator: FixpointOperator | Levels
+    if node.is_set:
+        operator = FixpointOperator(name, columns, rank, circuit, counts)
+    else:
+        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     rows = Flow(builder.put(operator, base, *apart), columns, ())
     if accesses:
         builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))

@@ -116,7 +116,9 @@ def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
         return "one row", "of no table"
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
-    return "fixpoint", f"{plan.id}, {'each row once' if plan.is_set else 'all'}: {columns}"
+    kind = "each row once" if plan.is_set else "all"
+    most = "" if plan.levels is None else f", {plan.levels} levels at most"
+    return "fixpoint", f"{plan.id}, {kind}{most}: {columns}"
 
 
 def _output(output: ComputedColumn, names: Names) -> str:

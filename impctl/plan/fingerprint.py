@@ -154,6 +154,8 @@ class _Writer:
         # In order of appearance, whatever the entry is called.
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
         kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
+        if isinstance(plan, Fixpoint) and plan.levels is not None:
+            kind.append(f"{plan.levels} levels")
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -3,8 +3,7 @@
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
 Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`) or written
-(`capture`).
+Out of scope: how nodes are made (`plan.sql`), evaluated (`engine`) or written (`capture`).
 """
 
 from __future__ import annotations
@@ -266,8 +265,8 @@ class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
 
     Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
-    equals NULL), and leaves read all of T; else every derivation counts (UNION ALL). Copies of one
-    WITH entry share the id, and rules may change one of them alone.
+    equals NULL), and leaves read all of T; else every derivation counts (UNION ALL), and rows in
+    more levels than `levels` (None: 100) are an error. Copies of an entry share the id alone.
     """
 
     id: FixpointId
@@ -275,6 +274,7 @@ class Fixpoint:
     step: Plan
     attributes: tuple[Attribute, ...]
     is_set: bool
+    levels: int | None = None
     span: Span | None = field(default=None, compare=False)
 
 

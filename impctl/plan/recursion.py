@@ -60,6 +60,12 @@ def is_linear(fixpoint: Fixpoint) -> bool:
     return ways is not None and all(len(way.leaves) <= 1 for way in ways)
 
 
+def reads_once(fixpoint: Fixpoint) -> bool:
+    """Whether every row of the step is derived from one row of the fixpoint, not none or two."""
+    ways = _ways(fixpoint.step, fixpoint.id)
+    return bool(ways) and all(len(way.leaves) == 1 for way in ways or ())
+
+
 def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
     """The columns of the fixpoint that no step changes, by their identities in it.
 

@@ -20,6 +20,7 @@ from impctl.errors import (
     ImpctlError,
     QueryError,
     RetryableError,
+    UnsupportedError,
     UsageError,
 )
 from impctl.expr.one_row import SEVERAL_ROWS, several_rows
@@ -35,6 +36,7 @@ _SEVERAL_ROWS = re.compile(
     r"\[SCALAR_SUBQUERY_TOO_MANY_ROWS\]|\[USER_RAISED_EXCEPTION\] " + re.escape(SEVERAL_ROWS)
 )
 """Of Spark's own check of a subquery, and of the one in texts that impctl writes."""
+_RECURSION = re.compile(r"\[RECURSION_(?:LEVEL|ROW)_LIMIT_EXCEEDED\] (.+)")
 _FAILED_ROW = re.compile(
     r"^Caused by: org\.apache\.spark\.Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime"
     r"|NumberFormat|Runtime)Exception: (.+)$",
@@ -126,8 +128,9 @@ def _translated(error: Exception, versions: Mapping[TableName, TableVersion]) ->
         return missing
     if condition.startswith(_MISSING_FILE) or _MISSING_FILE_TEXT.search(text):
         return history_gone(versions)
-    if _SEVERAL_ROWS.search(text):
-        return several_rows()
+    known = _known(text)
+    if known is not None:
+        return known
     if isinstance(error, AnalysisException):
         return QueryError(
             f"Spark cannot run the query: {first_sentence(text)}",
@@ -155,9 +158,25 @@ def _of_gateway(text: str, versions: Mapping[TableName, TableVersion]) -> Impctl
     missing = _without_file_system(text)
     if missing is not None:
         return missing
+    known = _known(text)
+    if known is not None:
+        return known
+    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
+
+
+def _known(text: str) -> ImpctlError | None:
+    """What the text of an error says for certain, whoever raised it."""
     if _SEVERAL_ROWS.search(text):
         return several_rows()
-    return history_gone(versions) if _MISSING_FILE_TEXT.search(text) else _handed_on(text)
+    found = _RECURSION.search(text)
+    if found is None:
+        return None
+    return UnsupportedError(
+        f"A recursive query goes on in Spark: {first_sentence(found[1])}",
+        code="recursion_limit",
+        hint="bound the recursion in the query, as by a level; MAX RECURSION LEVEL n behind its "
+        "name allows more levels",
+    )
 
 
 def _handed_on(text: str) -> ImpctlError:

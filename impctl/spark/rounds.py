@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId
 from impctl.capture.render import render_plan
-from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.limits import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
 from impctl.plan.fixpoint_tables import (
     column_names,
@@ -75,17 +75,20 @@ class Rounds:
         of_step = self.frames_over(step, frames)
         front = self._of(fixpoint.base, self.frames_over(fixpoint.base, frames)).toDF(*names)
         front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
+        limits = self.limits if fixpoint.is_set else level_limits(fixpoint.levels)
         every, rounds, count, more = front, 0, 0, front.count()
         while more:
             rounds, count = rounds + 1, count + more
-            self.limits.check(rounds, count)
+            limits.check(rounds, count)
             # With two references a row of this round may meet one of any round before.
             read = front if is_linear(fixpoint) else every
             front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
             front = (front.subtract(every) if fixpoint.is_set else front).localCheckpoint()
             more = front.count()
             if more:
-                every = every.unionAll(front).localCheckpoint()
+                every = every.unionAll(front)
+                # Of UNION ALL nobody reads them all in a round.
+                every = every.localCheckpoint() if fixpoint.is_set else every
         return every
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:

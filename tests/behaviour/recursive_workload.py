@@ -45,6 +45,24 @@ LEFT_TO_SPARK = {
     "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL",
 }
 """What the engine does not run above the recursion."""
+_WALKS = (
+    "WITH RECURSIVE r(s, n, k){} AS (SELECT dst, dst, CAST(1 AS BIGINT) FROM links WHERE src < 20 "
+    "UNION ALL SELECT r.s, l.dst, CAST(k + 1 AS BIGINT) FROM r JOIN links l ON r.n = l.src "
+    "WHERE k < 3) "
+)
+BAGS = {
+    "walks": _WALKS.format("") + "SELECT n, COUNT(*) AS c FROM r GROUP BY n",
+    "from_one_start": _WALKS.format("") + "SELECT n, k FROM r WHERE s = 13",
+    "as_deep": _WALKS.format(" MAX RECURSION LEVEL 4")
+    + "SELECT k, COUNT(*) AS c FROM r GROUP BY k",
+    "walks_of_reached": REACH[:-1] + ", w(n, k) AS (SELECT n, CAST(1 AS BIGINT) FROM r UNION ALL "
+    "SELECT l.dst, CAST(k + 1 AS BIGINT) FROM w JOIN links l ON w.n = l.src WHERE k < 2) "
+    "SELECT n, k FROM w WHERE n > 8",
+    "seeds_in_steps": "WITH RECURSIVE r(n, k) AS (SELECT n, CAST(1 AS BIGINT) FROM seeds UNION ALL "
+    "SELECT r.n, CAST(k + 1 AS BIGINT) FROM r LEFT SEMI JOIN links l ON r.n = l.src WHERE k < 3) "
+    "SELECT n, k FROM r",
+}
+"""Those of UNION ALL, in which every row has its level."""
 KEPT = "reach"
 """The query whose answer is kept."""
 
@@ -68,7 +86,7 @@ def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[st
     create_table(str(folder / "links"), some_links(rng, LINKS))
     seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
     create_table(str(folder / "seeds"), pa.table(seeds))
-    every = {**QUERIES, **LEFT_TO_SPARK}
+    every = {**QUERIES, **LEFT_TO_SPARK, **BAGS}
     lines = [
         f'  {name}: {{sql: "{every[name]}", sketch: {{links: src}}, policy: incremental, '
         f"answer: {str(name == KEPT).lower()}}}"

@@ -10,7 +10,8 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from tests.behaviour.recursive_workload import KEPT, LEFT_TO_SPARK, change, network
+from tests.behaviour.recursive_workload import BAGS, KEPT, LEFT_TO_SPARK, change, network
+from tests.behaviour.test_recursive_queries import answers
 
 pytestmark = pytest.mark.spark
 
@@ -41,3 +42,40 @@ def test_spark_derives_what_was_maintained(
         connection.register("links", rows)
         expected = connection.execute(LEFT_TO_SPARK["running"]).fetchall()
     assert Counter(map(tuple, ran["rows"])) == Counter(expected)
+
+
+def test_spark_runs_those_of_union_all_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the ranges of the sketch in it, what is by UNION besides derived for it."""
+    cli = network(tmp_path, capsys, list(BAGS))
+    cli.good("capture")
+    change(tmp_path, random.Random(6))
+    cli.good("maintain")
+    for result in cli.good("verify", "--results").results:
+        assert result["covers"], result
+        assert result["slack"] == 0, result
+        assert result["results_equal"], result
+    for name in BAGS:
+        by_engine = answers(cli, name, "--sketch", "always", "--by", "engine")
+        assert by_engine
+        assert answers(cli, name, "--sketch", "always", "--by", "spark") == by_engine, name
+
+
+def test_spark_gives_some_rows_of_what_has_no_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It derives no more than a LIMIT asks for; the engine derives all, and gives up."""
+    cli = network(tmp_path, capsys, ["walks"])
+    endless = (
+        "WITH RECURSIVE r(n) AS (SELECT n FROM seeds WHERE n < 9 UNION ALL SELECT "
+        "CAST(n + 1 AS BIGINT) FROM r) SELECT n FROM r"
+    )
+    text = cli.workload.read_text().replace("{links: src}", "none")
+    cli.workload.write_text(text.replace(BAGS["walks"], endless))
+    ran = cli("query", "--query", "walks")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
+    cli.workload.write_text(text.replace(BAGS["walks"], f"{endless} LIMIT 3"))
+    assert answers(cli, "walks") == {(7,): 1, (8,): 1, (9,): 1}
+    ran = cli("query", "--query", "walks", "--by", "engine")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")

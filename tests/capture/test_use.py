@@ -97,6 +97,15 @@ def test_full_filter_and_no_filter_leave_the_text_alone():
     assert rewritten(sql, [some(PRICE, 0, 1, 2, 3, 4), None]) == sql
 
 
+def test_words_that_sqlglot_does_not_know_stay_where_they_are():
+    text = (
+        "WITH RECURSIVE r(n) MAX RECURSION LEVEL 7 AS (SELECT sid FROM {} UNION ALL "
+        "SELECT n + 1L FROM r WHERE n < 3) SELECT n FROM r"
+    )
+    found = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
+    assert found == text.format(f"{FILTERED} AS sales")
+
+
 def test_each_access_has_its_own_filter():
     sql = "SELECT a.sid FROM sales a JOIN sales b ON a.sid = b.price"
     text = rewritten(sql, [some(PRICE, 0), some(PRICE, 3)])

@@ -1,6 +1,7 @@
 """Recursive queries as they are read, against DuckDB's own answers to the texts.
 
-Only linear ones: of two references in a step DuckDB joins the last round's rows alone. Both the
+Only linear ones: of two references in a step DuckDB joins the last round's rows alone. Of UNION
+ALL rows are counted by both, down to a level, since there are circles. Both the
 plan as read and the plan after the rules are tried, over tables with circles, NULLs and duplicates.
 """
 
@@ -20,7 +21,37 @@ from tests.support.reference_plan import bag, evaluate
 duckdb = pytest.importorskip("duckdb")
 
 ONE = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes WHERE n < 3 UNION {}) SELECT n FROM r"
+WALKS = (
+    "WITH RECURSIVE r(s, n, l) AS (SELECT dst, dst, 0 FROM links WHERE src = 1 UNION ALL "
+    "SELECT r.s, l.dst, r.l + 1 FROM r JOIN links l ON r.n = l.src WHERE r.l < 3) "
+)
+TO_THREE = (
+    "WITH RECURSIVE r(n, l) AS (SELECT n, 0 FROM nodes UNION ALL {} WHERE r.l < 3) "
+    "SELECT n, l FROM r"
+)
+BAGS = [
+    WALKS + "SELECT s, n, l FROM r",
+    WALKS + "SELECT n, COUNT(*) FROM r GROUP BY n",
+    WALKS + "SELECT s FROM r WHERE s = 2 AND n > 1",
+    WALKS + "SELECT COUNT(*), MAX(l) FROM r",
+    WALKS + "SELECT m.n FROM nodes m WHERE m.n NOT IN (SELECT n FROM r WHERE n IS NOT NULL)",
+    WALKS + "SELECT DISTINCT n FROM r WHERE l = 2",
+    WALKS + "SELECT a.n, b.l FROM r a JOIN r b ON a.s = b.n WHERE a.s > 1",
+    TO_THREE.format("SELECT l.dst, r.l + 1 FROM r LEFT JOIN links l ON r.n = l.src"),
+    TO_THREE.format("SELECT r.n, r.l + 1 FROM r SEMI JOIN links l ON r.n = l.src"),
+    TO_THREE.format(
+        "SELECT q.d, r.l + 1 FROM r JOIN (SELECT DISTINCT src, dst AS d FROM links) q "
+        "ON r.n = q.src"
+    ),
+    TO_THREE.format(
+        "SELECT * FROM (SELECT l.dst, r.l + 1 FROM r JOIN links l ON r.n = l.src WHERE r.l < 2 "
+        "UNION ALL SELECT r.n + 1, r.l + 2 FROM r"
+    ).replace("r.l < 3)", "r.l < 2) x)"),
+    "WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION SELECT src FROM links UNION ALL "
+    "SELECT n + 1 FROM r WHERE n < 5) SELECT n FROM r",
+]
 QUERIES = [
+    *BAGS,
     REACHED + "SELECT n FROM r",
     REACHED + "SELECT n FROM r WHERE n > 2",
     REACHED + "SELECT m.n FROM nodes m WHERE m.n NOT IN (SELECT n FROM r)",

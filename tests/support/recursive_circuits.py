@@ -1,5 +1,7 @@
 """The programs of `reference_fixpoint` as circuits by hand: a fixpoint, its lineage, and a merge.
 
+With limits of levels the fixpoint is a bag, and what is called a rank below is a level.
+
 Tables are links(a, b, f) and seeds(a, f), whose fragments are told by f. Node numbers stand for
 values of the type asked for: as doubles node 0 is 0.0 or -0.0 as it comes, and one is NaN; among
 numbers that collide one has the code of NULL.
@@ -7,7 +9,6 @@ numbers that collide one has the code of NULL.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,17 +17,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import key_codes
-from impctl.data.schema import BOOLEAN, DOUBLE, LONG, STRING, SqlType
-from impctl.data.vector import all_null
+from impctl.data.schema import BOOLEAN, LONG, SqlType
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.limits import LIMITS, LevelLimits, Limits
 from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
 from impctl.engine.operators.join import Join, Side
+from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.project import Project
@@ -36,51 +36,13 @@ from impctl.engine.operators.union import Branch, Union
 from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
+from tests.support.node_kinds import KINDS, Kind
 from tests.support.reference_fixpoint import Row
 
 FRAGMENTS = (1, 2, 3)
 """Boundaries: f is its own fragment."""
-_NAN, _ODD = 4, 1
-"""The nodes that are NaN among doubles, and what has NULL's code among numbers that collide."""
 
 Values = Mapping[str, Sequence[int | None]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What nodes are."""
-
-    type: SqlType
-    arrow: pa.DataType
-    odd: int | None = None
-    """What stands for one of the nodes, if not its number."""
-
-    def value(self, node: int | None, turn: int) -> Any:
-        if node is None or self.type == LONG:
-            return self.odd if node == _ODD and self.odd is not None else node
-        if self.type == STRING:
-            return "n" * node
-        if node == 0:
-            return -0.0 if turn % 2 else 0.0
-        return math.nan if node == _NAN else node + 0.5
-
-    def node(self, value: Any) -> int | None:
-        if value is None or self.type == LONG:
-            is_odd = value is not None and value == self.odd
-            return _ODD if is_odd else value  # type: ignore[no-any-return]  # a number or NULL
-        if self.type == STRING:
-            return len(value)
-        if math.isnan(value):
-            return _NAN
-        return 0 if value == 0 else int(value - 0.5)
-
-
-KINDS = {
-    "numbers": Kind(LONG, pa.int64()),
-    "collisions": Kind(LONG, pa.int64(), int(key_codes([all_null(LONG, 1)], 1)[0])),
-    "texts": Kind(STRING, pa.large_string()),
-    "doubles": Kind(DOUBLE, pa.float64()),
-}
 
 
 @dataclass
@@ -88,7 +50,8 @@ class Recursive:
     """A program's circuit: `tables` are those of its sources, in their order."""
 
     kind: Kind
-    fixpoint: Fixpoint
+    fixpoint: Any
+    """A `Fixpoint` or `Levels`."""
     circuit: Circuit
     tables: tuple[str, ...]
     accesses: int
@@ -165,6 +128,17 @@ class Recursive:
             found.append(rows)
         return found
 
+    def levelled(self) -> Counter[tuple[Row, int]]:
+        """What every row weighs that is kept, by its level."""
+        whole = self.fixpoint.rows.whole()
+        found: Counter[tuple[Row, int]] = Counter()
+        if len(whole):
+            names = [f"t.{at}" for at in range(self.arity)]
+            columns = [whole.columns[name].to_arrow().to_pylist() for name in (*names, "rank")]
+            for *values, level, weight in zip(*columns, whole.weights.tolist(), strict=True):
+                found[tuple(map(self.kind.node, values)), level] += weight
+        return found
+
     def fragments(self) -> Counter[object]:
         """How often each fragment of each access is counted at the root."""
         return Counter(
@@ -189,10 +163,14 @@ class Recursive:
     def restarted(self, fresh: Recursive) -> Recursive:
         """The fresh one, after it took up what is stored of this one."""
         self.save()
+        return self.gone_on(fresh, self.circuit.counters())
+
+    def gone_on(self, fresh: Recursive, counters: Mapping[str, int]) -> Recursive:
+        """The fresh one from what is stored already, and what was counted then."""
         fresh.stored = self.stored
         for keeper in fresh._keepers():
             keeper.load(sorted(self.stored[keeper.name].items(), key=lambda run: run[0]))
-        fresh.circuit.take_up(self.circuit.counters())
+        fresh.circuit.take_up(counters)
         fresh.merge.restore()
         return fresh
 
@@ -309,6 +287,17 @@ def _two_branches_step(kind: Kind) -> tuple[Circuit, int]:
     return made.circuit(), 2
 
 
+def _both_ways_step(kind: Kind) -> tuple[Circuit, int]:
+    made = _Made(kind, "step.")
+    ahead = made.join((-1, ("t.0", "rank"), 0), (-2, ("a", "b"), 1), "t.0", "a")
+    first = made.project(ahead, t_0="b", rank="rank")
+    back = made.join((-1, ("t.0", "rank"), 0), (-3, ("a", "b"), 1), "t.0", "b")
+    second = made.project(back, t_0="a", rank="rank")
+    columns = (("t.0", "t.0"), ("rank", "rank"))
+    made.put(Union([Branch(columns, (0, None)), Branch(columns, (None, 0))]), first, second)
+    return made.circuit(), 2
+
+
 _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
     "reach": _reach_step,
     "right-linear": _right_linear_step,
@@ -317,6 +306,7 @@ _STEPS: Mapping[str, Callable[[Kind], tuple[Circuit, int]]] = {
     "closure": _closure_step,
     "same generation": _same_generation_step,
     "two branches": _two_branches_step,
+    "both ways": _both_ways_step,
 }
 _SOURCES = {
     "reach": (("a",), "seeds", "links"),
@@ -326,12 +316,16 @@ _SOURCES = {
     "closure": (("a", "b"), "links"),
     "same generation": (("a", "a"), "seeds", "links", "links"),
     "two branches": (("a",), "seeds", "links", "links"),
+    "both ways": (("a",), "seeds", "links", "links"),
 }
 """What of the base's table is the head; then the base's table, and those of the step."""
 
 
 def recursive(
-    program: str, kind: str = "numbers", limits: Limits = LIMITS, thin: int = THIN
+    program: str,
+    kind: str = "numbers",
+    limits: Limits | LevelLimits = LIMITS,
+    thin: int = THIN,
 ) -> Recursive:
     """A fresh circuit of the program, whose fronts up to so many rows are followed row by row."""
     nodes = KINDS[kind]
@@ -341,8 +335,12 @@ def recursive(
     made = _Made(nodes)
     outputs = [(name, made.ref(old)) for name, old in zip(names, head, strict=True)]
     base = made.put(Project(outputs), -1)
-    fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
-    fixpoint.thin = thin
+    fixpoint: Fixpoint | Levels
+    if isinstance(limits, Limits):
+        fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+        fixpoint.thin = thin
+    else:
+        fixpoint = Levels("fix", made.columns(*names), "rank", step, (1, of_step), limits)
     at = made.put(fixpoint, base, *(-2 - other for other in range(len(tables) - 1)))
     lineage = made.put(Lineage(fixpoint), at)
     marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Value = int | None
 Row = tuple[Value, ...]
@@ -184,6 +184,54 @@ def two_branches(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
         if row[1] == 1:
             yield Derivation(row[1:2], (), ((2, row),), weight)
 
+
+def both_ways(tables: Tables, rows: frozenset[Row]) -> Iterator[Derivation]:
+    """r(n) <- seeds(n); r(n) <- r(m), links(m, n); r(n) <- r(m), links(n, m)."""
+    yield from reach(tables, rows)
+    for row, weight in _each(tables["links"]):
+        for body in rows:
+            if _is_equal(body[0], row[1]):
+                yield Derivation(row[:1], (body,), ((2, row),), weight)
+
+
+class Beyond(Exception):
+    """There are rows in too many levels, or too many rows."""
+
+
+def levels_of(
+    rules: Rules, tables: Tables, most_levels: int, most_rows: int
+) -> tuple[list[Counter[Row]], list[Derivation]]:
+    """The rows of every level with their weights, and what derives them, each with its own.
+
+    Of one level each derives the next, by rules of one body. Beyond where there are rows beyond
+    `most_levels`, or `most_rows` of them.
+    """
+    base = list(rules(tables, frozenset()))
+    derivations = list(base)
+    levels = [weights_of(base)]
+    while levels[-1]:
+        if len(levels) > most_levels:
+            raise Beyond("levels")
+        if sum(level.total() for level in levels) >= most_rows:
+            raise Beyond("rows")
+        last = levels[-1]
+        found = [
+            replace(one, weight=one.weight * last[one.bodies[0]])
+            for one in rules(tables, frozenset(last))
+            if one.bodies
+        ]
+        derivations += found
+        levels.append(weights_of(found))
+    return levels[:-1], derivations
+
+
+BAGS: Mapping[str, Rules] = {
+    "reach": reach,
+    "right-linear": right_linear,
+    "same generation": same_generation,
+    "both ways": both_ways,
+}
+"""Those in which every row is derived from one."""
 
 PROGRAMS: Mapping[str, Rules] = {
     "reach": reach,

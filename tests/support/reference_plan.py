@@ -52,6 +52,7 @@ from tests.support.reference_rows import (
     Lineage,
     Row,
     Tuple,
+    by_levels,
     distinct,
     grouped,
     least,
@@ -180,14 +181,15 @@ class _Run:
     def _fixpoint(self, node: Fixpoint, position: int) -> list[Tuple]:
         """Every row counts for the barrier, whatever becomes of it above."""
 
-        def once(rows: list[Row]) -> list[Row]:
-            self.derived[node.id] = rows
-            sides = zip(inputs_of(node), self._sides(node, position), strict=True)
-            return [row for side, found in sides for row in unnamed(attributes_of(side), found)]
+        def base() -> list[Row]:
+            return unnamed(attributes_of(node.base), self.rows_of(node.base, position + 1))
 
-        assert node.is_set
-        rows = named(node.attributes, least(once))
-        self.first_rows[position] = lineage_of(rows)
+        def step(rows: list[Row]) -> list[Row]:
+            self.derived[node.id], at = rows, position + 1 + size_of(node.base)
+            return unnamed(attributes_of(node.step), self.rows_of(node.step, at))
+
+        found = least(base, step) if node.is_set else by_levels(base, step, node.levels)
+        self.first_rows[position] = lineage_of(rows := named(node.attributes, found))
         return rows
 
     def _scan(self, node: Scan) -> list[Tuple]:

@@ -1,4 +1,4 @@
-"""Rows with what they come from, and the least set of rows that a round adds nothing to.
+"""Rows with what they come from, and the rows that rounds make of others.
 
 Law: rows are equal as DISTINCT holds them equal (NULL equals NULL, 0.0 equals -0.0), and a row that
 stands for several comes from all that these come from.
@@ -19,6 +19,8 @@ Row = tuple[tuple[Value, ...], Lineage]
 
 NOTHING: Lineage = frozenset()
 MOST_ROUNDS = 200
+MOST_ROWS = 5_000
+"""Of a bag fixpoint, from which on nobody waits for it; the engine's limit is higher."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,31 @@ def distinct(rows: list[Tuple]) -> list[Tuple]:
     return [Tuple(same[0].values, lineage_of(same)) for same in grouped(rows).values()]
 
 
-def least(once: Callable[[list[Row]], list[Row]]) -> list[Row]:
-    """The rows that `once` gives again, begun with none; `once` gives what rows so far derive.
+def by_levels(
+    base: Callable[[], list[Row]], step: Callable[[list[Row]], list[Row]], most: int | None
+) -> list[Row]:
+    """The rows of the base, those that a step makes of these, and so on until it makes none.
+
+    Raises ReferenceFailure where so many levels (default: 100) do not do, or for many rows.
+    """
+    found: list[Row] = []
+    level = base()
+    for _ in range(100 if most is None else most):
+        found += level
+        if not level:
+            # What stands beside the rows in a step is looked at, be there rows or not.
+            assert not step(level)
+            return found
+        if len(found) >= MOST_ROWS:
+            raise ReferenceFailure(f"there are {MOST_ROWS} rows and more")
+        level = step(level)
+    if level:
+        raise ReferenceFailure("there are rows in too many levels")
+    return found
+
+
+def least(base: Callable[[], list[Row]], step: Callable[[list[Row]], list[Row]]) -> list[Row]:
+    """The least rows with T = base UNION step(T), each once, begun with none.
 
     Rounds go on until lineages stay, too, so that they are those of all derivations. Raises
     ReferenceFailure where that takes too long.
@@ -57,7 +82,7 @@ def least(once: Callable[[list[Row]], list[Row]]) -> list[Row]:
     rows: dict[object, Row] = {}
     for _ in range(MOST_ROUNDS):
         found: dict[object, Row] = {}
-        for values, lineage in once(list(rows.values())):
+        for values, lineage in [*base(), *step(list(rows.values()))]:
             key = tuple(identity(value) for value in values)
             known = found.get(key, (values, NOTHING))
             found[key] = known[0], known[1] | lineage

@@ -21,6 +21,7 @@ from impctl.app.using.answers import answer_table
 from impctl.app.using.engine_answer import engine_answer
 from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.using.kept_answer import KEPT, kept_answer
+from impctl.app.using.text import is_for_others
 from impctl.app.using.worth import Weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
@@ -32,10 +33,11 @@ from impctl.errors import (
     QueryError,
     RecaptureNeededError,
     TableError,
+    UnsupportedError,
     UsageError,
 )
 from impctl.expr.nodes import Expr
-from impctl.plan.nodes import attributes_of
+from impctl.plan.nodes import Query, attributes_of
 from impctl.stopwatch import Stopwatch
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, Policy, SketchUse
@@ -155,8 +157,18 @@ def _by_engine(
         if by is AnsweredBy.ENGINE:
             raise
         return f"the engine could not tell: {error.message}"
+    except UnsupportedError as error:
+        if by is AnsweredBy.ENGINE or not _may_end_in_spark(found.prepared.query, error):
+            raise
+        return f"the engine could not tell: {error.message}"
     why = expected.why if by is AnsweredBy.AUTO else "asked for"
     return Answered(found, table, AnsweredBy.ENGINE, why, watch.ms, read)
+
+
+def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
+    """Whether Spark may answer what has no end: it derives no more rows than a LIMIT asks for."""
+    is_endless = error.code == "recursion_limit"
+    return is_endless and query.cut is not None and not is_for_others(query)
 
 
 def _by_spark(

@@ -2,14 +2,16 @@
 
 Law: the bag of rows stays the same over the columns that are kept, and the root keeps all of its
 own. Below DISTINCT and set operations every column counts, because all of them decide which rows
-are equal, and in a fixpoint, because rows that differ in any may derive different ones; grouping
-expressions stay for the same reason. A scan may be left without columns: it still yields its rows.
+are equal; grouping expressions stay for the same reason. So do the columns of a fixpoint that is a
+set, as rows that differ in any may derive different ones. Of UNION ALL nobody asks which rows are
+equal: a column goes that neither the query nor the step needs for the others, and each row comes as
+often as before. A scan may be left without columns: it still yields its rows.
 Out of scope: dropping whole operators, but for projections and windows nobody reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
@@ -19,6 +21,8 @@ from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
+    Attribute,
+    ComputedColumn,
     Distinct,
     Explode,
     Fixpoint,
@@ -37,6 +41,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
     inputs_of,
+    nodes_of,
     with_inputs,
 )
 from impctl.plan.one_row import OneRow
@@ -72,6 +77,8 @@ def _prune(plan: Plan, needed: Needed) -> Plan:
             return replace(plan, left=_prune(plan.left, below), right=_prune(plan.right, below))
         case Aggregate():
             return _aggregate(plan, needed)
+        case Fixpoint() if not plan.is_set:
+            return _bag(plan, needed)
         case Distinct() | SetOperation() | Fixpoint() | Recursive() | OneRow():
             return with_inputs(plan, tuple(_prune(side, _all(side)) for side in inputs_of(plan)))
         case Sort():
@@ -128,3 +135,53 @@ def _window(plan: Window, needed: Needed) -> Plan:
 
 def _window_parts(call: WindowCall) -> tuple[Expr, ...]:
     return (*call.arguments, *call.partition_by, *(key.expr for key in call.order))
+
+
+def _bag(plan: Fixpoint, needed: Needed) -> Plan:
+    """The columns that are needed above, and those that the step makes them of; one at least."""
+    heads, bases = attributes_of(plan.step), attributes_of(plan.base)
+    wanted = {place for place, own in enumerate(plan.attributes) if own.id in needed}
+    while True:
+        places = sorted(wanted)
+        step = _prune(plan.step, frozenset(heads[place].id for place in places))
+        read = _read_of_leaves(step, plan, [heads[place] for place in places])
+        if wanted and read <= wanted:
+            break
+        wanted |= read or {0}
+    base = _prune(plan.base, frozenset(bases[place].id for place in places))
+    return replace(
+        plan,
+        base=_exactly(base, [bases[place] for place in places]),
+        step=_exactly(_cut(step, plan, places), [heads[place] for place in places]),
+        attributes=tuple(plan.attributes[place] for place in places),
+    )
+
+
+def _read_of_leaves(step: Plan, fixpoint: Fixpoint, outputs: Sequence[Attribute]) -> set[int]:
+    """The places of the fixpoint's columns that the step reads to make these outputs."""
+    read = {output.id for output in outputs}
+    for node in nodes_of(step):
+        read |= _read(expressions_of(node))
+        if isinstance(node, SetOperation):
+            read |= _all(node.left) | _all(node.right)
+    return {
+        place
+        for node in nodes_of(step)
+        if isinstance(node, Recursive) and node.fixpoint == fixpoint.id
+        for place, attribute in enumerate(node.attributes)
+        if attribute.id in read
+    }
+
+
+def _cut(step: Plan, fixpoint: Fixpoint, places: Sequence[int]) -> Plan:
+    """The step with these columns of its leaves alone."""
+    if isinstance(step, Recursive) and step.fixpoint == fixpoint.id:
+        return replace(step, attributes=tuple(step.attributes[place] for place in places))
+    return with_inputs(step, tuple(_cut(child, fixpoint, places) for child in inputs_of(step)))
+
+
+def _exactly(plan: Plan, attributes: Sequence[Attribute]) -> Plan:
+    """The plan with these of its columns and no others: here they match by their places."""
+    if [own.id for own in attributes_of(plan)] == [wanted.id for wanted in attributes]:
+        return plan
+    return Project(plan, tuple(ComputedColumn(one, one.ref()) for one in attributes))

@@ -23,6 +23,7 @@ from impctl.errors import Location, NotReadError, QueryError
 from impctl.expr.nodes import Span
 from impctl.plan.sql.comments import doubtful_comment
 from impctl.plan.sql.places import Place, Tokens, places_of, tokens_of
+from impctl.plan.sql.recursive.levels import Levels, by_entry, levels_in, others
 from impctl.values import dataclass
 
 _SPECIAL_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
@@ -74,6 +75,8 @@ class SqlText:
     words: Tokens
     places: Mapping[int, Place] = field(default_factory=dict)
     """Of the tree's nodes, by their `id`; the reader holds the tree as long as the text."""
+    levels: Mapping[int, Levels] = field(default_factory=dict)
+    """MAX RECURSION LEVEL of WITH entries, by the `id` of their nodes."""
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -156,16 +159,21 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_statements(text)
     _refuse_doubtful_text(text)
     _refuse_doubtful_tokens(text)
-    _refuse_levels(text)
+    clauses = levels_in(words.all)
     try:
-        trees = _PlainParser(dialect=dialect).parse(list(words.all), sql)
+        trees = _PlainParser(dialect=dialect).parse(others(words.all, clauses), sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
     found: list[Any] = [tree for tree in trees if tree is not None]
     tree = found[0] if len(found) == 1 else None
     if tree is None or not issubclass(type(tree), exp.Query):
         raise _not_a_query(text, text.span_of(tree))
-    return replace(text, places=places_of(tree, words)), tree
+    places = places_of(tree, words)
+    levels = by_entry(tree, clauses, words, places)
+    for clause in clauses:
+        if clause not in levels.values():
+            raise _misplaced(text, text.span(clause.start, clause.end))
+    return replace(text, places=places, levels=levels), tree
 
 
 def _refuse_statements(text: SqlText) -> None:
@@ -240,15 +248,13 @@ def _refuse_doubtful_text(text: SqlText) -> None:
         )
 
 
-def _refuse_levels(text: SqlText) -> None:
-    """Refuses a clause of Spark's WITH RECURSIVE by its name; sqlglot does not know it."""
-    for first, *others in zip(text.tokens, text.tokens[1:], text.tokens[2:], strict=False):
-        if [token.text.upper() for token in (first, *others)] == ["MAX", "RECURSION", "LEVEL"]:
-            raise text.unsupported(
-                "MAX RECURSION LEVEL",
-                text.span(first.start, first.end + 1),
-                hint="leave it out: UNION ends in circles, and a column can carry the level",
-            )
+def _misplaced(text: SqlText, span: Span) -> QueryError:
+    return text.error(
+        f"The SQL of query `{text.name}` has MAX RECURSION LEVEL in a place of its own",
+        span,
+        hint="write it behind the name of a WITH RECURSIVE entry and its columns, before AS",
+        code="query_syntax",
+    )
 
 
 def _refuse_doubtful_tokens(text: SqlText) -> None:

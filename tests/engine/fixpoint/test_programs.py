@@ -14,8 +14,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support.node_kinds import KINDS
 from tests.support.random_cases import few_seeds_then_rest
-from tests.support.recursive_circuits import KINDS, Recursive, cut, recursive
+from tests.support.recursive_circuits import Recursive, cut, recursive
 from tests.support.reference_fixpoint import (
     PROGRAMS,
     DeleteAndRederive,

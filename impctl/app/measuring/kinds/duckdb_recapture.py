@@ -31,6 +31,7 @@ from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.plan.safety.verdict import Verdict
+from impctl.plan.sql.recursive.levels import without_levels
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import to_arrow_type
@@ -156,7 +157,7 @@ def _views(prepared: PreparedQuery) -> dict[AccessId, str]:
 
 
 def _translated(select: exp.Select) -> str:
-    tree = sqlglot.parse_one(select.sql(DIALECT), dialect=DIALECT)
+    tree = sqlglot.parse_one(without_levels(select.sql(DIALECT)), dialect=DIALECT)
     for call in tree.find_all(exp.Anonymous):
         # sqlglot does not know the function by which a second row of a subquery fails.
         if call.name.upper() == "RAISE_ERROR":

@@ -1,7 +1,8 @@
 """WITH clauses: which entries are in sight, and those that read themselves as fixpoints.
 
 Law: `WITH RECURSIVE r(columns) AS (base UNION step)` is the least set of rows with T = base UNION
-step; whatever else Spark or another system makes of such a text is refused by its name. Under
+step; of UNION ALL it is the rows of the base, those that a step makes of these, and so on, each as
+often as it is derived. Whatever else a system makes of such a text is refused by its name. Under
 RECURSIVE an entry's name means the entry inside itself, be there a table of that name or not;
 entries that do not read themselves are what they are without the word. Every place that reads an
 entry has a fixpoint of its own, with accesses and columns of its own and the entry's one id.
@@ -21,7 +22,7 @@ from impctl.errors import QueryError
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
 from impctl.plan.sql.recursive.body import body_of
-from impctl.plan.sql.recursive.step import Reference, as_step
+from impctl.plan.sql.recursive.step import Entry, Reference, as_step
 from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.plan.sql.sets import refuse_misread
 from impctl.plan.sql.subquery import unwrapped
@@ -29,6 +30,8 @@ from impctl.values import dataclass
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
 _TAIL = ("order", "limit", "offset")
+MOST_LEVELS = 2**31 - 1
+"""What an INT holds, as Spark reads MAX RECURSION LEVEL."""
 
 
 def with_common_tables(node: exp.Expression, environment: Environment) -> Environment:
@@ -69,6 +72,14 @@ def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
                 hint="leave it out: UNION ends in circles, and a column can carry path or depth",
             )
     for entry in clause.expressions:
+        levels = text.levels.get(id(entry))
+        if levels is not None and not clause.args.get("recursive"):
+            raise text.error(
+                f"MAX RECURSION LEVEL stands in WITH entry `{entry.alias}`, not in WITH RECURSIVE",
+                text.span(levels.start, levels.end),
+                hint="leave it out, or write WITH RECURSIVE",
+                code="query_syntax",
+            )
         keys = entry.args.get("key_expressions")
         if keys:
             raise text.unsupported(
@@ -160,10 +171,31 @@ class _Entry:
 
         step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
         self._refuse_types(base, step, union)
-        as_read = as_step(step, identity, self.name, references, text)
+        is_set = bool(union.args.get("distinct"))
+        levels = self._levels(is_set=is_set)
+        entry = Entry(identity, self.name, is_set, text.span_of(union.expression))
+        as_read = as_step(step, entry, references, text)
         self._refuse_approximate(base, as_read, union)
-        span = body_of(self.node, text)
-        return Fixpoint(identity, base, as_read, self._attributes("f", columns), True, span=span)
+        made, span = self._attributes("f", columns), body_of(self.node, text)
+        return Fixpoint(identity, base, as_read, made, is_set, levels, span=span)
+
+    def _levels(self, *, is_set: bool) -> int | None:
+        """What MAX RECURSION LEVEL says of it."""
+        text = self.environment.reading.text
+        found = text.levels.get(id(self.node))
+        if found is not None and is_set:
+            raise text.unsupported(
+                "MAX RECURSION LEVEL on a recursion of UNION",
+                text.span(found.start, found.end),
+                hint="leave it out: UNION ends in circles, and a column can carry the level",
+            )
+        if found is not None and found.most > MOST_LEVELS:
+            raise text.error(
+                f"MAX RECURSION LEVEL is more than {MOST_LEVELS:,}, the greatest that Spark reads",
+                text.span(found.start, found.end),
+                hint="write a smaller number",
+            )
+        return None if found is None else found.most
 
     def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
         """Base or step, with the entry's name meaning `own`."""
@@ -207,13 +239,6 @@ class _Entry:
                 )
         refuse_parts(union, _UNION_PARTS, self.environment, f"recursive `{self.name}`")
         refuse_misread(union, self.environment)
-        if not union.args.get("distinct"):
-            raise text.unsupported(
-                "UNION ALL recursion",
-                union.expression,
-                hint="write UNION where each row is wanted once, or keep it without a sketch "
-                "(`sketch: none`)",
-            )
         return union
 
     def _in_base(self, place: exp.Expression) -> Plan:

@@ -1,9 +1,11 @@
 """What may stand between a step and the rows it reads of its own fixpoint.
 
 Law: a step gives more rows, never fewer, where it reads more: selections, computed columns, joins
-that keep the entry's rows, UNIONs. As the fixpoint is a set, DISTINCT over its rows is left out,
-and IN or EXISTS over them is the inner join that gives the same rows. Everything else is refused by
-its name, at its place. What does not read the entry may be any query.
+that keep the entry's rows, UNIONs. Where the fixpoint is a set, DISTINCT over its rows is left out,
+and IN or EXISTS over them is the inner join that gives the same rows. Where it is a bag, both would
+change how often a row comes; and every row that a step gives is made of one row of the entry, as
+each round makes its rows of those of the last one alone. Everything else is refused by its name, at
+its place. What does not read the entry may be any query.
 Out of scope: WITH clauses (`plan.sql.recursive.clause`).
 """
 
@@ -17,6 +19,7 @@ from sqlglot import exp
 
 from impctl.aliases import AttributeId, FixpointId
 from impctl.errors import QueryError
+from impctl.expr.nodes import Span
 from impctl.plan.nodes import (
     Aggregate,
     ComputedColumn,
@@ -50,23 +53,51 @@ class Reference:
     place: exp.Expression
 
 
+_ONLY_ONCE = (
+    "write UNION where each row is wanted once, or join it: with UNION ALL it counts how often "
+    "a row comes"
+)
+_ONE_ROW = (
+    "write UNION, which joins all rows so far: with UNION ALL only those of the last round are "
+    "joined, which depends on how many rounds it takes"
+)
+
 References = Mapping[AttributeId, Reference]
 """By the identity of the leaf's first column."""
 
 
-def as_step(
-    plan: Plan, fixpoint: FixpointId, name: str, references: References, text: SqlText
-) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The WITH entry of a step: its name and id, of UNION or UNION ALL, and where the step is."""
+
+    fixpoint: FixpointId
+    name: str
+    is_set: bool
+    place: Span | None
+
+
+def as_step(plan: Plan, entry: Entry, references: References, text: SqlText) -> Plan:
     """The plan of a step as it is kept; QueryError for what a step may not be."""
-    return _Step(fixpoint, name, references, text).of(plan)
+    step = _Step(entry, references, text)
+    step.refuse_without(plan, entry.place)
+    return step.of(plan)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    fixpoint: FixpointId
-    name: str
+    entry: Entry
     references: References
     text: SqlText
+
+    def refuse_without(self, plan: Plan, place: Span | None) -> None:
+        """Of UNION ALL, rows that are made of no row of the entry would come in every round."""
+        if self.entry.is_set or self._leaves(plan):
+            return
+        raise self.text.unsupported(
+            f"rows made without `{self.entry.name}` in its own step of UNION ALL",
+            plan.span if plan.span is not None else place,
+            hint="put them into the first part: here they come again in every round",
+        )
 
     def of(self, plan: Plan) -> Plan:
         """The node over its inputs, all that reads the entry looked at."""
@@ -75,15 +106,19 @@ class _Step:
         match plan:
             case Recursive():
                 return plan
-            case Distinct():
+            case Distinct() if self.entry.is_set:
                 return self.of(plan.child)
             case Join():
                 return self._join(plan)
-            case SetOperation(kind=SetKind.UNION):
+            case SetOperation(kind=SetKind.UNION) if self.entry.is_set or plan.all:
+                for side in (plan.left, plan.right):
+                    self.refuse_without(side, plan.span)
                 left, right = self.of(plan.left), self.of(plan.right)
                 return replace(plan, all=True, left=left, right=right)
             case Select() | Project():
                 return replace(plan, child=self.of(plan.child))
+            case Distinct() | SetOperation(kind=SetKind.UNION):
+                raise self._refusal(plan, _construct(plan), _ONLY_ONCE)
             case _:
                 raise self._refusal(plan, _construct(plan))
 
@@ -91,7 +126,7 @@ class _Step:
         return tuple(
             node
             for node in nodes_of(plan)
-            if isinstance(node, Recursive) and node.fixpoint == self.fixpoint
+            if isinstance(node, Recursive) and node.fixpoint == self.entry.fixpoint
         )
 
     def _join(self, join: Join) -> Plan:
@@ -105,6 +140,10 @@ class _Step:
             raise self._refusal(join, f"the optional side of a {join.kind.value} join")
         if join.kind is JoinKind.ANTI and sides[1]:
             raise self._refusal(join, "NOT IN, NOT EXISTS or an anti join")
+        if not self.entry.is_set and join.kind is JoinKind.SEMI and sides[1]:
+            raise self._refusal(join, "IN, EXISTS or a semi join", _ONLY_ONCE)
+        if not self.entry.is_set and all(sides):
+            raise self._refusal(join, "a join of two of its rows", _ONE_ROW)
         left, right = self.of(join.left), self.of(join.right)
         if join.kind is not JoinKind.SEMI or not sides[1]:
             return replace(join, left=left, right=right)
@@ -113,15 +152,16 @@ class _Step:
         both = replace(join, kind=JoinKind.INNER, left=left, right=right)
         return Project(both, kept, span=join.span)
 
-    def _refusal(self, node: Plan, construct: str) -> QueryError:
+    def _refusal(self, node: Plan, construct: str, hint: str = "") -> QueryError:
         leaf = self._leaves(node)[0]
         reference = self.references[leaf.attributes[0].id]
         construct = self._around(reference.place, node) or construct
         return self.text.unsupported(
-            f"{construct} over recursive `{self.name}` in its own step",
+            f"{construct} over recursive `{self.entry.name}` in its own step",
             node.span if node.span is not None else leaf.span,
-            hint=f"a step may only filter, join and compute; do this in a query that reads "
-            f"`{self.name}`",
+            hint=hint
+            or f"a step may only filter, join and compute; do this in a query that reads "
+            f"`{self.entry.name}`",
         )
 
     def _around(self, place: exp.Expression, node: Plan) -> str | None:
@@ -157,6 +197,8 @@ def _construct(node: Plan) -> str:
             return "DISTINCT ON"
         case SetOperation():
             return node.kind.value.upper()
+        case Distinct():
+            return "DISTINCT"
         case Explode():
             return "LATERAL VIEW"
         case Fixpoint():

@@ -17,10 +17,9 @@ BODIES = [
 
 
 @pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("head", ["r(n) AS ", "`r` (`n`)\nAS\n", "R(n) as "])
+@pytest.mark.parametrize("head", ["r(n) AS ", "`r` (`n`)\nAS\n", "R(n) as ", "r(n) "])
 def test_an_entry_is_all_that_stands_between_its_brackets(body: str, head: str) -> None:
-    sql = f"WITH RECURSIVE a(n) AS (SELECT n FROM nodes), {head}({body}) SELECT a.n FROM a JOIN r"
-    sql += " ON a.n = r.n"
+    sql = f"WITH RECURSIVE a(n) AS (SELECT n FROM nodes), {head}({body}) SELECT 1 FROM a AS b, r"
     (found,) = fixpoints_of(plan_of(sql))
     assert found.span is not None
     assert sql[found.span.start : found.span.end] == body

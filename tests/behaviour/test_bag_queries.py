@@ -1,0 +1,90 @@
+"""Recursive queries of UNION ALL from capture to answer, on real tables, against DuckDB."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.plan.sql.recursive.levels import without_levels
+from tests.behaviour.recursive_workload import BAGS, change, network
+from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.support.run_cli import Cli
+
+ENDLESS = ["as_deep"]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return network(tmp_path, capsys, list(BAGS))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_through_maintained_sketches_are_those_of_all_rows(cli: Cli, seed: int) -> None:
+    rng = random.Random(seed)
+    for result in cli.good("capture").results:
+        assert result["mode"] == "exact", result
+    for _ in range(3):
+        change(cli.workload.parent, rng)
+        for result in cli.good("maintain").results:
+            assert result["action"] in ("exact", "none"), result
+        for name, sql in BAGS.items():
+            text = without_levels(sql).replace("LEFT SEMI", "SEMI")
+            expected = by_duckdb(cli, text)
+            assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
+
+
+def test_a_maintained_sketch_is_that_of_a_fresh_capture(cli: Cli) -> None:
+    rng = random.Random(9)
+    cli.good("capture")
+    for _ in range(4):
+        change(cli.workload.parent, rng)
+        cli.good("maintain")
+        store = ("--store", str(cli.workload.parent / "fresh"))
+        cli.good("capture", *store)
+        assert fragments(cli) == fragments(cli, *store)
+
+
+def chained(tmp_path: Path, capsys: pytest.CaptureFixture[str], *links: tuple[int, int]) -> Cli:
+    """Over these links alone, as deep as rows lead, four levels at most."""
+    cli = network(tmp_path, capsys, ENDLESS)
+    cli.workload.write_text(cli.workload.read_text().replace(" WHERE k < 3", ""))
+    DeltaTable(str(tmp_path / "links")).delete()
+    add_links(tmp_path, *links)
+    return cli
+
+
+def add_links(folder: Path, *links: tuple[int, int]) -> None:
+    sources, targets = zip(*links, strict=True)
+    rows = pa.table({"src": pa.array(sources, pa.int64()), "dst": pa.array(targets, pa.int64())})
+    write_deltalake(str(folder / "links"), rows, mode="append")
+
+
+def test_a_level_too_many_is_an_error_and_nothing_is_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = chained(tmp_path, capsys, (19, 30), (30, 31), (31, 32), (32, 33), (33, 34))
+    ran = cli("capture")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
+    assert "4 levels" in ran.error["message"]
+    assert cli.good("status").results[0]["versions"] == {}
+
+
+def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = chained(tmp_path, capsys, (19, 30), (30, 31), (31, 32))
+    cli.good("capture")
+    before = fragments(cli)
+    add_links(tmp_path, (32, 30))
+    ran = cli("maintain")
+    assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
+    assert fragments(cli) == before
+    DeltaTable(str(tmp_path / "links")).delete("src = 32")
+    assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+    (name,) = ENDLESS
+    found = answers(cli, name, "--sketch", "always", "--by", "engine")
+    assert found == {(1, 1): 1, (2, 1): 1, (3, 1): 1}

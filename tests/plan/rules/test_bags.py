@@ -1,0 +1,203 @@
+"""Rules over fixpoints of UNION ALL: the same rows as often, fewer columns, filters that go in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from dataclasses import replace
+
+import pytest
+
+from impctl.plan.nodes import (
+    ComputedColumn,
+    Fixpoint,
+    Plan,
+    Project,
+    Recursive,
+    SetKind,
+    SetOperation,
+    attributes_of,
+    nodes_of,
+)
+from impctl.plan.recursion import is_linear, reads_once, stable_columns
+from impctl.plan.rules import prune_columns as pruning
+from impctl.plan.rules import push_selections as pushing
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.rules.prune_columns import prune_columns
+from impctl.plan.rules.push_selections import push_selections
+from tests.plan.bag_plans import make_bag_trial
+from tests.plan.catalogs import tree
+from tests.plan.network import fixpoints_of, plan_of
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure
+from tests.support.reference_plan import bag, evaluate
+
+_FIRST_SEED = 5_000_000
+
+
+def _changed(rule: Callable[[Plan], Plan], seed: int) -> bool | None:
+    """Whether the rule changes the answer of a seed's plan; None where it changes no plan.
+
+    What may be taken either way is left out, as with the fixpoints that are sets.
+    """
+    trial = make_bag_trial(seed)
+    after = rule(trial.root)
+    assert [a.id for a in attributes_of(after)] == [a.id for a in attributes_of(trial.root)], seed
+    has_ties = any(type(node).__name__ == "TopK" for node in nodes_of(trial.root))
+    if after == trial.root or has_ties:
+        return None
+    try:
+        before = bag(evaluate(trial.root, trial.tables))
+    except ReferenceFailure:
+        return None
+    return bag(evaluate(after, trial.tables)) != before
+
+
+@few_then_rest(400, 3000, first=_FIRST_SEED)
+@pytest.mark.parametrize(
+    "rule", [push_selections, prune_columns, apply_rules], ids=lambda rule: rule.__name__
+)
+def test_the_bag_of_rows_stays(rule: Callable[[Plan], Plan], cases: range) -> None:
+    found = [_changed(rule, seed) for seed in cases]
+    assert True not in found, cases[found.index(True)]
+    assert found.count(False) > len(cases) // 10
+
+
+@few_then_rest(200, 2000, first=_FIRST_SEED)
+def test_columns_go_from_all_parts_alike(cases: range) -> None:
+    fewer = 0
+    for seed in cases:
+        root = make_bag_trial(seed).root
+        (before,), (after,) = (fixpoints_of(plan) for plan in (root, prune_columns(root)))
+        leaves = [node for node in nodes_of(after.step) if isinstance(node, Recursive)]
+        widths = {len(attributes_of(part)) for part in (after, after.base, after.step, *leaves)}
+        assert widths == {len(after.attributes)}, seed
+        assert set(after.attributes) <= set(before.attributes)
+        fewer += len(after.attributes) < len(before.attributes)
+        assert reads_once(after)
+    assert fewer > len(cases) // 20
+
+
+def _found_out(rule: Callable[[Plan], Plan]) -> bool:
+    def is_wrong(seed: int) -> bool:
+        try:
+            return bool(_changed(rule, seed))
+        except KeyError:
+            return True  # a column is read that is not there
+
+    return any(is_wrong(seed) for seed in range(_FIRST_SEED, _FIRST_SEED + 1000))
+
+
+def test_columns_that_the_step_reads_would_be_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(*_: object) -> Set[int]:
+        return set()
+
+    monkeypatch.setattr(pruning, "_read_of_leaves", nothing)
+    assert _found_out(prune_columns)
+
+
+def test_filters_on_columns_that_change_would_change_the_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def any_column(plan: Fixpoint) -> frozenset[str]:
+        return frozenset(attribute.id for attribute in plan.attributes)
+
+    monkeypatch.setattr(pushing, "stable_columns", any_column)
+    assert _found_out(push_selections)
+
+
+WALKS = (
+    "WITH RECURSIVE c(x, y, l, cost) AS (SELECT src, dst, 1, cost FROM links UNION ALL "
+    "SELECT c.x, n.dst, c.l + 1, c.cost + n.cost FROM c JOIN links n ON c.y = n.src "
+    "WHERE c.l < 3) "
+)
+
+
+@pytest.mark.parametrize(
+    ("above", "kept"),
+    [
+        ("SELECT COUNT(*) FROM c", "y l"),
+        ("SELECT 1 FROM c", "y l"),
+        ("SELECT x FROM c", "x y l"),
+        ("SELECT y FROM c", "y l"),
+        ("SELECT SUM(cost) FROM c", "y l cost"),
+        ("SELECT DISTINCT y, x FROM c", "x y l"),
+        ("SELECT x, y, l, cost FROM c", "x y l cost"),
+    ],
+)
+def test_columns_that_nobody_needs_go(above: str, kept: str) -> None:
+    plan = prune_columns(plan_of(WALKS + above))
+    (found,) = fixpoints_of(plan)
+    assert [a.name for a in found.attributes] == kept.split()
+    assert prune_columns(plan) == plan
+
+
+def test_one_column_stays_where_none_is_needed() -> None:
+    sql = (
+        "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT r.a, r.b FROM r "
+        "CROSS JOIN links) SELECT COUNT(*) FROM r"
+    )
+    (found,) = fixpoints_of(prune_columns(plan_of(sql)))
+    assert [a.name for a in found.attributes] == ["a"]
+
+
+def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
+    """No SELECT stands between here: the columns match by their places."""
+    (found,) = fixpoints_of(
+        plan_of(
+            "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
+            "SELECT a, b FROM r"
+        )
+    )
+    leaves = [
+        Recursive(found.id, tuple(replace(a, id=f"{side}.{a.name}") for a in found.attributes))
+        for side in "xy"
+    ]
+    made = tuple(replace(a, id=f"u.{a.name}") for a in found.attributes)
+    bare = replace(found, step=SetOperation(SetKind.UNION, True, leaves[0], leaves[1], made))
+    (first, _) = found.attributes
+    root = Project(bare, (ComputedColumn(replace(first, id="out"), first.ref()),))
+    (after,) = fixpoints_of(prune_columns(root))
+    assert (after.step, after.attributes) == (bare.step, bare.attributes)
+
+
+def test_columns_of_a_set_stay_where_those_of_a_bag_go() -> None:
+    (found,) = fixpoints_of(
+        prune_columns(plan_of(WALKS.replace("UNION ALL", "UNION") + "SELECT y FROM c"))
+    )
+    assert [a.name for a in found.attributes] == ["x", "y", "l", "cost"]
+
+
+def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
+    core = core_of(plan_of(WALKS + "SELECT y FROM c WHERE x = 1 AND y > 2"))
+    (found,) = fixpoints_of(core)
+    assert "select src = 1" in tree(found.base)
+    assert "select y > 2" in tree(core).partition("fixpoint")[0]
+    (whole,) = fixpoints_of(plan_of(WALKS + "SELECT y FROM c"))
+    names = {a.id: a.name for a in whole.attributes}
+    assert {names[column] for column in stable_columns(whole)} == {"x"}
+    assert is_linear(whole)
+    assert reads_once(whole)
+
+
+@pytest.mark.parametrize(
+    ("step", "once"),
+    [
+        ("SELECT n + 1 FROM r", True),
+        ("(SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r)", True),
+        ("(SELECT n + 1 FROM r UNION ALL SELECT n FROM nodes)", False),
+        ("SELECT a.n FROM r a JOIN r b ON a.n = b.n", False),
+        ("SELECT n + 1 FROM r WHERE n IN (SELECT src FROM links)", True),
+    ],
+)
+def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
+    sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
+    (found,) = fixpoints_of(plan_of(sql))
+    assert reads_once(found) is once
+
+
+def test_the_rules_leave_a_bag_a_bag() -> None:
+    for text in ("", " MAX RECURSION LEVEL 9"):
+        sql = WALKS.replace("cost)", f"cost){text}", 1) + "SELECT y FROM c WHERE x = 1"
+        (found,) = fixpoints_of(apply_rules(plan_of(sql)))
+        assert not found.is_set
+        assert found.levels == (9 if text else None)
