@@ -2,9 +2,8 @@
 
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
-Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`) or written
-(`capture`).
+Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate. Out of scope:
+making nodes (`plan.sql.statement`), evaluating (`engine`) and writing them (`capture`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.live_rows import LiveRows
 from impctl.values import dataclass
 
 Catalog = Mapping[TableName, Schema]
@@ -301,7 +301,8 @@ class Query:
 
     `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
     `mentions` are the tables that the text names and where, read by the plan or not. Where there
-    is a `cut`, the text leaves so many of the plan's rows, whichever (`rules.planned`).
+    is a `cut`, the text leaves so many of the plan's rows, whichever (`rules.planned`). `live` has
+    what the plan asks right above each scan of a table with an expiry.
     """
 
     sql: str
@@ -309,6 +310,7 @@ class Query:
     nondeterministic: tuple[tuple[str, Span | None], ...] = ()
     mentions: tuple[tuple[Span, TableName], ...] = ()
     cut: int | None = None
+    live: tuple[tuple[TableName, LiveRows], ...] = ()
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -316,8 +318,7 @@ class Query:
         return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
-        # The text tells nearly all queries apart; a plan is large, and its nodes keep no hash.
-        return hash(self.sql)
+        return hash(self.sql)  # tells nearly all apart; a plan is large, its nodes keep no hash
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:

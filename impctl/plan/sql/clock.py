@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
+RUN = "now"
+"""The instant of the run itself, cut to whole seconds: no text asks for it, expiry does."""
+NEVER = "never"
+"""In place of an instant: no row that is there will ever expire."""
 _UNITS = {
     **dict.fromkeys(("hour",), "hour"),
     **dict.fromkeys(("day", "dd"), "day"),
@@ -78,6 +82,8 @@ class Clock:
         local = self.instant.astimezone(zone_of(self.zone))
         if moment == CURRENT_DATE:
             return local.date()
+        if moment == RUN:
+            return self.instant.replace(microsecond=0)
         return _cut(local, _CUT_NAMES[moment]).astimezone(UTC)
 
 
