@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
+from impctl.plan.live_rows import LiveRows
 from impctl.sketch.intervals import Interval, RangeFilter
 from impctl.sketch.partition import BoundaryValue
 
@@ -44,6 +45,17 @@ def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
         return exp.false().sql(_DIALECT)
     closed = [part if len(parts) == 1 else exp.Paren(this=part) for part in parts]
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed).sql(_DIALECT)
+
+
+def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
+    """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
+    value = live.later_than.value
+    constant = _constant(value, live.later_than.type) if isinstance(value, int) else None
+    if constant is None:
+        return None
+    column = exp.column(exp.to_identifier(name, quoted=True))
+    found = exp.GT(this=column, expression=constant).sql(_DIALECT)
+    return found if beside is None else f"{found} AND ({beside})"
 
 
 def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:

@@ -2,8 +2,8 @@
 
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
-Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate. Out of scope:
-making nodes (`plan.sql.statement`), evaluating (`engine`) and writing them (`capture`).
+Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
+Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`), written (`capture`).
 """
 
 from __future__ import annotations
@@ -300,9 +300,8 @@ class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
 
     `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
-    `mentions` are the tables that the text names and where, read by the plan or not. Where there
-    is a `cut`, the text leaves so many of the plan's rows, whichever (`rules.planned`). `live` has
-    what the plan asks right above each scan of a table with an expiry.
+    `mentions` are the tables that the text names and where, read or not; `live` is asked of rows of
+    those with an expiry. With a `cut`, the text leaves so many of the plan's rows, whichever.
     """
 
     sql: str

@@ -83,10 +83,12 @@ def _followed(name: str, before: str) -> str | None:
 
 def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
     """What moved, from which value to which."""
-    texts = [
-        f"rows may have expired between {old} and {new}"
-        if name == RUN
-        else f"{name} moved from {old} to {new}"
-        for name, (old, new) in moved.items()
-    ]
-    return " and ".join(texts)
+    return " and ".join(_moved_text(name, old, new) for name, (old, new) in moved.items())
+
+
+def _moved_text(name: str, old: str, new: str) -> str:
+    if name != RUN:
+        return f"{name} moved from {old} to {new}"
+    if read_moment(new) < read_moment(old):
+        return f"the clock went back from {old} to {new}"
+    return f"rows may have expired between {old} and {new}"

@@ -134,7 +134,7 @@ def instant_of(written: str, zone: str) -> datetime:
         return _instant(written, zone)
     except ValueError:
         raise UsageError(
-            f"Variable `IMPCTL_NOW` is no time: {written}",
+            f"The time of `--now` or IMPCTL_NOW is none: {written}",
             hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",
             code="now_syntax",
         ) from None
