@@ -63,6 +63,14 @@ spark: {{master: "local[2]", conf: {{spark.sql.session.timeZone: "{zone}"}}}}
 """
 OF_T = ", expiry: {column: AT, after: 30 hours}"
 OF_U = ", expiry: {column: day, after: 3d}"
+OPTIONS = (
+    "maintain: lazy",
+    "maintain: eager",
+    "join: files",
+    "state: least",
+    "buffer: 2",
+    "answer: true",
+)
 START = datetime(2026, 3, 27, 12, tzinfo=UTC)
 """In Berlin the clock is put forward two days later."""
 
@@ -184,7 +192,10 @@ class Ground:
         (self.folder / store).mkdir()
         anew = self._cli(store, f"t{self.checks}", f"u{self.checks}")
         expected = _fragments(anew.good("capture").results)
-        assert _fragments(self.mine.good("status").results) == expected
+        found = _fragments(self.mine.good("status").results)
+        # Of fewer rows more may be true, and then another table have a sketch as well.
+        assert {query for query, _ in found} == set(QUERIES)
+        assert found.items() <= expected.items()
         for name in QUERIES:
             mine = self.mine.good("query", "--query", name, "--by", "engine").results
             assert _answer(mine) == _answer(
@@ -192,8 +203,8 @@ class Ground:
             )
 
 
-def _fragments(results: list[Any]) -> dict[tuple[str, str], Any]:
-    return {(r["query"], s["table"]): s["fragments"] for r in results for s in r["sketches"]}
+def _fragments(results: list[Any]) -> dict[tuple[str, str], tuple[int, ...]]:
+    return {(r["query"], s["table"]): tuple(s["fragments"]) for r in results for s in r["sketches"]}
 
 
 def _answer(results: list[Any]) -> list[str]:
@@ -201,11 +212,11 @@ def _answer(results: list[Any]) -> list[str]:
     return sorted(map(repr, one["rows"]))
 
 
-@few_seeds_then_rest(3, 6)
+@few_seeds_then_rest(2, 12)
 def test_sketches_hold_what_is_live(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    options = ["maintain: lazy", "maintain: eager", "buffer: 2", "join: files"][seed % 4]
+    options = OPTIONS[seed % len(OPTIONS)]
     zone = ["UTC", "Europe/Berlin", "Asia/Kolkata"][seed % 3]
     ground = Ground(tmp_path, capsys, monkeypatch, seed, options=options, zone=zone)
     ground.mine.good("capture")

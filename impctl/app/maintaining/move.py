@@ -134,8 +134,9 @@ def move_of(
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
     circuit, above, touched = desk.memory.circuit(new.core), None, None
     circuit = circuit if new.answer is None else with_answer(circuit)
+    names = frozenset(moments)
     if is_exact:
-        above = _above(spec, reason, way, new, conditions)
+        above = _above(spec, reason, way, new, conditions, names)
     else:
         (partition,) = partitions.values()
         conditions, touched = _touched(spec, reason, new.core, conditions, partition)
@@ -148,16 +149,23 @@ def move_of(
         circuit=circuit,
         reason=reason,
         tables=desk.tables,
-        names=frozenset(moments),
+        names=names,
         answer=None if way.answer is None else way.answer.ending,
     )
 
 
-def _above(spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves) -> MovedAbove:
-    """What moved above conditions on rows of a table."""
+def _above(
+    spec: QuerySpec,
+    reason: str,
+    way: Way,
+    new: Way,
+    conditions: Moves,
+    names: frozenset[str],
+) -> MovedAbove:
+    """What moved above conditions on rows of a table; nothing does where rows expire alone."""
     assert way.compiled is not None
     assert new.compiled is not None
-    if new.has_tree:
+    if new.has_tree and names != {RUN}:
         raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
     above = moved_above(way.compiled, new.compiled, conditions)
     if above is None:

@@ -11,9 +11,10 @@ import time
 from dataclasses import replace
 
 from impctl.aliases import TableName
+from impctl.app.capturing.moments import expires
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.plan.sql.clock import HOUR
+from impctl.plan.sql.clock import HOUR, NEVER, RUN
 from impctl.store.catalog import catalog_mark
 from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource
@@ -34,6 +35,7 @@ class Watch:
         """How those end that could not be opened right before a run: the run may find others."""
         self._store: object = None
         self._hour = ""
+        self._expires: str | None = None
         self._looked_anew: float | None = None
 
     def pinned(self) -> list[DeltaSource]:
@@ -67,6 +69,7 @@ class Watch:
         }
         self._store = catalog_mark(desk.store_path)
         self._hour = desk.clock.text(HOUR)
+        self._expires = _next_expiry(desk)
 
     def is_due(self, desk: Workbench) -> bool:
         """Whether a run may have something to do."""
@@ -74,6 +77,8 @@ class Watch:
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
         if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
+            return True
+        if self._expires is not None and desk.time().text(RUN) >= self._expires:
             return True
         try:
             return any(self._has_moved(known) for known in self._seen.values())
@@ -86,6 +91,23 @@ class Watch:
         if name in self._stuck and self._stuck[name] == _end(known):
             return False
         return has_new_log(known)
+
+
+def _next_expiry(desk: Workbench) -> str | None:
+    """When the first row expires after the run's instant, as its queries have it; None for never.
+
+    What is past that expired for a query that failed, and waits as other failures do.
+    """
+    tables, store = desk.workload.tables.values(), None
+    if any(table.expiry is not None for table in tables):
+        store = desk.reading_store()
+    if store is None:
+        return None
+    held = [store.load(spec.name) for spec in desk.sketched(None)]
+    found = [expires(stored) for stored in held if stored is not None]
+    # Texts in one form and zone: in their order.
+    later = [at for at in found if at not in ("", NEVER) and at > desk.clock.text(RUN)]
+    return min(later, default=None)
 
 
 def _end(known: Seen) -> object:

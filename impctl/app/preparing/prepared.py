@@ -58,6 +58,11 @@ class PreparedQuery:
         return {**self.bound.moments, RUN: self.now} if self.now else self.bound.moments
 
     @property
+    def moves_above(self) -> bool:
+        """Whether constants of the clock may stand elsewhere than right above scans."""
+        return bool(self.bound.moments)
+
+    @property
     def scans(self) -> tuple[Scan, ...]:
         """Table accesses of the plan that is maintained."""
         return scans_of(self.root)
