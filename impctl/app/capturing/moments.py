@@ -28,9 +28,12 @@ def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
 def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:
     """Those that have another value now, with that of the sketch and that of now.
 
-    The instant of the run itself only where a row may have expired since, or the clock went back.
+    The instant of the run itself only where a row may have expired since, or the clock went back:
+    as with versions, a run goes on to what another process has reached meanwhile.
     """
     held = stored_moments(stored)
+    if RUN in held and read_moment(held[RUN]) > desk.clock.value(RUN):
+        desk.look_at_clock_again()
     moved = {
         name: (before, now)
         for name, before in held.items()

@@ -8,6 +8,7 @@ Out of scope: when to look and what to do then (`app.follow`).
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from impctl.aliases import TableName
@@ -67,9 +68,10 @@ class Watch:
         self._stuck = {
             name: end for name, end in self._ends.items() if name not in desk.tables.seen
         }
-        self._store = catalog_mark(desk.store_path)
         self._hour = desk.clock.text(HOUR)
+        # To read the store may change how its files lie there.
         self._expires = _next_expiry(desk)
+        self._store = catalog_mark(desk.store_path)
 
     def is_due(self, desk: Workbench) -> bool:
         """Whether a run may have something to do."""
@@ -98,13 +100,19 @@ def _next_expiry(desk: Workbench) -> str | None:
 
     What is past that expired for a query that failed, and waits as other failures do.
     """
-    tables, store = desk.workload.tables.values(), None
-    if any(table.expiry is not None for table in tables):
-        store = desk.reading_store()
-    if store is None:
+    if all(table.expiry is None for table in desk.workload.tables.values()):
         return None
-    held = [store.load(spec.name) for spec in desk.sketched(None)]
-    found = [expires(stored) for stored in held if stored is not None]
+    # That of the run may be closed.
+    own, found = desk.next_run(()), []
+    try:
+        for spec in desk.sketched(None):
+            # What cannot be read its own run tells.
+            with suppress(ImpctlError):
+                store = own.reading_store()
+                stored = None if store is None else store.load(spec.name)
+                found += [] if stored is None else [expires(stored)]
+    finally:
+        own.close()
     # Texts in one form and zone: in their order.
     later = [at for at in found if at not in ("", NEVER) and at > desk.clock.text(RUN)]
     return min(later, default=None)
