@@ -19,7 +19,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import DATE, TIMESTAMP
 from impctl.data.vector import from_arrow
-from impctl.errors import UsageError
+from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.sql.clock import NEVER, zone_of
@@ -85,9 +85,17 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
 def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
     """The next instant at which a row of these tables expires that is live at `now`, or `NEVER`.
 
-    In whole seconds, as instants of runs are; no row expires before it. Errors as of
-    `read_batches`. Read is the column in files that have live rows and others.
+    In whole seconds, as instants of runs are; no row expires before it. Read is the column in files
+    that may have live rows and others. Empty where these cannot be read without Spark, so that
+    every later run has to look.
     """
+    try:
+        return _next_expiry(desk, versions, now)
+    except (RecaptureNeededError, TableError):
+        return ""
+
+
+def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
     instant, zone = datetime.fromisoformat(now), desk.session_zone
     found: list[datetime] = []
     for table, version in versions.items():

@@ -20,6 +20,7 @@ from impctl.app.preparing.expiry import least_above, live_rows, next_expiry
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.data.schema import DATE, TIMESTAMP
+from impctl.errors import TableError
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
 
@@ -140,3 +141,20 @@ def test_the_edge_is_exact_to_the_microsecond(tmp_path: Path) -> None:
         live = live_rows(spec, desk.tables.snapshot("t"), NOW, "Europe/Berlin")
     assert live.later_than.type == TIMESTAMP
     assert live.later_than.value == micros(NOW) - 3_600_000_000
+
+
+def test_where_nobody_can_look_every_run_has_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(str(tmp_path / "t"), table_of([NOW, NOW - timedelta(hours=2)]))
+    text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
+    (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
+
+    def unread(*_: object) -> None:
+        raise TableError("only Spark reads this")
+
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
+    monkeypatch.setattr(expiry, "read_batches", unread)
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""
