@@ -49,13 +49,18 @@ def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
 
 def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
     """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
-    value = live.later_than.value
-    constant = _constant(value, live.later_than.type) if isinstance(value, int) else None
+    constant = plain_edge(live)
     if constant is None:
         return None
     column = exp.column(exp.to_identifier(name, quoted=True))
     found = exp.GT(this=column, expression=constant).sql(_DIALECT)
     return found if beside is None else f"{found} AND ({beside})"
+
+
+def plain_edge(live: LiveRows) -> Sql | None:
+    """What rows have to be later than; None for a time without a text."""
+    value = live.later_than.value
+    return _constant(value, live.later_than.type) if isinstance(value, int) else None
 
 
 def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:

@@ -21,6 +21,7 @@ from sqlglot import exp, parse_one
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary, literal
+from impctl.capture.plain_condition import plain_edge
 from impctl.capture.render_expr import bracketed, column
 from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
@@ -89,9 +90,14 @@ def rewrite_sql(
     return text
 
 
-def live_condition(live: LiveRows, beside: Sql | None = None) -> Sql:
-    """What an expiry asks, and what else is asked `beside` it."""
-    after = literal(live.later_than.value, live.later_than.type)
+def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
+    """What an expiry asks, and what else is asked `beside` it.
+
+    Where it `is_plain`, in words that other engines than Spark take for the same.
+    """
+    after = plain_edge(live) if is_plain else None
+    if after is None:
+        after = literal(live.later_than.value, live.later_than.type)
     found = exp.GT(this=column(live.column), expression=after)
     return found if beside is None else exp.And(this=found, expression=bracketed(beside))
 
