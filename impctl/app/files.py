@@ -23,7 +23,7 @@ from impctl.app.using.unread import Unread
 from impctl.app.using.worth import worth_using
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.capture.plain_condition import plain_condition
+from impctl.capture.plain_condition import plain_condition, plain_live
 from impctl.data.schema import Kind
 from impctl.errors import TableError
 from impctl.store.records import StoredSketch
@@ -118,7 +118,7 @@ def _left_to_read(
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         if table not in predicates and _leaves_out(sketches, table):
             left_away[table] = "the query reads it several times, and not by the same ranges"
-    return pruned, predicates, left_away
+    return pruned, _of_live_rows(found, predicates), left_away
 
 
 def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
@@ -142,6 +142,16 @@ def _predicates(
         else:
             found[table] = text
     return found, refused
+
+
+def _of_live_rows(found: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
+    """The predicates, with what expiries ask of rows beside them."""
+    told = dict(predicates)
+    for table, live in found.query.live:
+        text = plain_live(live, live.column, predicates.get(table))
+        assert text is not None, "an expiry ends within what has a text"
+        told[table] = text
+    return told
 
 
 def _columns_read(found: Fresh) -> dict[TableName, set[ColumnName]]:

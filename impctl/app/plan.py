@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from impctl.aliases import QueryName
+from impctl.app.capturing.moments import expires
 from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.maintaining.decide import Decisions
@@ -228,4 +229,5 @@ def _result(
         maintain_runs=found.maintain_runs,
         recapture_ms=found.recapture_ms,
         recapture_runs=found.recapture_runs,
+        next_expiry=expires(stored) or None,
     )

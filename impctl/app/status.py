@@ -14,7 +14,7 @@ from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
 from impctl.app.capturing.drift import ranges_entries
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.meta import tree_record
-from impctl.app.capturing.moments import moved_moments, moved_text, stored_moments
+from impctl.app.capturing.moments import expires, moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.maintaining.due.looking import fresh_entry
 from impctl.app.results.past_runs import (
@@ -102,6 +102,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         kept_answers=uses.answers,
         fresh=fresh_entry(desk, spec, stored),
         trigger=_trigger(spec),
+        next_expiry=expires(stored) or None,
     )
 
 

@@ -18,6 +18,7 @@ from sqlglot import exp
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
+from impctl.plan.live_rows import LiveRows
 from impctl.sketch.intervals import Interval, RangeFilter
 from impctl.sketch.partition import BoundaryValue
 
@@ -51,6 +52,22 @@ def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
         return exp.false()
     closed = [part if len(parts) == 1 else exp.Paren(this=part) for part in parts]
     return reduce(lambda left, right: exp.Or(this=left, expression=right), closed)
+
+
+def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | None:
+    """What an expiry asks of the column called `name`, and what else is asked `beside` it."""
+    constant = plain_edge(live)
+    if constant is None:
+        return None
+    column = exp.column(exp.to_identifier(name, quoted=True))
+    found = exp.GT(this=column, expression=constant).sql(PLAIN_DIALECT)
+    return found if beside is None else f"{found} AND ({beside})"
+
+
+def plain_edge(live: LiveRows) -> Sql | None:
+    """What rows have to be later than; None for a time without a text."""
+    value = live.later_than.value
+    return _constant(value, live.later_than.type) if isinstance(value, int) else None
 
 
 def _range(interval: Interval, kind: SqlType, column: exp.Column) -> Sql | None:

@@ -1,10 +1,10 @@
 """The user's SQL with the ranges of a sketch put in.
 
-Law: only the names of tables change, a sketched one's into `(SELECT * FROM t WHERE ranges)`; the
-rest of the text stays letter by letter. The ranges keep every row of every fragment in the filter,
-also where Spark's own reading of Parquet statistics would not (NaN, -0.0). So that the query's own
-conditions keep them too, columns that may hide such values are guarded: put out as
-`COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
+Law: only the names of tables change, a sketched one's into `(SELECT * FROM t WHERE ranges)`, with
+what its expiry asks beside the ranges; the rest of the text stays letter by letter. The ranges keep
+every row of every fragment in the filter, also where Spark's own reading of Parquet statistics
+would not (NaN, -0.0). So that the query's own conditions keep them too, columns that may hide such
+values are guarded: put out as `COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
 Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`), which columns
 (`tables.hidden_values`).
 """
@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp, parse_one
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
-from impctl.capture.literals import DIALECT, boundary
-from impctl.capture.plain_condition import PLAIN_DIALECT, plain_filter
+from impctl.capture.literals import DIALECT, boundary, literal
+from impctl.capture.plain_condition import PLAIN_DIALECT, plain_edge, plain_filter
 from impctl.capture.render_expr import bracketed, column
 from impctl.data.identifiers import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.expressions import expressions_of
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
 from impctl.plan.sql.recursive.levels import without_levels
 from impctl.sketch.fragments import FragmentSet
@@ -71,6 +72,12 @@ def rewrite_sql(
         for place, scans in _places(query).items()
         for guard in (guards.get(scans[0].table),)
     }
+    live = dict(query.live)
+    for place, scans in _places(query).items():
+        own = live.get(scans[0].table)
+        if own is not None:
+            condition, guard = news[place]
+            news[place] = (live_condition(own, condition, is_plain=is_plain), guard)
     names = _local_names(query) if is_local else {}
     if not names and not entries and all(new == (None, None) for new in news.values()):
         return query.sql
@@ -89,6 +96,18 @@ def rewrite_sql(
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool = False) -> Sql:
+    """What an expiry asks, and what else is asked `beside` it.
+
+    Where it `is_plain`, in words that other engines than Spark take for the same.
+    """
+    after = plain_edge(live) if is_plain else None
+    if after is None:
+        after = literal(live.later_than.value, live.later_than.type)
+    found = exp.GT(this=column(live.column), expression=after)
+    return found if beside is None else exp.And(this=found, expression=bracketed(beside))
 
 
 def _with_entries(

@@ -263,6 +263,18 @@ MemoryGiven = Annotated[
     ),
 ]
 
+Now = Annotated[
+    str | None,
+    typer.Option(
+        "--now",
+        metavar="TIME",
+        envvar=NOW,
+        show_default=False,
+        help="What the clock is to say, for expiries, `current_date` and the like: 2026-11-25 or "
+        "2026-11-25T13:00:00Z. Default: the machine's time.",
+    ),
+]
+
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
 
 DetailedExitcode = Annotated[
@@ -309,6 +321,7 @@ def settings_of(
     changes: Path | None = None,
     memory: str | None = None,
     disk: str | None = None,
+    now: str | None = None,
 ) -> Settings:
     """The settings of a run, from its flags and variables."""
     return Settings(
@@ -325,7 +338,7 @@ def settings_of(
         disk=None if disk is None else disk_from(disk),
         shared_store=is_shared_store(os.environ.get(SHARED_STORE)),
         params=tuple(params or ()),
-        now=os.environ.get(NOW) or None,
+        now=now or os.environ.get(NOW) or None,
         changes=changes,
     )
 

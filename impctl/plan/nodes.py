@@ -3,7 +3,7 @@
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
 Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.sql`), evaluated (`engine`) or written (`capture`).
+Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`), written (`capture`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
@@ -302,8 +303,8 @@ class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
 
     `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
-    `mentions` are the tables that the text names and where, read by the plan or not. Where there
-    is a `cut`, the text leaves so many of the plan's rows, whichever (`rules.planned`).
+    `mentions` are the tables that the text names and where, read or not; `live` is asked of rows of
+    those with an expiry. With a `cut`, the text leaves so many of the plan's rows, whichever.
     """
 
     sql: str
@@ -311,6 +312,7 @@ class Query:
     nondeterministic: tuple[tuple[str, Span | None], ...] = ()
     mentions: tuple[tuple[Span, TableName], ...] = ()
     cut: int | None = None
+    live: tuple[tuple[TableName, LiveRows], ...] = ()
 
     @property
     def tables(self) -> tuple[TableName, ...]:
@@ -318,8 +320,7 @@ class Query:
         return tuple(dict.fromkeys(table for _, table in self.mentions))
 
     def __hash__(self) -> int:
-        # The text tells nearly all queries apart; a plan is large, and its nodes keep no hash.
-        return hash(self.sql)
+        return hash(self.sql)  # tells nearly all apart; a plan is large, its nodes keep no hash
 
 
 def attributes_of(plan: Plan) -> tuple[Attribute, ...]:
@@ -390,8 +391,7 @@ def nodes_of(plan: Plan) -> Iterator[Plan]:
     """The node and everything below it, outermost first."""
     left = [plan]
     while left:
-        node = left.pop()
-        yield node
+        yield (node := left.pop())
         left.extend(reversed(inputs_of(node)))
 
 

@@ -20,6 +20,7 @@ from impctl.store.migrations import (
     v0006_arrivals,
     v0007_cost_moved,
     v0008_parts_and_choice,
+    v0009_expiry,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -31,6 +32,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0006_arrivals.STATEMENTS,
     v0007_cost_moved.STATEMENTS,
     v0008_parts_and_choice.STATEMENTS,
+    v0009_expiry.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

@@ -67,7 +67,7 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
         return None
     if not fields and len(reading.problems) == known:
         reading.report(node, f"{where} says nothing", "write `every`, `from` or `until`")
-    every = _duration(fields.get("every"), inside(where, "every"), reading)
+    every = read_duration(fields.get("every"), inside(where, "every"), reading)
     rows = reading.whole_number(
         fields.get("rows"), inside(where, "rows"), MAX_ROWS, "how many rows a change has as a rule"
     )
@@ -92,7 +92,8 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
     return ComingSpec(every, rows, 0.0 if deletes is None else deletes, since, until)
 
 
-def _duration(node: Node | None, where: str, reading: FileReading) -> float | None:
+def read_duration(node: Node | None, where: str, reading: FileReading) -> float | None:
+    """The seconds written; None where nothing is, or no duration."""
     cell = reading.cell(node, where, "a duration such as 1h")
     if node is None or cell is None:
         return None

@@ -1,4 +1,4 @@
-"""Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d`, in flags and in files.
+"""Durations as people write them: `500ms`, `5s`, `2m`, `1h`, `7d` or `1 hour`, in flags and files.
 
 Law: a duration is positive and finite, in seconds; one parser serves flags and files alike. A file
 names the unit, since a bare number there would be guessed at; a flag without one is in seconds.
@@ -12,19 +12,21 @@ import re
 from functools import lru_cache
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-DURATION_PATTERN = r"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d)"
+WORDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0}
+"""The same in words, of which there may be several: `1 hour`, `2 days`."""
+DURATION_PATTERN = rf"[0-9]+(\.[0-9]+)?[ ]*(ms|s|m|h|d|({'|'.join(WORDS)})s?)"
 """As a file writes it, for its JSON Schema."""
 
-_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)[ ]*(ms|s|m|h|d|)")
+_TEXT = re.compile(rf"([0-9]+(?:\.[0-9]+)?)[ ]*(?:(ms|s|m|h|d|)|({'|'.join(WORDS)})s?)")
 _LONGEST = 1e9
 
 
 def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
     """The seconds that `text` means; None where it is no duration."""
     found = _TEXT.fullmatch(text.strip())
-    if found is None or (needs_unit and not found[2]):
+    if found is None or (needs_unit and not found[2] and not found[3]):
         return None
-    value = float(found[1]) * UNITS.get(found[2], 1.0)
+    value = float(found[1]) * (WORDS[found[3]] if found[3] else UNITS.get(found[2], 1.0))
     return value if 0 < value < _LONGEST else None
 
 

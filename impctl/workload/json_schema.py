@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from impctl.workload.budgets import budget_schema, limits_schema
 from impctl.workload.coming import changes_schema
+from impctl.workload.durations import DURATION_PATTERN
 from impctl.workload.load import REQUIRED
 from impctl.workload.models import (
     EVERYTHING,
@@ -110,6 +111,7 @@ def _tables() -> JsonSchema:
                 "items": text_of("A name of one to three parts."),
             },
             "changes": changes_schema(),
+            "expiry": _expiry(),
         },
         required=["path"],
     )
@@ -120,6 +122,18 @@ def _tables() -> JsonSchema:
         "propertyNames": {"pattern": f"^{TABLE_PATTERN}$"},
         "additionalProperties": table,
     }
+
+
+def _expiry() -> JsonSchema:
+    after: JsonSchema = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
+    return object_of(
+        "Rows are seen until so long after the time in their column, no longer; NULL never is.",
+        {
+            "column": text_of("A column of type TIMESTAMP or DATE."),
+            "after": or_variable(after, "A duration such as `1 hour` or `7d`."),
+        },
+        required=["column", "after"],
+    )
 
 
 def _partitions() -> JsonSchema:

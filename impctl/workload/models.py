@@ -124,11 +124,20 @@ class ComingSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpirySpec:
+    """Rows of a table are live until `after` microseconds have passed since their `column`."""
+
+    column: ColumnName
+    after: int
+    location: Location
+
+
+@dataclass(frozen=True, slots=True)
 class TableSpec:
     """A Delta table; `path` is absolute or a URI, `names` what else the SQL calls it.
 
     `coming` are changes that the file expects: none where it says that the table never changes,
-    None where it says nothing.
+    None where it says nothing. With an `expiry` queries see its live rows alone.
     """
 
     name: TableName
@@ -139,6 +148,7 @@ class TableSpec:
     ambient: bool = False
     """Whether credentials may come from the surroundings of the process."""
     coming: tuple[ComingSpec, ...] | None = None
+    expiry: ExpirySpec | None = None
 
     @property
     def never_changes(self) -> bool:

@@ -1,9 +1,9 @@
 """The section `tables` of the workload file, with the default catalog and schema beside it.
 
 Law: a table is one source, however many names it has: an entry with the path and options of an
-earlier one gives that table another name. Only an entry that has `partitions` of its own is a
-source of its own, so that one table can have several divisions side by side. No name stands for
-two tables.
+earlier one gives that table another name. Only an entry that has `partitions` or an `expiry` of its
+own is a source of its own, so that one table can have several divisions side by side, and be read
+with its expired rows and without. No name stands for two tables.
 Out of scope: what stands at a path (`tables`), what a name in SQL means (`plan.names`).
 """
 
@@ -26,8 +26,8 @@ from impctl.plan.names import (
     path_key,
 )
 from impctl.values import dataclass
-from impctl.workload.coming import read_changes
-from impctl.workload.models import ComingSpec, TableSpec
+from impctl.workload.coming import read_changes, read_duration
+from impctl.workload.models import ComingSpec, ExpirySpec, TableSpec
 from impctl.workload.names import Declared, DeclaredTables, is_table_name
 from impctl.workload.paths import read_path
 from impctl.workload.reading import Entry, FileReading, inside, shown, written_at
@@ -114,12 +114,15 @@ def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableS
     """The table of an earlier entry that is this one."""
     for other in found.values():
         is_there = path_key(other.path) == path_key(spec.path)
-        if is_there and (other.storage_options, other.ambient) == (
-            spec.storage_options,
-            spec.ambient,
-        ):
+        if is_there and _how(other) == _how(spec):
             return other
     return None
+
+
+def _how(spec: TableSpec) -> tuple[object, ...]:
+    """What two entries for one path must share to be one source."""
+    lives = None if spec.expiry is None else (spec.expiry.column.lower(), spec.expiry.after)
+    return spec.storage_options, spec.ambient, lives
 
 
 def _same_changes(
@@ -164,7 +167,10 @@ def _read_table(
     """The table and its other names, each with its place."""
     where = inside("`tables`", name)
     fields = reading.record(
-        entry.value, where, ("path",), ("storage_options", "names", "credentials", "changes")
+        entry.value,
+        where,
+        ("path",),
+        ("storage_options", "names", "credentials", "changes", "expiry"),
     )
     if fields is None:
         return None, ()
@@ -173,6 +179,7 @@ def _read_table(
     written = fields.get("credentials")
     own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
     coming = read_changes(fields.get("changes"), inside(where, "changes"), reading)
+    expiry = _read_expiry(fields.get("expiry"), inside(where, "expiry"), reading)
     place = inside(where, "names")
     nodes = reading.elements(fields.get("names"), place) or []
     texts = [(node, reading.text(node, place)) for node in nodes]
@@ -183,4 +190,15 @@ def _read_table(
         # What the catalog calls the table is a name of it, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    return TableSpec(name, path, options or {}, at, names, own, coming), others
+    return TableSpec(name, path, options or {}, at, names, own, coming, expiry), others
+
+
+def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpirySpec | None:
+    fields = None if node is None else reading.record(node, where, ("column", "after"), ())
+    if node is None or fields is None:
+        return None
+    column = reading.text(fields.get("column"), inside(where, "column"))
+    after = read_duration(fields.get("after"), inside(where, "after"), reading)
+    if column is None or after is None:
+        return None
+    return ExpirySpec(column, max(1, round(after * 1e6)), reading.at(fields["column"]))

@@ -13,7 +13,7 @@ _SINCE = {
     7: ("ALTER TABLE cost DROP COLUMN moved",),
     8: ("ALTER TABLE cost DROP COLUMN parts", "DROP TABLE state_choice"),
 }
-"""What takes away what each format brought; marks of files, of format 3, lie in rows."""
+"""What takes away what each format brought; marks of files (3) and expiries (9) lie in rows."""
 
 
 def as_format(root: Path, number: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.workload.conftest import Load, Problems
 
 NAMED = """\
@@ -113,3 +115,45 @@ def test_views_called_as_something_else_or_nothing_are_problems(problems: Proble
         "9:3 `a-b` cannot name a view",
         "10:6 `views.e` is empty",
     ]
+
+
+EXPIRING = """\
+version: 1
+tables:
+  links: {{path: links, expiry: {}}}
+  again: {{path: links, expiry: {{column: SEEN_AT, after: 60m}}}}
+  longer: {{path: links, expiry: {{column: seen_at, after: 2h}}}}
+  whole: {{path: links}}
+queries: {{q: {{sql: SELECT 1}}}}
+"""
+
+
+def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
+    found = load(EXPIRING.format("{column: seen_at, after: 1 hour}"))
+    assert list(found.tables) == ["links", "longer", "whole"]
+    assert found.names.called("again") == "links"
+    assert found.names.called("whole") == "whole"
+    expiry = found.tables["links"].expiry
+    assert expiry is not None
+    assert (expiry.column, expiry.after, expiry.location.line) == ("seen_at", 3_600_000_000, 3)
+    assert found.tables["whole"].expiry is None
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{column: seen_at}", "`after`"),
+        ("{after: 1h}", "`column`"),
+        ("{column: seen_at, after: 5}", "no duration"),
+        ("{column: seen_at, after: 0s}", "no duration"),
+        ("{column: seen_at, after: soon}", "no duration"),
+        ("{column: '', after: 1h}", "column"),
+        ("{column: seen_at, after: 1h, by: x}", "`by`"),
+        ("1 hour", "mapping"),
+    ],
+)
+def test_expiries_that_say_nothing_are_problems(
+    problems: Problems, written: str, said: str
+) -> None:
+    (found,) = problems(EXPIRING.format(written))
+    assert said in str(found)

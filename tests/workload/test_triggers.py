@@ -125,7 +125,8 @@ def test_several_problems_are_all_told(problems: Problems) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("500ms", 0.5), ("5s", 5.0), ("2 m", 120.0), ("1.5h", 5_400.0), ("7d", 604_800.0)],
+    [("500ms", 0.5), ("5s", 5.0), ("2 m", 120.0), ("1.5h", 5_400.0), ("7d", 604_800.0)]
+    + [("1 hour", 3_600.0), ("2 days", 172_800.0), ("90seconds", 90.0), ("1.5 minutes", 90.0)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_in(text) == seconds_in(text, needs_unit=True) == seconds

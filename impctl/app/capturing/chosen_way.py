@@ -76,7 +76,7 @@ def why_not_bounded(prepared: PreparedQuery, meta: StateMeta | None, choice: Buf
         return _ASKED
     if choice.pinned:
         return choice.pinned
-    if prepared.moments:
+    if prepared.moves_above:
         return _BESIDE_CLOCK
     if prepared.spec.join is JoinStrategy.INDEX or prepared.spec.state is StateKept.KEEP:
         return _ALL_ASKED

@@ -17,6 +17,7 @@ from impctl.app.capturing.drift import depths
 from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.pins import check_pinned_commit, commit_marks
+from impctl.app.preparing.expiry import next_expiry
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
@@ -48,6 +49,8 @@ def commit_capture(
     for table in versions:
         check_pinned_commit(desk.tables, table)
     meta = _described(desk.tables, prepared, way, versions)
+    if prepared.now:
+        meta = replace(meta, expires=next_expiry(desk, versions, prepared.now))
     runs: dict[str, list[tuple[int, object]]] = {}
     if state is not None:
         checkpoint = state.checkpoint()

@@ -22,7 +22,7 @@ from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.version import is_stamped_alike, stamped
-from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, Workload
+from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
 
 _TUNING = frozenset({"spark.sql.shuffle.partitions", "spark.sql.adaptive.enabled"})
 """SQL settings that change how fast a query runs, never what it means."""
@@ -119,7 +119,15 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += f" lineage {spec.lineage}"
     if spec.answer:
         text += " answer"
+    text += _expiry_of(tables, known)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _expiry_of(tables: Sequence[TableName], known: Mapping[TableName, TableSpec]) -> str:
+    """How rows of these tables expire; empty where none do."""
+    found = [(name, known[name].expiry) for name in sorted(tables) if name in known]
+    lives = [(name, how.column.lower(), how.after) for name, how in found if how is not None]
+    return f" expiry {lives}" if lives else ""
 
 
 def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:

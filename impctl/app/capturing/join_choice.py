@@ -61,12 +61,12 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
     """
     tables, disk = desk.tables, disk_of(desk.settings, desk.workload)
     fits = largest_side(memory_of(desk.settings, desk.workload))
-    if prepared.moments:
+    if prepared.moves_above:
         disk = fits = None  # what moves with the clock moves through what is kept
     largest = None if disk is None else disk // _PARTS_OF_BUDGET
     rows = {scan.table: tables.snapshot(scan.table).rows for scan in prepared.scans}
     asked = _asked(prepared)
-    is_least = prepared.spec.state is StateKept.LEAST and not prepared.moments
+    is_least = prepared.spec.state is StateKept.LEAST and not prepared.moves_above
     has_filter = _has_filter(prepared)
     sides = BySize(
         asked,
@@ -90,7 +90,7 @@ def _asked(prepared: PreparedQuery) -> Strategy | None:
     match prepared.spec.state:
         case StateKept.KEEP:
             return Strategy.INDEX
-        case StateKept.LEAST if not prepared.moments:
+        case StateKept.LEAST if not prepared.moves_above:
             return Strategy.FILES
     return _SIDES[prepared.spec.join]
 
@@ -121,7 +121,7 @@ def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> Tre
         return TreesAsRecorded(join is JoinStrategy.TREE, f"`join: {join}` asks for it")
     if prepared.spec.state is StateKept.LEAST:
         return TreesAsRecorded(False, "`state: least` asks for no more than has to be kept")
-    if prepared.moments:
+    if prepared.moves_above:
         return TreesAsRecorded(False, "constants that move with the clock move through an index")
     if not reads:
         return TreesAsRecorded(False, "its fan-out was not looked at")

@@ -41,7 +41,8 @@ class StateMeta:
     answer is made of its rows, as of `app.capturing.kept_ending`. `trees` names the join trees
     that the state is of, empty without, `estimate` what was to be expected of a changed row where
     they were chosen by that: rows that it is joined to, tuples that it touches. `work` is what they
-    have done since, for how many changes.
+    have done since, for how many changes. `expires` is the next instant at which a row of a table
+    with an expiry is no longer live, as of `app.preparing.expiry`, empty where nobody looked.
     """
 
     way: str
@@ -65,6 +66,7 @@ class StateMeta:
     trees: str = ""
     estimate: Mapping[str, float] = field(default_factory=dict)
     work: Mapping[str, int] = field(default_factory=dict)
+    expires: str = ""
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -93,6 +95,7 @@ class StateMeta:
             **({"trees": self.trees} if self.trees else {}),
             **({"estimate": dict(self.estimate)} if self.estimate else {}),
             **({"work": dict(self.work)} if self.work else {}),
+            **({"expires": self.expires} if self.expires else {}),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -236,5 +239,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "trees": _text,
     "estimate": _by_name(_number),
     "work": _by_name(_count),
+    "expires": _text,
 }
 """What each field is made of; a name that is not here is not impctl's."""

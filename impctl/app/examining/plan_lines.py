@@ -16,12 +16,15 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
+from impctl.capture.literals import DIALECT
+from impctl.capture.use import live_condition
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Span, walk
 from impctl.plan.explain import PlanLine, describe
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -242,10 +245,17 @@ def _pushed(
         if isinstance(node, Scan):
             total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {total} columns"
-            found[position] = (columns, *ranges.get(node.access, ()))
+            lives = dict(prepared.query.live).get(node.table)
+            expiry = () if lives is None else (_expiry(lives, prepared.now),)
+            found[position] = (columns, *expiry, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
             found[position] = ("pushed down to the scan",)
     return found
+
+
+def _expiry(live: LiveRows, now: str) -> str:
+    condition = live_condition(live).sql(DIALECT)
+    return f"rows expire: of {now} those are live for which {condition}"
 
 
 def _ranges(

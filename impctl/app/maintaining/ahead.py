@@ -8,6 +8,7 @@ Out of scope: answers computed otherwise (`app.using.changed`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from impctl.aliases import TableName, TableVersion
@@ -23,6 +24,7 @@ from impctl.app.maintaining.stage import ReadChange
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task, needs_of, open_task
 from impctl.app.maintaining.told_answer import ToldAnswer
+from impctl.app.preparing.expiry import next_expiry
 from impctl.app.workbench.workbench import Workbench
 from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import ImpctlError
@@ -122,7 +124,14 @@ class AnswerAhead:
         read = [ReadChange(need, *shared.read(need)) for need in needs]
         check_not_replaced_meanwhile(self.stored, desk.tables)
         partners = partners_of(desk, self._taken.way, self._taken.stored.partitions)
-        maintainer = Maintainer(None, self._taken, partners, move=task.move, told=told)
+        maintainer = Maintainer(
+            None,
+            self._taken,
+            partners,
+            move=task.move,
+            told=told,
+            next_expiry=partial(next_expiry, desk),
+        )
         moved = moved_at_once(desk.tables, read)
         maintainer.step(moved, read_ms=0.0, reason_code="incremental", reason="")
 

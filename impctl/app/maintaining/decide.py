@@ -21,6 +21,7 @@ from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.move import Move
 from impctl.app.maintaining.stage import (
     CLOCK_MOVED,
+    EXPIRED,
     GROUPED_BY_SPARK,
     RECAPTURE_CHEAPER,
     ReadChange,
@@ -146,7 +147,10 @@ class Decisions:
         way = taken.way
         code = "incremental" if way.mode is Mode.EXACT else "touch_keyed"
         stage = Stage(str(way.mode), code, way.reason, ENGINE, needs)
-        if move is not None:
+        if move is not None and move.is_of_expiry:
+            # With new versions it is their change that is carried, at another instant.
+            stage = stage if needs else replace(stage, reason_code=EXPIRED, reason=move.reason)
+        elif move is not None:
             stage = replace(stage, reason_code=CLOCK_MOVED, reason=f"{move.reason}; {way.reason}")
         elif is_large(self.shared, self.desk.settings, way.compiled, needs):
             reason = "a large change, grouped by Spark first"

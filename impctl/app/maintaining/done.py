@@ -33,6 +33,8 @@ class StepDone:
     """Groups whose bounded buffer was filled again, and the rows read for that."""
     tree: TreeWork | None = None
     """What its join trees did, where it has some."""
+    note: str = ""
+    """What expired in it, and what was read for that."""
     may_change_answer: bool = True
     parts: RunParts | None = None
     """What its operators took and its sides read, where the engine stepped a circuit."""

@@ -96,7 +96,8 @@ def step_results(
     if unsure:
         reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
     refilled = refill_text(*_refilled(steps))
-    reason = f"{reason}; {refilled}" if refilled else reason
+    notes = dict.fromkeys(step.note for step in steps)
+    reason = "; ".join(filter(None, (reason, refilled, *notes)))
     return [_result(stored.query, sketch, since, steps, code, reason) for sketch in stored.sketches]
 
 

@@ -15,7 +15,7 @@ from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.kept_ending import has_ending
-from impctl.app.capturing.moments import moved_moments, stored_moments
+from impctl.app.capturing.moments import moved_moments, still, stored_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.maintaining.keeping.looks import is_asked_otherwise, pins_of
 from impctl.app.results.results import ANSWER_SAME, Failure, MaintainResult, Outcome
@@ -261,7 +261,7 @@ def _is_read_otherwise(desk: Workbench, spec: QuerySpec, stored: StoredQuery) ->
     from impctl.app.capturing.chosen_way import is_same_circuit
     from impctl.app.preparing.prepared import prepare
 
-    return not is_same_circuit(desk, prepare(desk, spec), stored)
+    return not is_same_circuit(desk, prepare(desk, spec, still(stored)), stored)
 
 
 def unchanged_results(desk: Workbench, stored: StoredQuery) -> list[MaintainResult]:

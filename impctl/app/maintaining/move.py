@@ -11,6 +11,7 @@ Out of scope: the step itself (`circuits.session`), whether the clock moved
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import field
 
 import pyarrow as pa
 
@@ -35,6 +36,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.ending import Ending
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.sql.clock import RUN
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
@@ -51,13 +53,22 @@ _NO_GROUPS = (
 )
 
 
+@dataclass(slots=True)
+class FilesRead:
+    """How many files were read for rows that move, of how many."""
+
+    read: int = 0
+    total: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """What moves: the conditions by access, the clock's values and the circuit's name after it.
 
     `way` has the circuit after the move, which the state of the one before fits. `above` are the
     operators in it whose constants moved, in exact mode; `touched` reads what moves in touch mode.
-    `answer` is the query's before the move, where its rows are kept.
+    `answer` is the query's before the move, where its rows are kept. `names` are the moments that
+    moved, `files` counts what is read for it.
     """
 
     way: Way
@@ -68,7 +79,14 @@ class Move:
     circuit: str
     reason: str
     tables: PinnedTables
+    names: frozenset[str]
     answer: Ending | None = None
+    files: FilesRead = field(default_factory=FilesRead)
+
+    @property
+    def is_of_expiry(self) -> bool:
+        """Whether it is the instant of the run alone that moved on."""
+        return self.names == {RUN}
 
     def snapshot(self, table: TableName) -> Snapshot:
         """The table as it is when the move is done."""
@@ -78,6 +96,8 @@ class Move:
         """The rows of the files that may hold some that come or go."""
         snapshot = self.snapshot(source.table)
         files = files_meeting(snapshot, source, moved.rows_that_move)
+        self.files.read += len(files)
+        self.files.total += len(snapshot.files)
         yield from read_batches(snapshot, source.scan.table_columns, files)
 
     def moved_rows(self) -> Iterator[Batch]:
@@ -95,7 +115,8 @@ def move_of(
     RecaptureNeededError where it cannot be moved.
     """
     after = prepare(desk, spec)
-    reason = moved_text(moved_moments(desk, stored))
+    moments = moved_moments(desk, stored)
+    reason = moved_text(moments)
     verdict, partitions = restored_verdict(desk.tables, after, stored)
     meta = StateMeta.read(stored.query, stored.state_meta)
     sides = chooser_of(after, meta)
@@ -113,8 +134,9 @@ def move_of(
         raise _stays(spec, reason, _READS_OTHERWISE if is_exact else _NO_GROUPS.format(way.reason))
     circuit, above, touched = desk.memory.circuit(new.core), None, None
     circuit = circuit if new.answer is None else with_answer(circuit)
+    names = frozenset(moments)
     if is_exact:
-        above = _above(spec, reason, way, new, conditions)
+        above = _above(spec, reason, way, new, conditions, names)
     else:
         (partition,) = partitions.values()
         conditions, touched = _touched(spec, reason, new.core, conditions, partition)
@@ -127,15 +149,23 @@ def move_of(
         circuit=circuit,
         reason=reason,
         tables=desk.tables,
+        names=names,
         answer=None if way.answer is None else way.answer.ending,
     )
 
 
-def _above(spec: QuerySpec, reason: str, way: Way, new: Way, conditions: Moves) -> MovedAbove:
-    """What moved above conditions on rows of a table."""
+def _above(
+    spec: QuerySpec,
+    reason: str,
+    way: Way,
+    new: Way,
+    conditions: Moves,
+    names: frozenset[str],
+) -> MovedAbove:
+    """What moved above conditions on rows of a table; nothing does where rows expire alone."""
     assert way.compiled is not None
     assert new.compiled is not None
-    if new.has_tree:
+    if new.has_tree and names != {RUN}:
         raise _stays(spec, reason, "its joins are a tree (`join: tree`)")
     above = moved_above(way.compiled, new.compiled, conditions)
     if above is None:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query
@@ -39,6 +40,7 @@ from impctl.app.maintaining.stage import ReadChange, Stage
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.maintaining.task import Task
 from impctl.app.maintaining.told_answer import ToldAnswer, ToldRecapture, rows_kept
+from impctl.app.preparing.expiry import next_expiry
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.results import Failure, MaintainResult
 from impctl.app.results.subject import named_before
@@ -173,7 +175,15 @@ class StaleRun:
         self._check_not_replaced(task, stage)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         told = self._told(task, taken)
-        maintainer = Maintainer(self.store, taken, partners, self._spark_start, task.move, told)
+        maintainer = Maintainer(
+            self.store,
+            taken,
+            partners,
+            self._spark_start,
+            task.move,
+            told,
+            partial(next_expiry, self.desk),
+        )
         steps = []
         for moved in pieces:
             done = maintainer.step(

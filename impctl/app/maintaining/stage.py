@@ -16,6 +16,7 @@ from impctl.tables.change.changes import Changes
 from impctl.values import dataclass
 
 CLOCK_MOVED = "clock_moved"
+EXPIRED = "expired"
 GROUPED_BY_SPARK = "grouped_by_spark"
 RECAPTURE_CHEAPER = "recapture_cheaper"
 

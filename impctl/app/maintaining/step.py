@@ -36,6 +36,7 @@ from impctl.circuits.flows import Source
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import Way
 from impctl.data.vector import Vector
+from impctl.plan.sql.clock import RUN
 from impctl.sketch.fragments import FragmentSet
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
@@ -51,6 +52,9 @@ from impctl.store.records import (
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import FilesMark
 
+NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
+"""As of `app.preparing.expiry`."""
+
 
 class Maintainer:
     """Takes a query that was taken up forward, step by step."""
@@ -63,13 +67,14 @@ class Maintainer:
         spark_start: Callable[[], float] = lambda: 0.0,
         move: Move | None = None,
         told: ToldAnswer | None = None,
+        next_expiry: NextExpiry = lambda versions, now: "",
     ) -> None:
         """`partners` reads rows that the circuit does not keep, and is needed where there are.
 
         `spark_start` tells what of a step's time went into starting Spark. With a `move` the first
         step follows the clock too; there is no other one then. What comes and goes of the answer is
         `told` before each commit, if anybody asks. Without a `store` nothing is committed: what was
-        taken up moves on in memory alone.
+        taken up moves on in memory alone. `next_expiry` finds that of versions, as of an instant.
         """
         self.store = store
         self.taken = taken
@@ -77,6 +82,7 @@ class Maintainer:
         self._spark_start = spark_start
         self._move = move
         self._told = told
+        self._next_expiry = next_expiry
 
     def step(
         self,
@@ -115,9 +121,17 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
+        done = replace(done, note=self._note(done.changes - sum(c.rows for c in moved.values())))
         may_change = self._move is not None or may_change_answer(taken, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
+
+    def _note(self, count: int) -> str:
+        """What is said of rows that expired, with how many files were read for them."""
+        if self._move is None or not self._move.is_of_expiry:
+            return ""
+        files = self._move.files
+        return f"{count:,} rows expired, for which {files.read} of {files.total} files were read"
 
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone
@@ -253,6 +267,7 @@ class Maintainer:
         meta, move = self.taken.meta, self._move
         return replace(
             meta if move is None else replace(meta, moments=move.moments, circuit=move.circuit),
+            expires=self._expires(done, moved),
             marks=self._marks(moved),
             files=self._files(moved),
             counters=dict(checkpoint.counters),
@@ -260,6 +275,13 @@ class Maintainer:
             depths=depths(self.taken.range_rows, meta.depths),
             work=_added(meta.work, done),
         )
+
+    def _expires(self, done: StepDone, moved: Mapping[TableName, Moved]) -> str:
+        """The next instant at which a row expires; not looked for between two versions."""
+        meta = self.taken.meta if self._move is None else self._move
+        now = meta.moments.get(RUN)
+        is_between = any(change.ending.version != change.until for change in moved.values())
+        return "" if now is None or is_between else self._next_expiry(done.versions, now)
 
     def _pins(self, moved: Mapping[TableName, Moved]) -> tuple[TablePin, ...]:
         """What all tables are pinned at after the step."""
@@ -318,7 +340,7 @@ def _added(work: Mapping[str, int], done: StepDone) -> Mapping[str, int]:
 def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> RunRecord:
     """The step as history keeps it; its own commit is not timed yet when it is written."""
     refilled = refill_text(*done.refilled)
-    reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree))))
+    reason = "; ".join(filter(None, (reason, refilled, work_text(done.tree), done.note)))
     return RunRecord(
         action=done.action,
         reason_code=reason_code,

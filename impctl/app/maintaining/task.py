@@ -9,7 +9,7 @@ from __future__ import annotations
 from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
-from impctl.app.capturing.moments import moved_moments
+from impctl.app.capturing.moments import check_clock, moved_moments
 from impctl.app.capturing.pins import check_pins
 from impctl.app.capturing.reopened import reopened
 from impctl.app.capturing.taken_up import TakenUp
@@ -61,6 +61,7 @@ def open_task(
     task = Task(spec, stored)
     try:
         check_definition(desk, spec, stored)
+        check_clock(desk, stored)
         if desk.policy(spec) is not Policy.FULL:
             check_pins(stored, desk.tables)
             known = None if kept is None else kept.take(desk, stored)

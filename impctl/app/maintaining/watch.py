@@ -8,12 +8,14 @@ Out of scope: when to look and what to do then (`app.follow`).
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 from impctl.aliases import TableName
+from impctl.app.capturing.moments import expires
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.plan.sql.clock import HOUR
+from impctl.plan.sql.clock import HOUR, NEVER, RUN
 from impctl.store.catalog import catalog_mark
 from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource
@@ -34,6 +36,7 @@ class Watch:
         """How those end that could not be opened right before a run: the run may find others."""
         self._store: object = None
         self._hour = ""
+        self._expires: str | None = None
         self._looked_anew: float | None = None
 
     def pinned(self) -> list[DeltaSource]:
@@ -65,8 +68,10 @@ class Watch:
         self._stuck = {
             name: end for name, end in self._ends.items() if name not in desk.tables.seen
         }
-        self._store = catalog_mark(desk.store_path)
         self._hour = desk.clock.text(HOUR)
+        # To read the store may change how its files lie there.
+        self._expires = _next_expiry(desk)
+        self._store = catalog_mark(desk.store_path)
 
     def is_due(self, desk: Workbench) -> bool:
         """Whether a run may have something to do."""
@@ -74,6 +79,8 @@ class Watch:
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             return True
         if self._store != catalog_mark(desk.store_path) or self._hour != desk.time().text(HOUR):
+            return True
+        if self._expires is not None and desk.time().text(RUN) >= self._expires:
             return True
         try:
             return any(self._has_moved(known) for known in self._seen.values())
@@ -86,6 +93,29 @@ class Watch:
         if name in self._stuck and self._stuck[name] == _end(known):
             return False
         return has_new_log(known)
+
+
+def _next_expiry(desk: Workbench) -> str | None:
+    """When the first row expires after the run's instant, as its queries have it; None for never.
+
+    What is past that expired for a query that failed, and waits as other failures do.
+    """
+    if all(table.expiry is None for table in desk.workload.tables.values()):
+        return None
+    # That of the run may be closed.
+    own, found = desk.next_run(()), []
+    try:
+        for spec in desk.sketched(None):
+            # What cannot be read its own run tells.
+            with suppress(ImpctlError):
+                store = own.reading_store()
+                stored = None if store is None else store.load(spec.name)
+                found += [] if stored is None else [expires(stored)]
+    finally:
+        own.close()
+    # Texts in one form and zone: in their order.
+    later = [at for at in found if at not in ("", NEVER) and at > desk.clock.text(RUN)]
+    return min(later, default=None)
 
 
 def _end(known: Seen) -> object:

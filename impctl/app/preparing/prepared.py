@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 from impctl.aliases import AccessId, TableName
+from impctl.app.preparing.expiry import LiveAt, has_expiry
 from impctl.app.preparing.query_source import QuerySource
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.sql.clock import RUN, Clock
 from impctl.plan.sql.parameters import BoundSql, bind
+from impctl.plan.sql.statement import NO_EXPIRY
 from impctl.plan.sql.views import expand_views
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
@@ -39,6 +44,8 @@ class PreparedQuery:
     core: Plan
     source: QuerySource | None = None
     """Where the text came from; None where it has no views and parameters."""
+    now: str = ""
+    """The instant at which rows of tables with an expiry have to be live, where it reads one."""
 
     @property
     def root(self) -> Plan:
@@ -47,8 +54,13 @@ class PreparedQuery:
 
     @property
     def moments(self) -> Mapping[str, str]:
-        """The constants of the clock in the text, by name, with their values."""
-        return self.bound.moments
+        """The constants of the clock in the text and in expiries, by name, with their values."""
+        return {**self.bound.moments, RUN: self.now} if self.now else self.bound.moments
+
+    @property
+    def moves_above(self) -> bool:
+        """Whether constants of the clock may stand elsewhere than right above scans."""
+        return bool(self.bound.moments)
 
     @property
     def scans(self) -> tuple[Scan, ...]:
@@ -115,12 +127,31 @@ def prepare(
         source = replace(source, bound=bound)
         names, plans = workload.names, desk.memory.plans
         zone = desk.session_zone
-        found = plans.of(bound.sql, _Catalog(desk), name=spec.name, zone=zone, names=names)
-        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core, source)
+        live, now = live_at(desk, clock)
+        found = plans.of(
+            bound.sql,
+            _Catalog(desk),
+            name=spec.name,
+            zone=zone,
+            names=names,
+            live=live,
+            at=now,
+        )
+        now = now if found.query.live else ""
+        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core, source, now)
         _refuse_ambiguous(desk, prepared)
         return prepared
     except ImpctlError as error:
         raise source.placed(error) from error.__cause__
+
+
+def live_at(desk: Workbench, clock: Clock) -> tuple[Mapping[TableName, LiveRows], str]:
+    """What queries see of tables with an expiry, and the instant; nothing where there is none."""
+    if not has_expiry(desk.workload.tables.values()):
+        return NO_EXPIRY, ""
+    now = clock.value(RUN)
+    assert isinstance(now, datetime)
+    return LiveAt(desk, now), clock.text(RUN)
 
 
 def column_like_clock(

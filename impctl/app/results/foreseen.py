@@ -102,6 +102,8 @@ class PlanResult:
     """When it is due; None of a query without a sketch, or that is maintained at each commit."""
     state: tuple[PlannedPiece, ...] = ()
     """Under a budget, the pieces of its state that are chosen about."""
+    next_expiry: str | None = None
+    """As of `status`."""
 
 
 ENGINE, SPARK = "engine", "Spark"

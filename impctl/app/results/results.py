@@ -306,6 +306,8 @@ class StatusResult:
     """How old what is pending is; None without a sketch, or where the logs do not tell."""
     trigger: str | None = None
     """When it is maintained, as the file says it; None where that says nothing."""
+    next_expiry: str | None = None
+    """No row expires before this instant, or `never`; None where none can, or nobody looked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,8 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
             )
         with still_there("--since"):
             past.tables.pin_at(table, version)
-    prepared_then = prepare(past, spec)
+    # At one instant: what is told is what commits changed.
+    prepared_then = prepare(past, spec, prepared.moments)
     with still_there("--since"):
         before = _by_engine(past, prepared_then)
     after = _by_engine(desk, prepared)

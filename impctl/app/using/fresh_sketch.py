@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
 from impctl.app.capturing.definition import check_definition, stored_query
-from impctl.app.capturing.moments import moved_moments
+from impctl.app.capturing.moments import moved_moments, still
 from impctl.app.capturing.pins import catch_up, is_current, moved_meanwhile
 from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -92,6 +92,6 @@ def _brought_up_to_date(desk: Workbench, spec: QuerySpec) -> tuple[Outcome, Stor
         check_definition(desk, spec, stored)
         catch_up(desk.tables, stored)
         is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
-        if is_of_now and is_same_circuit(desk, prepare(desk, spec), stored):
+        if is_of_now and is_same_circuit(desk, prepare(desk, spec, still(stored)), stored):
             return outcome, stored
     raise moved_meanwhile(spec.name)

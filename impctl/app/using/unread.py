@@ -57,6 +57,13 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
         raise error from None
     if not tables or column_like_clock(desk.tables, bound, tables) is not None:
         raise error
+    for table in tables:
+        if desk.workload.tables[table].expiry is not None:
+            raise error.hinting(
+                f"rows of table `{table}` expire, which impctl sees to where it reads the query; "
+                "rewrite it without what is refused, or name the table a second time without "
+                "`expiry`"
+            )
     versions = desk.tables.versions_of(tables)
     return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
 

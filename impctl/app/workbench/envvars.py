@@ -65,7 +65,7 @@ ENVVARS = (
     EnvVar(SCRUB, "Megabytes of unused state that a run looks at", "--scrub", "0.1.0"),
     EnvVar(DISK, "What the state of all queries may take on disk", "--disk", "0.1.0"),
     EnvVar(SHARED_STORE, "`1`: a store may be others' to own and write", None, "0.1.0"),
-    EnvVar(NOW, "What the clock says, for `current_date` and the like", None, "0.1.0"),
+    EnvVar(NOW, "What the clock says, for expiries, `current_date` and such", "--now", "0.1.0"),
     EnvVar(CRIMES, "Parquet file with the crimes data, for demo and tests", "--source", "0.1.0"),
     EnvVar(DATA, "Folder of the tables in `workloads/*.yaml`", None, "0.1.0"),
     EnvVar(FIXTURES, "Folder of Delta tables by other writers, for tests", None, "0.1.0"),

@@ -46,6 +46,7 @@ class PinnedTables:
         self._files_marks: dict[tuple[TableName, int], FilesMark] = {}
         self._key_counts: dict[tuple[TableName, int, KeyColumns, int], KeyCounts] = {}
         self._partitions: dict[tuple[TableName, int, ColumnName, int], RangePartition] = {}
+        self._least_above: dict[tuple[TableName, int, ColumnName, int], int | None] = {}
         self._recalled: dict[TableName, Seen] = {}
         self._once: ReadOnce | None = None
 
@@ -158,6 +159,7 @@ class PinnedTables:
         self._files_marks = {k: mark for k, mark in self._files_marks.items() if k[0] != table}
         self._key_counts = {k: held for k, held in self._key_counts.items() if k[0] != table}
         self._partitions = {k: held for k, held in self._partitions.items() if k[0] != table}
+        self._least_above = {k: held for k, held in self._least_above.items() if k[0] != table}
 
     def files_mark(self, table: TableName) -> FilesMark:
         """The mark of the files of the table's snapshot, taken once."""
@@ -198,6 +200,14 @@ class PinnedTables:
         if key not in self._partitions:
             self._partitions[key] = make()
         return self._partitions[key]
+
+    def least_above(
+        self, key: tuple[TableName, int, ColumnName, int], make: Callable[[], int | None]
+    ) -> int | None:
+        """The least value above one, of a column of a table at a version, looked for once."""
+        if key not in self._least_above:
+            self._least_above[key] = make()
+        return self._least_above[key]
 
     def rows_of(self, tables: Sequence[TableName]) -> int:
         """Rows of these tables at their pinned versions, by their bytes where the log is silent."""

@@ -173,6 +173,14 @@ class Workbench:
         found = datetime.now(UTC) if written is None else instant_of(written, zone)
         return Clock(found, zone, given=self._given)
 
+    def look_at_clock_again(self) -> None:
+        """Have the run go on at the instant of now, unless it was told another.
+
+        Another process may have brought a sketch to a later instant, while this one waited for it.
+        """
+        if self.settings.now is None:
+            self.clock = self.time()
+
     def give(self, params: Sequence[str]) -> None:
         """Values NAME=VALUE for parameters that move; before anything asks the clock.
 

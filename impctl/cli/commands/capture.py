@@ -16,6 +16,7 @@ from impctl.cli.options import (
     LockTimeout,
     MemoryGiven,
     MovingParams,
+    Now,
     PolicyName,
     QueryNames,
     Quiet,
@@ -44,6 +45,7 @@ def capture(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -82,6 +84,7 @@ def capture(
         spark_profile=spark_profile,
         memory=memory,
         disk=disk,
+        now=now,
         dry_run=dry_run,
     )
     display = display_of(json, quiet, verbose)

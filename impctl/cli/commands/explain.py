@@ -8,6 +8,7 @@ from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
+    Now,
     PolicyName,
     QueryNames,
     Quiet,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 def explain(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     json: AsJson = False,
@@ -41,5 +43,5 @@ def explain(
 
         return explain(desk, tuple(query or ()))
 
-    settings = settings_of(workload, store=store, policy=policy)
+    settings = settings_of(workload, store=store, policy=policy, now=now)
     return on_workbench("explain", display_of(json, quiet, verbose), settings, use_case)

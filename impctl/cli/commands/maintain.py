@@ -28,6 +28,7 @@ from impctl.cli.options import (
     LockTimeout,
     MemoryGiven,
     MovingParams,
+    Now,
     PolicyName,
     QueryNames,
     Quiet,
@@ -152,6 +153,7 @@ def maintain(
     batch_rows: BatchRows = None,
     imbalance: Imbalance = None,
     large_change: LargeChange = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -181,7 +183,7 @@ def maintain(
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
-    settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk)
+    settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk, now=now)
     settings = replace(settings, policy=policy, changes=changes, dry_run=dry_run)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)

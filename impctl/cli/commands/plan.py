@@ -15,6 +15,7 @@ from impctl.cli.options import (
     DiskGiven,
     LargeChange,
     MovingParams,
+    Now,
     PolicyName,
     QueryNames,
     Quiet,
@@ -35,6 +36,7 @@ def plan(
     query: QueryNames = None,
     param: MovingParams = None,
     large_change: LargeChange = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     disk: DiskGiven = None,
@@ -65,7 +67,7 @@ def plan(
 
         return plan(desk, tuple(query or ()), strict=strict)
 
-    settings = settings_of(workload, params=param, store=store, policy=policy, disk=disk)
+    settings = settings_of(workload, params=param, store=store, policy=policy, disk=disk, now=now)
     settings = replace(settings, large_change=large_change)
     display = display_of(json, quiet, verbose)
     return on_workbench("plan", display, settings, use_case, detailed=detailed_exitcode)

@@ -18,6 +18,7 @@ from impctl.cli.options import (
     AtGiven,
     LockTimeout,
     MemoryGiven,
+    Now,
     OneQuery,
     Params,
     PolicyName,
@@ -84,6 +85,7 @@ def query(
     rows_as: RowsAs = None,
     out: OutFile = None,
     limit: RowLimit = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -112,14 +114,8 @@ def query(
         return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
 
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
-    settings = settings_of(
-        workload,
-        store=store,
-        policy=policy,
-        lock_timeout=lock_timeout,
-        spark_profile=spark_profile,
-        memory=memory,
-    )
+    settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
+    settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("query", display, settings, use_case)
 
 

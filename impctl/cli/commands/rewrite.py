@@ -13,6 +13,7 @@ from impctl.cli.options import (
     AsJson,
     AtGiven,
     LockTimeout,
+    Now,
     OneQuery,
     Params,
     PolicyName,
@@ -52,6 +53,7 @@ def rewrite(
     files: FilesFile = None,
     sketch: SketchWritten = SketchUse.ALWAYS,
     require_sketch: SketchRequired = False,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
@@ -87,5 +89,6 @@ def rewrite(
         policy=policy,
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
+        now=now,
     )
     return on_workbench("rewrite", display_of(json, quiet, verbose), settings, use_case)

@@ -12,6 +12,7 @@ from impctl.cli.options import (
     AsJson,
     Imbalance,
     MovingParams,
+    Now,
     PolicyName,
     QueryNames,
     Quiet,
@@ -31,6 +32,7 @@ def status(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
     param: MovingParams = None,
+    now: Now = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
     imbalance: Imbalance = None,
@@ -52,5 +54,7 @@ def status(
 
         return status(desk, tuple(query or ()), runs=runs)
 
-    settings = settings_of(workload, params=param, store=store, policy=policy, imbalance=imbalance)
+    settings = settings_of(
+        workload, params=param, store=store, policy=policy, imbalance=imbalance, now=now
+    )
     return on_workbench("status", display_of(json, quiet, verbose), settings, use_case)

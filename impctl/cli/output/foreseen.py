@@ -19,7 +19,7 @@ from impctl.app.results.foreseen import (
 from impctl.app.results.results import ApplyResult, CaptureResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.due import planned_due_text
-from impctl.cli.output.wording import count_text, sketches_text, versions_text
+from impctl.cli.output.wording import count_text, expiry_text, sketches_text, versions_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
 
@@ -43,6 +43,7 @@ def plan_lines(result: PlanResult) -> list[str]:
     lines = [f"{result.query}: {verb}, {versions}", reason]
     lines += [_pending_text(entry) for entry in result.pending]
     lines += [] if result.next_change is None else [_next_text(result.next_change)]
+    lines += [] if result.next_expiry is None else [f"expires  {expiry_text(result.next_expiry)}"]
     lines += [] if result.due is None else [planned_due_text(result.due)]
     lines += [_piece_text(piece) for piece in result.state]
     maintain = _estimate_text(result.maintain_ms, result.maintain_runs)

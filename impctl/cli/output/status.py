@@ -15,7 +15,14 @@ from impctl.app.results.results import StatusResult
 from impctl.app.results.tree_work import TreeRecord
 from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.due import fresh_text
-from impctl.cli.output.wording import count_text, plain, ranges_text, sketches_text, versions_text
+from impctl.cli.output.wording import (
+    count_text,
+    expiry_text,
+    plain,
+    ranges_text,
+    sketches_text,
+    versions_text,
+)
 from impctl.cli.output.wrapped import wrapped
 
 _LABEL = 9
@@ -49,6 +56,8 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     versions = versions_text(result.versions, None, result.moments)
     answer = ", answer kept" if result.keeps_answer else ""
     yield "stands", f"{versions}{mode}, policy {result.policy}{answer}"
+    if result.next_expiry is not None:
+        yield "expires", expiry_text(result.next_expiry)
     yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
     yield "slack", _slack(result)
     for ranges in result.ranges:

@@ -130,3 +130,8 @@ def versions_text(
 def count_text(count: int, noun: str) -> str:
     """`1 change`, `1,000 changes`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def expiry_text(instant: str) -> str:
+    """When the next row expires, as `status` tells it."""
+    return "no row that is there" if instant == "never" else f"no row before {instant}"

@@ -1,7 +1,8 @@
 """Queries read and put through the rules, each once per text and schemas.
 
-Law: what is remembered is what reading again would give: the text, the session's zone and the
-schemas of all tables that were looked up are the same. Errors are never remembered.
+Law: what is remembered is what reading again would give: the text, the session's zone, the
+schemas of all tables that were looked up and what an expiry asks of their rows are the same. Errors
+are never remembered.
 Out of scope: parameters (`plan.sql.parameters`), judging the plan (`plan.safety.verdict`,
 `plan.reuse.verdict`).
 """
@@ -15,10 +16,11 @@ from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query, TopK
 from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.sql.statement import NO_EXPIRY, parse_query
 from impctl.values import dataclass
 
 KEPT = 256
@@ -43,11 +45,16 @@ class _LookedUp:
 
     names: TableNames
     schemas: Mapping[TableName, Schema]
+    live: Mapping[TableName, LiveRows | None]
 
-    def is_in(self, catalog: Catalog, names: TableNames) -> bool:
+    def is_in(
+        self, catalog: Catalog, names: TableNames, live: Mapping[TableName, LiveRows]
+    ) -> bool:
         """Whether the catalog would answer the same."""
-        return self.names == names and all(
-            catalog.get(table) == schema for table, schema in self.schemas.items()
+        return (
+            self.names == names
+            and all(catalog.get(table) == schema for table, schema in self.schemas.items())
+            and all(live.get(table) == rows for table, rows in self.live.items())
         )
 
 
@@ -76,7 +83,7 @@ class PlannedQueries:
     """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, QueryName, str], tuple[_LookedUp, Planned]]
+        self._kept: OrderedDict[tuple[str, QueryName, str, str], tuple[_LookedUp, Planned]]
         self._kept = OrderedDict()
         self._lock = threading.Lock()
 
@@ -91,14 +98,19 @@ class PlannedQueries:
         name: QueryName,
         zone: str,
         names: TableNames | None = None,
+        live: Mapping[TableName, LiveRows] = NO_EXPIRY,
+        at: str = "",
     ) -> Planned:
-        """The plans of a query; arguments and errors as of `parse_query`."""
+        """The plans of a query; arguments and errors as of `parse_query`.
+
+        `at` names the instant that `live` is of: plans of several are remembered side by side.
+        """
         names = names or TableNames.of(catalog)
-        key = (sql, name, zone)
+        key = (sql, name, zone, at)
         with self._lock:
             known = self._kept.get(key)
-        if known is None or not known[0].is_in(catalog, names):
-            known = _plan(sql, catalog, names, name, zone)
+        if known is None or not known[0].is_in(catalog, names, live):
+            known = _plan(sql, catalog, names, name, zone, live)
         with self._lock:
             self._kept[key] = known
             self._kept.move_to_end(key)
@@ -108,12 +120,17 @@ class PlannedQueries:
 
 
 def _plan(
-    sql: str, catalog: Catalog, names: TableNames, name: QueryName, zone: str
+    sql: str,
+    catalog: Catalog,
+    names: TableNames,
+    name: QueryName,
+    zone: str,
+    live: Mapping[TableName, LiveRows],
 ) -> tuple[_LookedUp, Planned]:
     watched = _Watched(catalog)
-    query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names))
+    query = whole_answer(parse_query(sql, watched, name=name, zone=zone, names=names, live=live))
     ruled = replace(query, root=apply_rules(query.root))
-    looked_up = _LookedUp(names, watched.seen)
+    looked_up = _LookedUp(names, watched.seen, {table: live.get(table) for table in watched.seen})
     return looked_up, Planned(query, ruled, core_of(query.root))
 
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 CURRENT_DATE = "current_date"
 HOUR = "date_trunc('hour', current_timestamp)"
+RUN = "now"
+"""The instant of the run itself, cut to whole seconds: no text asks for it, expiry does."""
+NEVER = "never"
+"""In place of an instant: no row that is there will ever expire."""
 _UNITS = {
     **dict.fromkeys(("hour",), "hour"),
     **dict.fromkeys(("day", "dd"), "day"),
@@ -78,6 +82,8 @@ class Clock:
         local = self.instant.astimezone(zone_of(self.zone))
         if moment == CURRENT_DATE:
             return local.date()
+        if moment == RUN:
+            return self.instant.replace(microsecond=0)
         return _cut(local, _CUT_NAMES[moment]).astimezone(UTC)
 
 
@@ -128,7 +134,7 @@ def instant_of(written: str, zone: str) -> datetime:
         return _instant(written, zone)
     except ValueError:
         raise UsageError(
-            f"Variable `IMPCTL_NOW` is no time: {written}",
+            f"The time of `--now` or IMPCTL_NOW is none: {written}",
             hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",
             code="now_syntax",
         ) from None

@@ -8,7 +8,7 @@ Out of scope: the reading itself (`parse` and its siblings).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from sqlglot import exp
@@ -17,6 +17,7 @@ from impctl.aliases import AccessId, AttributeId, FixpointId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import Expr, Span
 from impctl.expr.types import is_nullable, type_of
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Attribute, Catalog
 from impctl.plan.sql.text import SqlText
@@ -42,6 +43,8 @@ class Reading:
     """Where the text names tables, and which."""
     fixpoints: dict[int, FixpointId] = field(default_factory=dict)
     """Of recursive WITH entries, by the `id` of their node."""
+    live: Mapping[TableName, LiveRows] = field(default_factory=dict)
+    """What tables with an expiry ask of their rows; looked up only for tables that are named."""
     _accesses: Counter[TableName] = field(default_factory=Counter)
     _nodes: int = 0
 

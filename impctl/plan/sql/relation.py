@@ -18,7 +18,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exporte
 
 from impctl.expr.nodes import Span
 from impctl.plan.names import is_path
-from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, attributes_of
+from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, Select, attributes_of
 from impctl.plan.one_row import OneRow
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
@@ -249,9 +249,18 @@ def _table(node: exp.Table, environment: Environment) -> FromSource:
     )
     span = name_span(node, environment)
     reading.mentions[span] = table
-    scan = Scan(access, table, attributes, span=span)
+    rows = _live(Scan(access, table, attributes, span=span), reading)
     scope = relation_scope((node.alias,) if node.alias else full, attributes)
-    return _aliased(FromSource(scan, scope), node, environment)
+    return _aliased(FromSource(rows, scope), node, environment)
+
+
+def _live(scan: Scan, reading: Reading) -> Plan:
+    """The rows of a table that are there for queries: all, but where it has an expiry."""
+    live = reading.live.get(scan.table)
+    if live is None:
+        return scan
+    (column,) = (a for a in scan.attributes if a.name == live.column)
+    return Select(scan, live.condition(column.ref()))
 
 
 def name_span(node: exp.Table, environment: Environment) -> Span:

@@ -8,12 +8,14 @@ Out of scope: rewriting plans (`rules`), judging them (`safety`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from sqlglot import exp
 
-from impctl.aliases import QueryName
+from impctl.aliases import QueryName, TableName
 from impctl.errors import Location, QueryError
+from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query, scans_of
 from impctl.plan.order_dependence import deciding
@@ -23,6 +25,8 @@ from impctl.plan.sql.relation import Environment
 from impctl.plan.sql.select import read_select
 from impctl.plan.sql.sets import ordered, read_set_operation
 from impctl.plan.sql.text import read_text
+
+NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 
 MAX_DEPTH = 500
 """Levels of a query's tree; a bound of our own, since a host may raise the interpreter's."""
@@ -37,17 +41,19 @@ def parse_query(
     name: QueryName = "query",
     zone: str = "UTC",
     names: TableNames | None = None,
+    live: Mapping[TableName, LiveRows] = NO_EXPIRY,
 ) -> Query:
     """The plan of one SELECT statement (or set operation) over the catalog's tables.
 
-    `zone` is the time zone of the session that runs it, `names` what else tables may be called.
-    Raises QueryError, with line and column in the text, for anything that is not read.
+    `zone` is the time zone of the session that runs it, `names` what else tables may be called,
+    `live` which rows are there of tables with an expiry. Raises QueryError, with line and column in
+    the text, for anything that is not read.
     """
     try:
         text, tree = read_text(sql, name)
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
             raise _too_deep(name)
-        reading = Reading(text, catalog, names or TableNames.of(catalog), zone)
+        reading = Reading(text, catalog, names or TableNames.of(catalog), zone, live=live)
         root = _read_query(tree, Environment(reading, _read_query))
     except RecursionError:
         raise _too_deep(name) from None
@@ -58,7 +64,9 @@ def parse_query(
             hint="name one in FROM, or leave the query out of the workload",
         )
     mentions = tuple((span, table) for span, table in reading.mentions.items())
-    return Query(sql, root, (*reading.volatile, *deciding(root)), mentions)
+    named = {table: live.get(table) for _, table in mentions}
+    asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
+    return Query(sql, root, (*reading.volatile, *deciding(root)), mentions, live=asked)
 
 
 def _too_deep(name: QueryName) -> QueryError:

@@ -16,11 +16,11 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.definition import is_captured_alike
-from impctl.app.capturing.moments import moved_moments
+from impctl.app.capturing.moments import expires, moved_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.plan.sql.clock import read_moment, zone_of
+from impctl.plan.sql.clock import NEVER, RUN, read_moment, zone_of
 from impctl.store.records import StoredQuery, TablePin
 from impctl.tables.change.committed import Committed, committed_since
 from impctl.tables.source import DeltaSource
@@ -120,7 +120,11 @@ def _pending(
 ) -> Pending:
     catch_up(desk.tables, stored)
     moved = moved_moments(desk, stored)
-    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(moved))
+    # Of expiry there is a new instant at each look, though nothing else need be pending.
+    told = {name: values for name, values in moved.items() if name != RUN} | dict.fromkeys(
+        moved.keys() & {RUN}
+    )
+    mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(told))
     if not is_captured_alike(desk, spec, stored):
         return Pending(unsure="the query or impctl is another one than captured it", mark=mark)
     if is_current(stored, desk.tables) and not moved:
@@ -146,7 +150,10 @@ def _pending(
             if not one.only_moves
         ]
     if moved:
-        turned = min(_turned(before, to, desk.session_zone) for before, to in moved.values())
+        turned = min(
+            _expired(stored, now) if name == RUN else _turned(before, to, desk.session_zone)
+            for name, (before, to) in moved.items()
+        )
         changes.append(Change(min(turned, now), None))
         moved_at.append(min(turned, now))
     if not moved_at:
@@ -180,6 +187,12 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
 def _is_told(at: float | None, now: float) -> bool:
     """Whether a commit says a time that can be."""
     return at is not None and at <= now + _TOLERATED
+
+
+def _expired(stored: StoredQuery, now: float) -> float:
+    """When the first row expired that the sketch still has, as far as anybody looked."""
+    until = expires(stored)
+    return now if until in ("", NEVER) else datetime.fromisoformat(until).timestamp()
 
 
 def _turned(before: str, to: str, zone: str) -> float:

@@ -229,7 +229,7 @@ def _asked(prepared: PreparedQuery) -> JoinStrategy:
     """How the workload has the query's joins find partners, whatever the budget."""
     spec = prepared.spec
     # Constants that move with the clock may stand above a join, and move through what is kept.
-    is_moving = prepared.moments and spec.join is JoinStrategy.AUTO
+    is_moving = prepared.moves_above and spec.join is JoinStrategy.AUTO
     if is_moving or spec.state is StateKept.KEEP:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if spec.state is StateKept.LEAST else spec.join
@@ -237,7 +237,7 @@ def _asked(prepared: PreparedQuery) -> JoinStrategy:
 
 def _asked_of_groups(prepared: PreparedQuery) -> JoinStrategy:
     """The same of groups: kept where constants move, which may be above them."""
-    if prepared.moments or _asked(prepared) is JoinStrategy.INDEX:
+    if prepared.moves_above or _asked(prepared) is JoinStrategy.INDEX:
         return JoinStrategy.INDEX
     return JoinStrategy.FILES if prepared.spec.state is StateKept.LEAST else JoinStrategy.AUTO
 

@@ -1,0 +1,381 @@
+"""Expiry through the command line: what is read for it, what is told, and what is refused.
+
+Every run is at a given instant. Random steps of time and changes are in `tests/behaviour`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.app.files import files
+from impctl.app.maintaining.watch import Watch
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.plan.sql.clock import Clock
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli, Ran
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+WORKLOAD = """\
+version: 1
+tables:
+  links: {path: links, expiry: {column: seen_at, after: 1 hour}}
+  all_links: {path: links}
+  days: {path: links, expiry: {column: day, after: 2d}}
+partitions:
+  links: {src: {boundaries: [1, 2, 3, 4]}}
+  all_links: {src: {boundaries: [1, 2, 3, 4]}}
+  days: {src: {boundaries: [1, 2, 3, 4]}}
+queries:
+  sums:
+    sql: SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 30
+    answer: true
+  whole: {sql: "SELECT src, SUM(cost) AS s FROM all_links GROUP BY src HAVING SUM(cost) > 30"}
+  daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 1"}
+  bare: {sql: "SELECT src, cost FROM links WHERE cost > 20", sketch: none}
+  beside:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN all_links b ON a.src = b.src
+      GROUP BY a.src HAVING COUNT(*) > 2
+    join: tree
+    policy: strict
+  far:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN all_links b ON a.cost = b.cost
+      JOIN days c ON b.src = c.src GROUP BY a.src HAVING COUNT(*) > 2
+    join: spark
+    policy: strict
+  numbered:
+    sql: >-
+      SELECT src, r FROM (SELECT src, COUNT(*) OVER (PARTITION BY src ORDER BY cost, seen_at)
+      AS r FROM links) WHERE r > 1
+store: st
+spark: {master: "local[2]", conf: {spark.sql.session.timeZone: America/New_York}}
+"""
+
+
+def rows(*minutes: int | None) -> pa.Table:
+    """Links seen so many minutes after noon; sources in turn, costs 0, 10, 20, ..."""
+    seen = [None if m is None else NOON + timedelta(minutes=m) for m in minutes]
+    count = len(minutes)
+    return pa.table(
+        {
+            "src": pa.array([at % 5 for at in range(count)], pa.int64()),
+            "cost": pa.array([10 * at for at in range(count)], pa.int64()),
+            "seen_at": pa.array(seen, pa.timestamp("us", tz="UTC")),
+            "day": pa.array([None if at is None else at.date() for at in seen], pa.date32()),
+            "local": pa.array(
+                [None if at is None else at.replace(tzinfo=None) for at in seen],
+                pa.timestamp("us"),
+            ),
+        }
+    )
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Six files: one of rows that expire in the next hour and before, five of later ones."""
+    create_table(str(tmp_path / "links"), rows(-10, -20, -30, -40, -50, -59, -60, -61, None, 30))
+    for number in range(5):
+        more = rows(*[100 + 10 * number + at for at in range(5)])
+        write_deltalake(str(tmp_path / "links"), more, mode="append")
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    return Cli(capsys, tmp_path / "w.yaml")
+
+
+def at(minutes: float) -> str:
+    return (NOON + timedelta(minutes=minutes)).isoformat()
+
+
+def one(cli: Cli, command: str, query: str, minutes: float, *more: str) -> dict[str, Any]:
+    (found,) = cli.good(command, "--query", query, "--now", at(minutes), *more).results
+    return found
+
+
+def rows_told(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any]]:
+    return sorted(one(cli, "query", query, minutes, *more)["rows"])
+
+
+def test_only_files_that_meet_what_expired_are_read(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    ran = one(cli, "maintain", "sums", 10)
+    assert (ran["action"], ran["reason_code"], ran["changes"]) == ("exact", "expired", 2)
+    assert ran["reason"].endswith("2 rows expired, for which 1 of 6 files were read")
+    assert ran["moments"] == {"now": at(10)}
+    assert ran["since"] == ran["versions"]
+    # Half an hour later there are rows of the first file alone; then of all.
+    assert "1 of 6 files" in one(cli, "maintain", "sums", 90)["reason"]
+    assert "6 of 6 files" in one(cli, "maintain", "sums", 500)["reason"]
+
+
+def test_a_row_is_live_until_it_is_as_old_as_that(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    # The row of 11:01 has cost 50 and source 0, beside one of 11:50 that costs nothing.
+    second = 1 / 60
+    assert [0, 50] in rows_told(cli, "sums", 1 - second)
+    (kept,) = cli.good("status", "--query", "sums", "--now", at(1 - second)).results
+    assert (kept["stale"], kept["next_expiry"]) == (False, at(1))
+    assert [0, 50] not in rows_told(cli, "sums", 1)
+
+
+def test_nothing_is_done_before_a_row_expires(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    for minutes in (0, 0.5, 1 - 1 / 60):
+        ran = one(cli, "maintain", "sums", minutes)
+        assert (ran["action"], ran["reason_code"]) == ("none", "up_to_date")
+        assert ran["moments"] == {"now": at(0)}
+    (planned,) = cli.good("plan", "--query", "sums", "--now", at(0.5)).results
+    assert (planned["action"], planned["next_expiry"]) == ("none", at(1))
+    (planned,) = cli.good("plan", "--query", "sums", "--now", at(1)).results
+    assert (planned["action"], planned["reason_code"]) == ("exact", "expired")
+    (stale,) = cli.good("status", "--query", "sums", "--now", at(1)).results
+    assert "rows may have expired between" in stale["stale_reason"]
+    assert one(cli, "maintain", "sums", 1)["changes"] == 1
+    assert one(cli, "status", "sums", 1)["next_expiry"] == at(10)
+    assert one(cli, "maintain", "sums", 5000)["removed"]
+    assert one(cli, "status", "sums", 5000)["next_expiry"] == "never"
+    assert one(cli, "maintain", "sums", 9000)["action"] == "none"
+
+
+def test_rows_of_the_future_and_of_the_past_come_with_versions(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    table = str(cli.workload.parent / "links")
+    # Late rows that were never live, one that expires between the runs, ones to come.
+    write_deltalake(table, rows(-500, -58, None, 300, 3, -57), mode="append")
+    ran = one(cli, "maintain", "sums", 2)
+    assert (ran["action"], ran["reason_code"]) == ("exact", "incremental")
+    assert "rows expired" in ran["reason"]
+    assert rows_told(cli, "sums", 2) == anew(cli, 2)
+    # A row that expired lives again.
+    DeltaTable(table).update(
+        predicate="cost = 50", updates={"seen_at": f"CAST('{at(4)}' AS TIMESTAMP)"}
+    )
+    assert one(cli, "maintain", "sums", 5)["action"] == "exact"
+    assert rows_told(cli, "sums", 5) == anew(cli, 5)
+
+
+def anew(cli: Cli, minutes: float) -> list[list[Any]]:
+    """The sums as Python makes them of the table's rows."""
+    sums: dict[int, int] = {}
+    edge = NOON + timedelta(minutes=minutes - 60)
+    for row in DeltaTable(str(cli.workload.parent / "links")).to_pyarrow_table().to_pylist():
+        if row["seen_at"] is not None and row["seen_at"] > edge:
+            sums[row["src"]] = sums.get(row["src"], 0) + row["cost"]
+    return sorted([src, total] for src, total in sums.items() if total > 30)
+
+
+def test_the_clock_never_goes_back(cli: Cli) -> None:
+    one(cli, "capture", "sums", 10)
+    before = one(cli, "status", "sums", 10)
+    for command in ("maintain", "query", "rewrite", "plan"):
+        ran = cli(command, "--query", "sums", "--now", at(9))
+        assert (ran.code, error_of(ran)["code"]) == (3, "clock_went_back"), command
+    ran = cli("maintain", "--query", "sums", "--now", at(9), "--policy", "full")
+    assert error_of(ran)["code"] == "clock_went_back"
+    said = one(cli, "status", "sums", 9)
+    assert "the clock went back" in said["stale_reason"]
+    assert one(cli, "status", "sums", 10) == before
+    assert one(cli, "capture", "sums", 9)["moments"] == {"now": at(9)}
+    assert rows_told(cli, "sums", 9) == anew(cli, 9)
+
+
+def error_of(ran: Ran) -> dict[str, Any]:
+    failures = ran.document.get("failures") or []
+    found = failures[0]["error"] if failures and "error" in failures[0] else ran.document["error"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", at(20))
+    assert one(cli, "capture", "sums", 10)["moments"] == {"now": at(10)}
+    (kept,) = cli.good("maintain", "--query", "sums").results
+    assert kept["moments"] == {"now": at(20)}
+    assert cli("maintain", "--now", "noon").error["code"] == "now_syntax"
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        ("cost", "of type `bigint`"),
+        ("local", "of type `timestamp_ntz`"),
+        ("gone", "no such column"),
+    ],
+)
+def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> None:
+    text = cli.workload.read_text().replace("seen_at, after: 1 hour", f"{column}, after: 1 hour")
+    cli.workload.write_text(text)
+    ran = cli("capture", "--query", "sums", "--now", at(0))
+    found = error_of(ran)
+    assert (ran.code, found["code"]) == (2, "expiry_column")
+    assert why in found["message"]
+    assert found["location"]["line"] == 3
+    assert "TIMESTAMP or DATE" in found["hint"]
+
+
+def test_every_reading_sees_live_rows_alone(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    by_engine = rows_told(cli, "sums", 10, "--by", "engine")
+    assert by_engine == rows_told(cli, "sums", 10) == anew(cli, 10)
+    assert rows_told(cli, "sums", 10, "--by", "engine", "--sketch", "never") == by_engine
+    # Without a sketch, and with one that another query has.
+    assert len(rows_told(cli, "bare", 10, "--by", "engine")) == 12
+    text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
+    (other,) = cli.good("query", "--sql", text, "--now", at(10), "--by", "engine").results
+    assert other["reuse"]["query"] == "sums"
+    assert sorted(other["rows"]) == [row for row in by_engine if row[1] > 40]
+    # Named a second time, the table has all its rows.
+    one(cli, "capture", "whole", 10)
+    assert one(cli, "status", "whole", 10)["moments"] == {}
+    assert len(rows_told(cli, "whole", 10, "--by", "engine")) == 5
+
+
+def test_what_impctl_does_not_read_is_refused_over_such_a_table(cli: Cli) -> None:
+    text = "SELECT src, cost FROM links TABLESAMPLE (50 PERCENT)"
+    ran = cli("query", "--sql", text, "--now", at(0))
+    assert ran.code == 3
+    assert "rows of table `links` expire" in error_of(ran)["hint"]
+
+
+def test_the_condition_stands_beside_the_ranges(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    # The sketch stands for noon; nothing expired since, and the text asks the instant of the run.
+    ran = one(cli, "rewrite", "sums", 0.5)
+    assert "`seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP) AND" in ran["sql"]
+    assert "`src`" in ran["sql"]
+    assert ran["moments"] == {"now": at(0.5)}
+    plain = one(cli, "rewrite", "sums", 0.5, "--sketch", "never")
+    assert "WHERE `seen_at` > CAST('2026-03-01 11:00:30Z' AS TIMESTAMP)" in plain["sql"]
+    # Of a day the midnight in New York counts: that of the last day but one was at 5:00 in UTC.
+    one(cli, "capture", "daily", 0)
+    daily = one(cli, "rewrite", "daily", 0)
+    assert "`day` > CAST('2026-02-27' AS DATE)" in daily["sql"]
+    assert one(cli, "status", "daily", 0)["next_expiry"] == "2026-03-03T05:00:00+00:00"
+
+
+def test_engines_that_read_files_are_told_the_condition(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    with open_workbench(Settings(cli.workload, now=at(0.5))) as desk:
+        found = files(desk, "sums").files.tables["links"]
+    assert found.predicate is not None
+    assert found.predicate.startswith(
+        "\"seen_at\" > CAST('2026-03-01 11:00:30+00:00' AS TIMESTAMPTZ)"
+    )
+
+
+def test_explain_names_it(cli: Cli) -> None:
+    plan = one(cli, "explain", "sums", 0)["plan"]
+    told = [text for line in plan for text in line["pushed"]]
+    assert any("rows expire: of 2026-03-01T12:00:00+00:00" in text for text in told), told
+
+
+def test_join_trees_and_touch_follow(cli: Cli) -> None:
+    names, store = ("beside", "numbered"), str(cli.workload.parent / "anew")
+    for name in names:
+        one(cli, "capture", name, 0)
+    for minutes in (10, 200):
+        ran = cli.good("maintain", "--query", "beside", "--now", at(minutes)).results
+        assert {(r["action"], r["reason_code"]) for r in ran} == {("exact", "expired")}
+        kept = one(cli, "status", "beside", minutes)["sketches"]
+        fresh = one(cli, "capture", "beside", minutes, "--store", store)["sketches"]
+        assert all(sketch in fresh for sketch in kept)
+        assert len(kept) == len(fresh) == 2
+    touched = one(cli, "maintain", "numbered", 10)
+    assert (touched["action"], touched["reason_code"]) == ("touch", "expired")
+    assert touched["changes"] == 2
+
+
+def test_older_versions_are_read_as_of_their_instant(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    then = anew(cli, 0)
+    write_deltalake(str(cli.workload.parent / "links"), rows(-5, 5), mode="append")
+    one(cli, "maintain", "sums", 10)
+    assert rows_told(cli, "sums", 30, "--at", "links=5", "--by", "engine") == then
+
+
+def test_eager_queries_pass_versions_first(cli: Cli) -> None:
+    text = cli.workload.read_text().replace("answer: true", "maintain: eager", 1)
+    cli.workload.write_text(text)
+    one(cli, "capture", "sums", 0)
+    for _ in range(2):
+        write_deltalake(str(cli.workload.parent / "links"), rows(-59, -5, 5), mode="append")
+    found = cli.good("maintain", "--query", "sums", "--now", at(10)).results
+    assert [entry["reason_code"] for entry in found] == ["incremental", "expired"]
+    assert found[0]["moments"] == {"now": at(0)} or found[1]["moments"] == {"now": at(10)}
+    assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
+
+
+def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
+    text = cli.workload.read_text().replace("answer: true", "trigger: {fresh_within: 5m}", 1)
+    cli.workload.write_text(text)
+    one(cli, "capture", "sums", 0)
+    assert one(cli, "maintain", "sums", 0.9, "--due")["reason_code"] == "up_to_date"
+    assert one(cli, "maintain", "sums", 2, "--due")["reason_code"] == "not_due"
+    assert one(cli, "maintain", "sums", 6, "--due")["reason_code"] == "expired"
+
+
+def test_who_follows_looks_when_a_row_expires(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    watch = Watch()
+    with open_workbench(Settings(cli.workload, now=at(0))) as desk:
+        watch.pinned()
+        desk.tables.source("links")
+        watch.saw(desk)
+        assert not watch.is_due(desk)
+    for minutes, is_due in ((0.9, False), (1, True)):
+        with open_workbench(Settings(cli.workload, now=at(minutes))) as later:
+            assert watch.is_due(later) is is_due
+
+
+def test_a_run_goes_on_to_the_instant_that_another_reached(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As where a run asked the clock, and waited for the lock while another one maintained.
+    one(cli, "capture", "sums", 10)
+    told = [Clock(NOON + timedelta(minutes=at)) for at in (9, 11)]
+    monkeypatch.setattr(Workbench, "time", lambda _: told.pop(0) if told[1:] else told[0])
+    (ran,) = cli.good("maintain", "--query", "sums").results
+    assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": at(10)})
+    told[:] = [Clock(NOON + timedelta(minutes=9))]
+    assert error_of(cli("maintain", "--query", "sums"))["code"] == "clock_went_back"
+
+
+def test_another_expiry_is_another_query(cli: Cli) -> None:
+    one(cli, "capture", "sums", 0)
+    cli.workload.write_text(cli.workload.read_text().replace("after: 1 hour", "after: 2 hours"))
+    assert one(cli, "maintain", "sums", 0)["reason_code"] == "definition_changed"
+
+
+@pytest.mark.spark
+def test_spark_sees_live_rows_alone(cli: Cli) -> None:
+    for name in ("sums", "daily"):
+        one(cli, "capture", name, 0)
+        one(cli, "maintain", name, 10)
+        by_spark = rows_told(cli, name, 10, "--by", "spark")
+        assert by_spark == rows_told(cli, name, 10, "--by", "engine")
+        assert by_spark == rows_told(cli, name, 10, "--by", "spark", "--sketch", "never")
+    assert rows_told(cli, "sums", 10, "--by", "spark") == anew(cli, 10)
+    assert len(rows_told(cli, "bare", 10, "--by", "spark")) == 12
+    # At the instant that the sketches stand for, whatever the clock says.
+    found = cli.good("verify", "--query", "sums", "--query", "daily", "--results").results
+    assert [entry["slack"] for entry in found] == [0, 0]
+    assert all(entry["covers"] and entry["results_equal"] for entry in found)
+
+
+@pytest.mark.spark
+def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
+    cli.good("capture", "--query", "far", "--now", at(0))
+    write_deltalake(str(cli.workload.parent / "links"), rows(-70, -50, 5, None, 9), mode="append")
+    for minutes in (15, 36 * 60):
+        ran = cli.good("maintain", "--query", "far", "--now", at(minutes)).results
+        assert {result["action"] for result in ran} == {"exact"}
+        found = cli.good("verify", "--query", "far", "--results").results
+        assert {(entry["covers"], entry["slack"], entry["results_equal"]) for entry in found} == {
+            (True, 0, True)
+        }

@@ -1,0 +1,346 @@
+"""Circuits over tables whose rows expire: time and changes in random steps, against live rows.
+
+Law: after every step the rows that carry each fragment are those of a circuit for the same query
+without an expiry, filled with the rows alone that Python finds live. What goes in for time that
+passed are rows of those files alone that have times in the span which expired.
+By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for some 20,000 steps.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.aliases import AccessId, TableName
+from impctl.circuits import moving, session
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import Source
+from impctl.circuits.refills import Buffers
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.circuits.strategy import AsRecorded
+from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
+from impctl.data.vector import Vector
+from impctl.engine.batch import Batch, stacked_batches
+from impctl.errors import ImpctlError
+from impctl.expr.nodes import Compare, CompareOp, Expr, Literal
+from impctl.plan.live_rows import LiveRows
+from impctl.plan.moved_conditions import MovedConditions, moved_conditions
+from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from impctl.plan.sql.statement import parse_query
+from impctl.sketch.partition import RangePartition
+from tests.circuits.conversion_cases import restored
+from tests.circuits.moving_cases import counts
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_partners import ReferencePartners
+
+CATALOG = {
+    "t": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("at", TIMESTAMP))),
+    "u": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("day", DATE))),
+}
+TIME_OF = {"t": "at", "u": "day"}
+TYPES = {"int": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
+SECOND = 1_000_000
+QUERIES = {
+    "sums": "SELECT g, SUM(h) AS s FROM t GROUP BY g HAVING SUM(h) > 3",
+    "few": "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) < 3",
+    "extremes": "SELECT g FROM t GROUP BY g HAVING MAX(h) > 3 AND MIN(h) < 2",
+    "latest": "SELECT g, MAX(at) AS m FROM t GROUP BY g ORDER BY m DESC, g LIMIT 2",
+    "rows": "SELECT g, h FROM t WHERE h > 1 ORDER BY h DESC, g LIMIT 3",
+    "kinds": "SELECT DISTINCT g, h FROM t WHERE h < 4",
+    "joined": "SELECT t.g FROM t JOIN u ON t.h = u.h GROUP BY t.g HAVING COUNT(*) > 1",
+    "left": "SELECT t.g FROM t LEFT JOIN u ON t.h = u.h WHERE u.g IS NULL",
+    "there": "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.h = t.h)",
+    "missing": "SELECT g FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.h = t.h)",
+    "twice": "SELECT a.g FROM t a JOIN t b ON a.h = b.g WHERE a.g < 4",
+    "bag": "SELECT g, COUNT(*) AS n FROM (SELECT g FROM t UNION ALL SELECT h FROM u) GROUP BY g",
+    "reach": """WITH RECURSIVE r(n) AS (SELECT h FROM t WHERE g = 0 UNION
+        SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r""",
+    "seeds": """WITH RECURSIVE r(n) AS (SELECT g FROM u WHERE h < 2 UNION
+        SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r WHERE n > 0""",
+}
+SIDES = ("joined", "there", "twice")
+"""Of these a side is read in some cases."""
+
+
+def live_at(now: int) -> dict[TableName, LiveRows]:
+    """Ten seconds in the one table; in the other two days, of which each has four seconds."""
+    return {
+        "t": LiveRows("at", Literal((now - 10) * SECOND, TIMESTAMP)),
+        "u": LiveRows("day", Literal(now // 4 - 2, DATE)),
+    }
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A query as it is kept at one instant, or without any (None)."""
+
+    core: Plan
+    verdict: Verdict
+    partitions: Mapping[AccessId, RangePartition]
+
+    def compiled(self, read: AsRecorded, buffer: int | None) -> Compiled:
+        return compile_plan(
+            self.core,
+            self.partitions,
+            self.verdict.key_columns,
+            read,
+            barriers=self.verdict.barrier_positions,
+            buffers=Buffers.of(buffer),
+        )
+
+
+@cache
+def planned(sql: str, now: int | None) -> Planned:
+    live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
+    query = parse_query(sql, CATALOG, live=live)
+    query = replace(query, root=apply_rules(query.root))
+    sketched = {s.access: "g" for s in scans_of(query.root) if s.table == "t"}
+    verdict = check_safety(query, sketched, [])
+    if not verdict.safe:
+        sketched = {s.access: "g" for s in scans_of(query.root)}
+        verdict = check_safety(query, sketched, [])
+    assert verdict.safe, (sql, verdict.reason)
+    core = core_of(query.root)
+    found = carried(verdict, replace(query, root=core), sketched)
+    tables = {scan.access: scan.table for scan in scans_of(query.root)}
+    partitions = {
+        access: RangePartition(tables[access], "g", INTEGER, (1, 2, 3, 4, 5)) for access in sketched
+    }
+    return Planned(core, found, partitions)
+
+
+Row = dict[str, int | None]
+
+
+def arrow(table: TableName, rows: list[Row]) -> pa.Table:
+    columns = {
+        c.name: pa.array([row[c.name] for row in rows], TYPES[str(c.type)]) for c in CATALOG[table]
+    }
+    return pa.table(columns)
+
+
+@dataclass
+class Case:
+    """Tables in files, a query's state over them, and the instant of the run."""
+
+    rng: random.Random
+    sql: str
+    read: AsRecorded
+    buffer: int | None
+    now: int = 100
+    files: dict[TableName, list[list[Row]]] = field(default_factory=dict)
+    stored: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
+    read_files: int = 0
+    all_files: int = 0
+
+    def __post_init__(self) -> None:
+        for table in CATALOG:
+            sizes = [self.rng.choice((0, 1, 3, 8)) for _ in range(3)]
+            self.files[table] = [[self.row(table) for _ in range(size)] for size in sizes]
+        self.session = self._filled(self._started(self.now), self.rows_now())
+
+    def row(self, table: TableName) -> Row:
+        """Late ones, ones of the future, ones at the edge, ones without a time."""
+        rng = self.rng
+
+        def small() -> int | None:
+            return None if rng.random() < 0.1 else rng.randrange(6)
+
+        by = rng.choice((-30, -11, -10, -10, -9, -5, -1, 0, 3, 20)) + rng.choice((0, 0, 1))
+        at: int | None = self.now + by
+        if table == "u":
+            at = self.now // 4 + rng.choice((-5, -3, -2, -2, -1, 0, 2))
+        else:
+            assert at is not None
+            at = at * SECOND + rng.choice((0, 0, 0, 1, -1, 500_000))
+        at = None if rng.random() < 0.1 else at
+        return {"g": small(), "h": small(), TIME_OF[table]: at}
+
+    def rows_now(self) -> dict[TableName, list[Row]]:
+        return {table: sum(files, []) for table, files in self.files.items()}
+
+    def live_now(self) -> dict[TableName, list[Row]]:
+        """What is live, told without any of what is tested."""
+        edges = {"t": (self.now - 10) * SECOND, "u": self.now // 4 - 2}
+        found: dict[TableName, list[Row]] = {}
+        for table, rows in self.rows_now().items():
+            times = [row[TIME_OF[table]] for row in rows]
+            kept = [at is not None and at > edges[table] for at in times]
+            found[table] = [row for row, lives in zip(rows, kept, strict=True) if lives]
+        return found
+
+    def _started(self, now: int | None) -> MaintainedQuery:
+        read = self.read if now is not None else AsRecorded(())
+        made = planned(self.sql, now)
+        found = MaintainedQuery(made.compiled(read, self.buffer))
+        tables: Any = _Now(self)
+        found.read_by(ReferencePartners(found.compiled, made.partitions, tables, TYPES))
+        return found
+
+    def _filled(
+        self, found: MaintainedQuery, rows: Mapping[TableName, list[Row]]
+    ) -> MaintainedQuery:
+        tables: Any = _Now(self)
+        partitions = planned(self.sql, None).partitions
+        partners = ReferencePartners(found.compiled, partitions, tables, TYPES)
+        names = found.compiled.tables
+        found.load([(name, arrow(name, rows[name])) for name in names], partners.pairs)
+        return found
+
+    def changed(self) -> dict[TableName, TableChange]:
+        """Some commits on some tables, as one change of each."""
+        found = {}
+        for table in self.files:
+            if self.rng.random() < 0.4:
+                continue
+            gone: list[Row] = []
+            came: list[Row] = []
+            for _ in range(self.rng.choice((1, 1, 3))):
+                self._commit(table, gone, came)
+            weights = np.array([-1] * len(gone) + [1] * len(came), dtype=np.int64)
+            found[table] = TableChange(arrow(table, [*gone, *came]), weights)
+        return found
+
+    def _commit(self, table: TableName, gone: list[Row], came: list[Row]) -> None:
+        rng, files = self.rng, self.files[table]
+        kind = rng.choice(("insert", "insert", "delete", "revive", "compact"))
+        if kind == "compact":
+            files[:] = [sum(files, [])]
+            return
+        new = [self.row(table) for _ in range(rng.choice((1, 2, 5)))] if kind == "insert" else []
+        out: list[Row] = []
+        for file in files if kind != "insert" else ():
+            taken = [row for row in file if rng.random() < 0.2]
+            for row in taken:
+                file.remove(row)
+            out += taken
+        if kind == "revive":
+            # Of rows that expired long ago, too.
+            new = [{**row, TIME_OF[table]: self.row(table)[TIME_OF[table]]} for row in out]
+        if new:
+            files.append(new)
+        gone += out
+        came += new
+
+    def step(self, by: int) -> int:
+        """Time goes on, and tables, in one step; how many rows came or went by the former."""
+        before, after = planned(self.sql, self.now), planned(self.sql, self.now + by)
+        edges = _edges(self.now), _edges(self.now + by)
+        self.session = restored(self.session, self.stored, self._started(self.now + by))
+        conditions = moved_conditions(before.core, after.core)
+        assert conditions is not None
+        changes = self.changed()
+        self.now += by
+
+        def moved_rows(source: Source, _: MovedConditions) -> list[pa.Table]:
+            own, column = self.files[source.table], TIME_OF[source.table]
+            low, high = edges[0][source.table], edges[1][source.table]
+            found = []
+            for file in own:
+                times = [at for row in file if (at := row[column]) is not None]
+                if times and min(times) <= high and max(times) > low:
+                    found.append(arrow(source.table, file))
+            self.read_files += len(found)
+            self.all_files += len(own)
+            return found
+
+        def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
+            return [arrow(source.table, self.rows_now()[source.table])]
+
+        _, count = self.session.move(changes, conditions, moved_rows, refill)
+        return count
+
+    def check(self) -> None:
+        expected = self._filled(self._started(None), self.live_now())
+        assert counts(self.session) == counts(expected), (self.sql, self.now, self.files)
+
+
+def _edges(now: int) -> dict[TableName, int]:
+    return {"t": (now - 10) * SECOND, "u": now // 4 - 2}
+
+
+class _Now(Mapping[TableName, Any]):
+    """The rows of a case as they are when they are asked for."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+
+    def __getitem__(self, table: TableName) -> list[Row]:
+        return self._case.rows_now()[table]
+
+    def __iter__(self) -> Any:
+        return iter(self._case.files)
+
+    def __len__(self) -> int:
+        return len(self._case.files)
+
+
+STEPS = 6
+
+
+def run(cases: range) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    names = list(QUERIES)
+    for seed in cases:
+        rng, name = random.Random(seed), names[seed % len(names)]
+        side = rng.choice((("join0.left",), ("join0.right",))) if name in SIDES else ()
+        read = AsRecorded(side) if rng.random() < 0.5 else AsRecorded((), from_files=side)
+        case = Case(rng, QUERIES[name], read, rng.choice((None, 2)))
+        for _ in range(STEPS):
+            seen[name] += case.step(rng.choice((0, 1, 1, 2, 4, 9, 50))) > 0
+            case.check()
+            seen["steps"] += 1
+        seen["read"] += case.read_files
+        seen["files"] += case.all_files
+    return seen
+
+
+@few_then_rest(84, 340)
+def test_what_is_live_is_what_is_kept(cases: range) -> None:
+    seen = run(cases)
+    assert seen["steps"] == STEPS * len(cases)
+    for name in QUERIES:
+        assert seen[name] > len(cases) // len(QUERIES), (name, seen)
+    assert seen["read"] < seen["files"]
+
+
+def test_expiry_at_the_very_instant_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at_least(self: LiveRows, column: Expr) -> Expr:
+        return Compare(CompareOp.GREATER_EQUAL, column, self.later_than)
+
+    planned.cache_clear()
+    monkeypatch.setattr(LiveRows, "condition", at_least)
+    try:
+        with pytest.raises(AssertionError):
+            run(range(84))
+    finally:
+        planned.cache_clear()
+
+
+def test_what_expired_without_the_share_of_the_feed_would_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def without_share(
+        source: Source, moved: MovedConditions, change: Batch | None, rows: moving.MovedRows
+    ) -> tuple[Batch | None, int]:
+        # The change as those rows of it that are live now, what expired as read: late rows of the
+        # change go although they never came, and deleted ones that expired stay.
+        found = None if change is None else change.keep(moving.passing(moved.after, change))
+        gone, count = moving.moved_batch(source, moved, None, rows)
+        parts = [part for part in (found, gone) if part is not None and len(part)]
+        return (stacked_batches(parts) if parts else None), count
+
+    monkeypatch.setattr(session, "moved_batch", without_share)
+    with pytest.raises((AssertionError, ImpctlError)):
+        run(range(84))
