@@ -1,0 +1,256 @@
+"""A smallest set of rows that derives a row, or one of which no row can be left out.
+
+Law: what is told derives the row: from its rows alone, by the instances. `SMALLEST` is said only
+where it is proved that no set of fewer rows does, `MINIMAL` where dropping any one of its rows
+leaves the row without a derivation (so no proper subset derives it, as more rows never derive
+less), `GROUP` where rows are grouped on the way: then all rows of the groups are told.
+Proof by shortest derivation: where every instance has one row made among its bodies at most, a
+derivation is a line of instances, and a row made twice on it can be cut short; where besides no row
+of a table is a body in the instances of two heads, the rows of a line's instances are all
+different, so that a line with the fewest is a set with the fewest. Else by search, up to a budget
+of work: whatever derives the row has a row of every set whose absence ends all derivations.
+Finding the smallest set is NP-hard in general, hence the budget.
+Out of scope: finding the instances (`circuits.provenance.program`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+from heapq import heappop, heappush
+
+import numpy as np
+
+from impctl.circuits.provenance.instances import Instances
+from impctl.data.vector import Ints
+from impctl.values import dataclass
+
+BUDGET = 5_000_000
+"""Bodies looked at in the search for a smallest set: some seconds."""
+
+
+class Claim(StrEnum):
+    """What is proved of a set of rows."""
+
+    SMALLEST = "smallest"
+    MINIMAL = "minimal"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Numbers of rows of tables that derive a row together, ascending, and what is proved of them.
+
+    `lineage` is how many rows of tables take part in any derivation of it.
+    """
+
+    rows: tuple[int, ...]
+    claim: Claim
+    lineage: int
+
+
+def derivation_of(made: Instances, target: int, first: int, budget: int = BUDGET) -> Derivation:
+    """A derivation of the row of this number; rows of tables have numbers below `first`.
+
+    Cost: the instances that take part in deriving it, and the search within `budget`.
+    """
+    horn = _Horn(made, target, first)
+    chosen = horn.shortest()
+    lineage = len(horn.leaves)
+    if horn.has_groups:
+        return Derivation(tuple(sorted(chosen)), Claim.GROUP, lineage)
+    if horn.is_line():
+        return Derivation(tuple(sorted(chosen)), Claim.SMALLEST, lineage)
+    chosen = horn.without_spare(chosen)
+    try:
+        smallest = _Search(horn, budget).smaller_than(chosen)
+    except _SpentError:
+        return Derivation(tuple(sorted(chosen)), Claim.MINIMAL, lineage)
+    return Derivation(tuple(sorted(smallest or chosen)), Claim.SMALLEST, lineage)
+
+
+class _SpentError(Exception):
+    """The budget of a search is used up."""
+
+
+class _Horn:
+    """The instances that take part in deriving a row, and what can be asked of them."""
+
+    def __init__(self, made: Instances, target: int, first: int) -> None:
+        taking_part = _taking_part(made, target)
+        self._target = target
+        self._first = first
+        self._heads: list[int] = made.heads[taking_part].tolist()
+        self._bodies: list[tuple[int, ...]] = [
+            tuple(dict.fromkeys(made.bodies[made.starts[at] : made.starts[at + 1]].tolist()))
+            for at in taking_part.tolist()
+        ]
+        self._from_nothing = [
+            head for head, bodies in zip(self._heads, self._bodies, strict=True) if not bodies
+        ]
+        self._uses: dict[int, list[int]] = {}
+        for at, bodies in enumerate(self._bodies):
+            for body in bodies:
+                self._uses.setdefault(body, []).append(at)
+        self.leaves = sorted(body for body in self._uses if body < first)
+        self.has_groups = bool(made.are_groups[taking_part].any())
+        self.work = 0
+
+    def shortest(self) -> frozenset[int]:
+        """The rows of tables of a derivation in which, each counted as often as it is used, they
+        are fewest."""
+        missing = list(map(len, self._bodies))
+        cost: dict[int, int] = {}
+        chosen: dict[int, int] = {}
+        front = [(1, leaf, -1) for leaf in self.leaves]
+        front += [(0, self._heads[at], at) for at, left in enumerate(missing) if not left]
+        front.sort()
+        while front:
+            spent, row, by = heappop(front)
+            if row in cost:
+                continue
+            cost[row] = spent
+            chosen[row] = by
+            for at in self._uses.get(row, ()):
+                missing[at] -= 1
+                if not missing[at]:
+                    total = sum(cost[body] for body in self._bodies[at])
+                    heappush(front, (total, self._heads[at], at))
+        return self._leaves_below(chosen)
+
+    def _leaves_below(self, chosen: dict[int, int]) -> frozenset[int]:
+        found, seen, left = set(), {self._target}, [self._target]
+        while left:
+            row = left.pop()
+            if row < self._first:
+                found.add(row)
+                continue
+            for body in self._bodies[chosen[row]]:
+                if body not in seen:
+                    seen.add(body)
+                    left.append(body)
+        return frozenset(found)
+
+    def is_line(self) -> bool:
+        """Whether a derivation with the fewest uses of rows is one with the fewest rows."""
+        if any(sum(body >= self._first for body in bodies) > 1 for bodies in self._bodies):
+            return False
+        heads_of = ({self._heads[at] for at in self._uses[leaf]} for leaf in self.leaves)
+        return all(len(heads) == 1 for heads in heads_of)
+
+    def derives(self, rows: Collection[int]) -> bool:
+        """Whether these rows of tables derive the row."""
+        missing: dict[int, int] = {}
+        left = [*rows, *self._from_nothing]
+        seen = set(left)
+        while left:
+            row = left.pop()
+            if row == self._target:
+                return True
+            for at in self._uses.get(row, ()):
+                self.work += 1
+                missing[at] = missing.get(at, len(self._bodies[at])) - 1
+                head = self._heads[at]
+                if not missing[at] and head not in seen:
+                    seen.add(head)
+                    left.append(head)
+        return False
+
+    def without_spare(self, rows: Iterable[int]) -> frozenset[int]:
+        """The rows less those that can be left out, one after the other."""
+        kept = set(rows)
+        for row in sorted(kept):
+            kept.discard(row)
+            if not self.derives(kept):
+                kept.add(row)
+        return frozenset(kept)
+
+
+def _taking_part(made: Instances, target: int) -> Ints:
+    """The instances from which the target can be reached, by their positions."""
+    order = np.argsort(made.heads, kind="stable")
+    heads = made.heads[order]
+    wanted, seen = np.array([target], dtype=np.int64), {target}
+    found: list[Ints] = []
+    while len(wanted):
+        starts = heads.searchsorted(wanted, side="left")
+        ends = heads.searchsorted(wanted, side="right")
+        positions = [order[start:end] for start, end in zip(starts, ends, strict=True)]
+        found += positions
+        bodies = {
+            body
+            for at in np.concatenate(positions).tolist()
+            for body in made.bodies[made.starts[at] : made.starts[at + 1]].tolist()
+        }
+        wanted = np.array(sorted(bodies - seen), dtype=np.int64)
+        seen |= bodies
+    return np.sort(np.concatenate(found))
+
+
+class _Search:
+    """A set of fewer rows, if there is one: by sets of rows of which every derivation has one."""
+
+    def __init__(self, horn: _Horn, budget: int) -> None:
+        self._horn = horn
+        self._budget = budget
+        self._cuts: list[frozenset[int]] = []
+
+    def smaller_than(self, rows: Collection[int]) -> frozenset[int] | None:
+        """A smallest set if it has fewer rows than these; None where there is none."""
+        for most in range(1, len(rows)):
+            found = self._with(frozenset(), most)
+            if found is not None:
+                return found
+        return None
+
+    def _with(self, chosen: frozenset[int], more: int) -> frozenset[int] | None:
+        """A set that derives the row: these, and so many more at most."""
+        if self._horn.work > self._budget:
+            raise _SpentError
+        cut = next((cut for cut in self._cuts if not cut & chosen), None)
+        if cut is None:
+            if self._horn.derives(chosen):
+                return chosen
+            cut = self._cut(chosen)
+            self._cuts.append(cut)
+        if self._at_least(chosen) > more:
+            return None
+        for row in sorted(cut):
+            found = self._with(chosen | {row}, more - 1)
+            if found is not None:
+                return found
+        return None
+
+    def _at_least(self, chosen: frozenset[int]) -> int:
+        """How many more rows are needed in any case: one of each of some sets without a common."""
+        hit, needed = set(chosen), 0
+        for cut in self._cuts:
+            if not cut & hit:
+                hit |= cut
+                needed += 1
+        return needed
+
+    def _cut(self, chosen: frozenset[int]) -> frozenset[int]:
+        """Rows without all of which there is no derivation, none of those chosen among them."""
+        without = set(chosen)
+        left = [leaf for leaf in self._horn.leaves if leaf not in without]
+        cut = self._kept_out(without, left)
+        return frozenset(cut)
+
+    def _kept_out(self, without: set[int], left: Sequence[int]) -> list[int]:
+        """Of rows those that cannot join the others without deriving the row."""
+        if self._horn.work > self._budget:
+            raise _SpentError
+        if not left:
+            return []
+        if not self._horn.derives(without | set(left)):
+            without |= set(left)
+            return []
+        if len(left) == 1:
+            return list(left)
+        middle = len(left) // 2
+        # Many rows at once: most can join.
+        return [
+            *self._kept_out(without, left[:middle]),
+            *self._kept_out(without, left[middle:]),
+        ]
