@@ -1,27 +1,28 @@
 """A smallest set of rows that derives a row, or one of which no row can be left out.
 
-Law: what is told derives the row: from its rows alone, by the instances. `SMALLEST` is said only
+Law: what is told derives the row: from its rows alone, by the makings. `SMALLEST` is said only
 where it is proved that no set of fewer rows does, `MINIMAL` where dropping any one of its rows
 leaves the row without a derivation (so no proper subset derives it, as more rows never derive
 less), `GROUP` where rows are grouped on the way: then all rows of the groups are told.
-Proof by shortest derivation: where every instance has one row made among its bodies at most, a
-derivation is a line of instances, and a row made twice on it can be cut short; where besides no row
-of a table is a body in the instances of two heads, the rows of a line's instances are all
+Proof by shortest derivation: where every making has one row made among its bodies at most, a
+derivation is a line of makings, and a row made twice on it can be cut short; where besides no row
+of a table is a body in the makings of two heads, the rows of a line's makings are all
 different, so that a line with the fewest is a set with the fewest. Else by search, up to a budget
 of work: whatever derives the row has a row of every set whose absence ends all derivations.
 Finding the smallest set is NP-hard in general, hence the budget.
-Out of scope: finding the instances (`circuits.provenance.program`).
+Out of scope: finding the makings (`circuits.provenance.program`).
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
 from heapq import heappop, heappush
 
 import numpy as np
 
-from impctl.circuits.provenance.instances import Instances
+from impctl.circuits.provenance.makings import Makings
 from impctl.data.vector import Ints
 from impctl.values import dataclass
 
@@ -39,8 +40,9 @@ class Claim(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Numbers of rows of tables that derive a row together, ascending, and what is proved of them.
+    """Numbers of rows of tables that derive a row together, and what is proved of them.
 
+    They come in the order in which they are used, of a line from its start; of groups they ascend.
     `lineage` is how many rows of tables take part in any derivation of it.
     """
 
@@ -49,10 +51,10 @@ class Derivation:
     lineage: int
 
 
-def derivation_of(made: Instances, target: int, first: int, budget: int = BUDGET) -> Derivation:
+def derivation_of(made: Makings, target: int, first: int, budget: int = BUDGET) -> Derivation:
     """A derivation of the row of this number; rows of tables have numbers below `first`.
 
-    Cost: the instances that take part in deriving it, and the search within `budget`.
+    Cost: the makings that take part in deriving it, and the search within `budget`.
     """
     horn = _Horn(made, target, first)
     chosen = horn.shortest()
@@ -60,13 +62,14 @@ def derivation_of(made: Instances, target: int, first: int, budget: int = BUDGET
     if horn.has_groups:
         return Derivation(tuple(sorted(chosen)), Claim.GROUP, lineage)
     if horn.is_line():
-        return Derivation(tuple(sorted(chosen)), Claim.SMALLEST, lineage)
+        return Derivation(horn.in_order(chosen), Claim.SMALLEST, lineage)
     chosen = horn.without_spare(chosen)
     try:
         smallest = _Search(horn, budget).smaller_than(chosen)
     except _SpentError:
-        return Derivation(tuple(sorted(chosen)), Claim.MINIMAL, lineage)
-    return Derivation(tuple(sorted(smallest or chosen)), Claim.SMALLEST, lineage)
+        return Derivation(horn.in_order(chosen), Claim.MINIMAL, lineage)
+    rows = chosen if smallest is None else smallest
+    return Derivation(horn.in_order(rows), Claim.SMALLEST, lineage)
 
 
 class _SpentError(Exception):
@@ -74,9 +77,9 @@ class _SpentError(Exception):
 
 
 class _Horn:
-    """The instances that take part in deriving a row, and what can be asked of them."""
+    """The makings that take part in deriving a row, and what can be asked of them."""
 
-    def __init__(self, made: Instances, target: int, first: int) -> None:
+    def __init__(self, made: Makings, target: int, first: int) -> None:
         taking_part = _taking_part(made, target)
         self._target = target
         self._first = first
@@ -156,6 +159,22 @@ class _Horn:
                     left.append(head)
         return False
 
+    def in_order(self, rows: Collection[int]) -> tuple[int, ...]:
+        """The rows in the order in which they are used, those that make something first."""
+        missing: dict[int, int] = {}
+        left = deque([*sorted(rows), *self._from_nothing])
+        seen, used = set(left), dict[int, None]()
+        while left:
+            row = left.popleft()
+            for at in self._uses.get(row, ()):
+                missing[at] = missing.get(at, len(self._bodies[at])) - 1
+                head = self._heads[at]
+                if not missing[at] and head not in seen:
+                    seen.add(head)
+                    left.append(head)
+                    used.update((body, None) for body in self._bodies[at] if body < self._first)
+        return (*used, *(row for row in sorted(rows) if row not in used))
+
     def without_spare(self, rows: Iterable[int]) -> frozenset[int]:
         """The rows less those that can be left out, one after the other."""
         kept = set(rows)
@@ -166,8 +185,8 @@ class _Horn:
         return frozenset(kept)
 
 
-def _taking_part(made: Instances, target: int) -> Ints:
-    """The instances from which the target can be reached, by their positions."""
+def _taking_part(made: Makings, target: int) -> Ints:
+    """The makings from which the target can be reached, by their positions."""
     order = np.argsort(made.heads, kind="stable")
     heads = made.heads[order]
     wanted, seen = np.array([target], dtype=np.int64), {target}

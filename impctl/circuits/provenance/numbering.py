@@ -38,7 +38,7 @@ from impctl.plan.nodes import (
 )
 from impctl.values import dataclass
 
-NUMBER = "_number"
+NUMBER = "_impctl_number"
 """The column of a table's rows that has their numbers."""
 
 

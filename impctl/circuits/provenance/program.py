@@ -1,11 +1,11 @@
 """All ways in which rows of a query are made, found by running it once with numbered rows.
 
-Law: an instance is one way to make a row, its head, of others, its bodies; it is there if and only
+Law: a making is one way to make a row, its head, of others, its bodies; it is there if and only
 if all its bodies are rows of the tables given, or rows made of them. Rows of tables have the
 numbers given, rows made those from `first` on. A group is made in one way, of all its rows.
-A fixpoint's rows come round by round, and each is stepped with once. Cost: the instances, which may
+A fixpoint's rows come round by round, and each is stepped with once. Cost: the makings, which may
 be many more than the rows.
-Out of scope: which instances to tell (`circuits.provenance.derivation`).
+Out of scope: which makings to tell (`circuits.provenance.derivation`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow as pa
 from impctl.aliases import AccessId
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
-from impctl.circuits.provenance.instances import InstanceList, Instances
+from impctl.circuits.provenance.makings import MakingList, Makings
 from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
 from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
 from impctl.data.schema import LONG
@@ -58,7 +58,7 @@ class Made:
 
     numbers: Ints
     columns: Sequence[Vector]
-    instances: Instances
+    makings: Makings
 
 
 def made_rows(
@@ -76,7 +76,7 @@ def made_rows(
     """
     program = _Program(tables, first, check)
     rows = program.once(root)
-    return Made(rows.given, rows.columns, program.instances.whole())
+    return Made(rows.given, rows.columns, program.makings.whole())
 
 
 class _Program:
@@ -85,7 +85,7 @@ class _Program:
     def __init__(
         self, tables: Mapping[AccessId, pa.Table], first: int, check: Callable[[], None]
     ) -> None:
-        self.instances = InstanceList()
+        self.makings = MakingList()
         self._tables = tables
         self._held: dict[AccessId, Batch] = {}
         self._numbers = count(first)
@@ -103,10 +103,10 @@ class _Program:
         return _Run(found, attributes, self._batch)
 
     def _made(self, rows: NumberedRows, run: _Run, found: Batch) -> Met:
-        """Rows of a run as instances of these rows."""
+        """Rows of a run as makings of these rows."""
         self._check()
         met = rows.meet(run.columns(found), len(found))
-        self.instances.add(met.numbers, run.bodies(found))
+        self.makings.add(met.numbers, run.bodies(found))
         return met
 
     def _evaluated(self, node: Plan) -> Scan:
@@ -157,7 +157,7 @@ class _Program:
         columns = of_groups.columns(groups)
         made = numbered.meet(columns[: len(keys)], len(groups)).numbers
         heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
-        self.instances.add_groups(made, heads, of_rows.bodies(rows))
+        self.makings.add_groups(made, heads, of_rows.bodies(rows))
         return self._read_as(node, columns, made)
 
     def _fixpoint(self, node: Fixpoint) -> Scan:

@@ -119,7 +119,7 @@ def derivations(
     made = made_rows(root, arrow, MADE)
     columns = [column.to_arrow().to_pylist() for column in made.columns]
     for number, row in zip(made.numbers.tolist(), zip(*columns, strict=True), strict=True):
-        yield row, derivation_of(made.instances, number, MADE, budget)
+        yield row, derivation_of(made.makings, number, MADE, budget)
 
 
 def derives(root: Plan, tables: Tables, numbers: Collection[int], row: Value) -> bool:
@@ -202,5 +202,5 @@ def test_the_links_of_a_long_chain_are_its_derivation() -> None:
     made = dict(derivations(plan_of(LINES["reach"]), tables, budget=-1))
     derivation = made[(90,)]
     assert derivation.claim is Claim.SMALLEST
-    assert derivation.rows == (*range(3, 93), FIRST["seeds"])
+    assert derivation.rows == (FIRST["seeds"], *range(3, 93))
     assert derivation.lineage == 94

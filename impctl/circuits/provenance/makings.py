@@ -1,6 +1,6 @@
 """Ways in which rows are made of others: heads and bodies as numbers.
 
-Law: an instance is one way: its head is there if all its bodies are. Those of groups are marked:
+Law: a making is one way: its head is there if all its bodies are. Those of groups are marked:
 a part of a group's rows may make the same row by chance, or another one.
 Out of scope: finding them (`circuits.provenance.program`).
 """
@@ -14,8 +14,8 @@ from impctl.values import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Instances:
-    """Instance i makes `heads[i]` of `bodies[starts[i] : starts[i + 1]]`; shape (instances,) for
+class Makings:
+    """Making i makes `heads[i]` of `bodies[starts[i] : starts[i + 1]]`; shape (makings,) for
     `heads` and `are_groups`, one more for `starts`."""
 
     heads: Ints
@@ -27,8 +27,8 @@ class Instances:
         return len(self.heads)
 
 
-class InstanceList:
-    """Collects instances."""
+class MakingList:
+    """Collects makings."""
 
     def __init__(self) -> None:
         self._heads: list[Ints] = []
@@ -37,12 +37,12 @@ class InstanceList:
         self._are_groups: list[Bools] = []
 
     def add(self, heads: Ints, bodies: Ints) -> None:
-        """One instance per row; `bodies` has shape (rows, most of one), -1 for none."""
+        """One making per row; `bodies` has shape (rows, most of one), -1 for none."""
         there = bodies >= 0
         self._put(heads, there.sum(axis=1, dtype=np.int64), bodies[there], is_group=False)
 
     def add_groups(self, groups: Ints, heads: Ints, bodies: Ints) -> None:
-        """One instance per group, of the bodies of all rows that have it for a head."""
+        """One making per group, of the bodies of all rows that have it for a head."""
         owners = np.repeat(heads, bodies.shape[1])
         flat = bodies.reshape(-1)
         there = flat >= 0
@@ -58,11 +58,11 @@ class InstanceList:
         self._bodies.append(bodies)
         self._are_groups.append(np.full(len(heads), is_group))
 
-    def whole(self) -> Instances:
+    def whole(self) -> Makings:
         """All of them, in the order in which they came."""
         nothing = np.zeros(0, dtype=np.int64)
         sizes = np.concatenate([np.zeros(1, dtype=np.int64), *self._sizes])
-        return Instances(
+        return Makings(
             np.concatenate([nothing, *self._heads]),
             np.cumsum(sizes),
             np.concatenate([nothing, *self._bodies]),
