@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId, ColumnName, TableName
@@ -26,10 +25,9 @@ from impctl.app.using.row_given import RowGiven, condition_of_row
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import arrow_column, arrow_type
-from impctl.circuits.flows import BlockedError, known_type
+from impctl.circuits.flows import BlockedError
 from impctl.circuits.provenance.derivation import Derivation, derivation_of
-from impctl.circuits.provenance.numbering import NUMBER
+from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import Made, made_rows
 from impctl.data.vector import from_arrow
 from impctl.errors import QueryError, UsageError
@@ -111,23 +109,21 @@ class _Tables:
 
     def _of(self, scan: Scan) -> pa.Table:
         rows = self._rows[scan.table]
-        start = self._starts[scan.table]
-        numbers = np.arange(start, start + len(rows), dtype=np.int64)
-        rows = rows.append_column(NUMBER, pa.array(numbers))
+        rows = numbered(rows, self._starts[scan.table])
         sketch = self._used.get(scan.access)
         return rows if sketch is None else _inside(sketch, rows)
 
     def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
         """The rows of these numbers, in their order."""
-        wanted = np.array(numbers, dtype=np.int64)
         found: dict[int, WhyEntry] = {}
         for table, rows in self._rows.items():
             start, names = self._starts[table], self._shown[table]
-            own = wanted[(wanted >= start) & (wanted < start + len(rows))]
-            taken = rows_of(rows.select(list(names)).take(pa.array(own - start)))
+            own = [number for number in numbers if start <= number < start + len(rows)]
+            places = pa.array([number - start for number in own], pa.int64())
+            taken = rows_of(rows.select(list(names)).take(places))
             # Without columns there is nothing to tell rows by.
             values = taken if names else ((),) * len(own)
-            for number, row in zip(own.tolist(), values, strict=True):
+            for number, row in zip(own, values, strict=True):
                 found[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
         return tuple(found[number] for number in numbers)
 
@@ -152,14 +148,8 @@ def _the_row(
     found: Fresh, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row that was made, and the row."""
-    outputs = attributes_of(root)
-    columns = []
-    for one, column in zip(outputs, made.columns, strict=True):
-        kind = arrow_type(known_type(one.type, root.span), zone)
-        ones = np.ones(len(column), dtype=np.int64)
-        columns.append(arrow_column(column, ones, kind))
-    names = [one.name for one in outputs]
-    rows = rows_of(pa.Table.from_arrays(columns, names=names))
+    names = [one.name for one in attributes_of(root)]
+    rows = rows_of(made.to_arrow(attributes_of(root), zone))
     if len(made.numbers) == 1:
         return int(made.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
     name = found.prepared.spec.name

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+import pyarrow as pa
+
 from impctl.circuits.flows import BlockedError
 from impctl.data.schema import LONG
 from impctl.expr.nodes import Expr, Literal
@@ -108,6 +111,12 @@ class Numbering:
         left, right = wide
         attributes = (*plan.attributes, *numbers)
         return NumberedPlan(replace(plan, left=left, right=right, attributes=attributes), numbers)
+
+
+def numbered(rows: pa.Table, start: int) -> pa.Table:
+    """Rows of a table with numbers from `start` on."""
+    numbers = np.arange(start, start + len(rows), dtype=np.int64)
+    return rows.append_column(NUMBER, pa.array(numbers))
 
 
 def number_of(leaf: Scan | Recursive) -> Attribute:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AccessId
+from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
 from impctl.circuits.provenance.makings import MakingList, Makings
@@ -59,6 +60,13 @@ class Made:
     numbers: Ints
     columns: Sequence[Vector]
     makings: Makings
+
+    def to_arrow(self, attributes: Sequence[Attribute], zone: str) -> pa.Table:
+        """The rows as an answer has them, under these attributes, in a session of this zone."""
+        ones = np.ones(len(self.numbers), dtype=np.int64)
+        pairs = zip(typed(attributes, None), self.columns, strict=True)
+        columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
+        return pa.Table.from_arrays(columns, names=[one.name for one in attributes])
 
 
 def made_rows(

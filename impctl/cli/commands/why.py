@@ -66,7 +66,7 @@ def why(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Tell which rows of tables derive a row of the answer, or what would go without some.
+    """Tell which rows of tables a row of the answer stems from.
 
     With --row a smallest set of rows that gives this row of the answer, where that is proved; else
     rows of which none can be left out, or all rows of its group: it is said which. With --without
