@@ -18,12 +18,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from enum import StrEnum
-from heapq import heappop, heappush
 
-import numpy as np
-
+from impctl.circuits.provenance.lineage import Lineage
 from impctl.circuits.provenance.makings import Makings
-from impctl.data.vector import Ints
 from impctl.values import dataclass
 
 BUDGET = 5_000_000
@@ -56,20 +53,20 @@ def derivation_of(made: Makings, target: int, first: int, budget: int = BUDGET) 
 
     Cost: the makings that take part in deriving it, and the search within `budget`.
     """
-    horn = _Horn(made, target, first)
-    chosen = horn.shortest()
-    lineage = len(horn.leaves)
-    if horn.has_groups:
-        return Derivation(tuple(sorted(chosen)), Claim.GROUP, lineage)
-    if horn.is_line():
-        return Derivation(horn.in_order(chosen), Claim.SMALLEST, lineage)
-    chosen = horn.without_spare(chosen)
+    lineage = Lineage(made, target, first)
+    chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
+    if lineage.has_groups:
+        return Derivation(tuple(sorted(chosen)), Claim.GROUP, len(leaves))
+    if lineage.is_line():
+        return Derivation(chosen, Claim.SMALLEST, len(leaves))
+    horn = _Horn(lineage, leaves)
+    kept = horn.without_spare(chosen)
     try:
-        smallest = _Search(horn, budget).smaller_than(chosen)
+        smallest = _Search(horn, budget).smaller_than(kept)
     except _SpentError:
-        return Derivation(horn.in_order(chosen), Claim.MINIMAL, lineage)
-    rows = chosen if smallest is None else smallest
-    return Derivation(horn.in_order(rows), Claim.SMALLEST, lineage)
+        return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
+    rows = kept if smallest is None else smallest
+    return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
 
 
 class _SpentError(Exception):
@@ -77,17 +74,14 @@ class _SpentError(Exception):
 
 
 class _Horn:
-    """The makings that take part in deriving a row, and what can be asked of them."""
+    """What rows derive by the makings of a lineage."""
 
-    def __init__(self, made: Makings, target: int, first: int) -> None:
-        taking_part = _taking_part(made, target)
-        self._target = target
-        self._first = first
-        self._heads: list[int] = made.heads[taking_part].tolist()
-        self._bodies: list[tuple[int, ...]] = [
-            tuple(dict.fromkeys(made.bodies[made.starts[at] : made.starts[at + 1]].tolist()))
-            for at in taking_part.tolist()
-        ]
+    def __init__(self, lineage: Lineage, leaves: Sequence[int]) -> None:
+        self.leaves = leaves
+        self._target = lineage.target
+        self._first = lineage.first
+        self._heads: list[int] = lineage.heads.tolist()
+        self._bodies = lineage.bodies_of_all()
         self._from_nothing = [
             head for head, bodies in zip(self._heads, self._bodies, strict=True) if not bodies
         ]
@@ -95,51 +89,7 @@ class _Horn:
         for at, bodies in enumerate(self._bodies):
             for body in bodies:
                 self._uses.setdefault(body, []).append(at)
-        self.leaves = sorted(body for body in self._uses if body < first)
-        self.has_groups = bool(made.are_groups[taking_part].any())
         self.work = 0
-
-    def shortest(self) -> frozenset[int]:
-        """The rows of tables of a derivation in which, each counted as often as it is used, they
-        are fewest."""
-        missing = list(map(len, self._bodies))
-        cost: dict[int, int] = {}
-        chosen: dict[int, int] = {}
-        front = [(1, leaf, -1) for leaf in self.leaves]
-        front += [(0, self._heads[at], at) for at, left in enumerate(missing) if not left]
-        front.sort()
-        while front:
-            spent, row, by = heappop(front)
-            if row in cost:
-                continue
-            cost[row] = spent
-            chosen[row] = by
-            for at in self._uses.get(row, ()):
-                missing[at] -= 1
-                if not missing[at]:
-                    total = sum(cost[body] for body in self._bodies[at])
-                    heappush(front, (total, self._heads[at], at))
-        return self._leaves_below(chosen)
-
-    def _leaves_below(self, chosen: dict[int, int]) -> frozenset[int]:
-        found, seen, left = set(), {self._target}, [self._target]
-        while left:
-            row = left.pop()
-            if row < self._first:
-                found.add(row)
-                continue
-            for body in self._bodies[chosen[row]]:
-                if body not in seen:
-                    seen.add(body)
-                    left.append(body)
-        return frozenset(found)
-
-    def is_line(self) -> bool:
-        """Whether a derivation with the fewest uses of rows is one with the fewest rows."""
-        if any(sum(body >= self._first for body in bodies) > 1 for bodies in self._bodies):
-            return False
-        heads_of = ({self._heads[at] for at in self._uses[leaf]} for leaf in self.leaves)
-        return all(len(heads) == 1 for heads in heads_of)
 
     def derives(self, rows: Collection[int]) -> bool:
         """Whether these rows of tables derive the row."""
@@ -183,27 +133,6 @@ class _Horn:
             if not self.derives(kept):
                 kept.add(row)
         return frozenset(kept)
-
-
-def _taking_part(made: Makings, target: int) -> Ints:
-    """The makings from which the target can be reached, by their positions."""
-    order = np.argsort(made.heads, kind="stable")
-    heads = made.heads[order]
-    wanted, seen = np.array([target], dtype=np.int64), {target}
-    found: list[Ints] = []
-    while len(wanted):
-        starts = heads.searchsorted(wanted, side="left")
-        ends = heads.searchsorted(wanted, side="right")
-        positions = [order[start:end] for start, end in zip(starts, ends, strict=True)]
-        found += positions
-        bodies = {
-            body
-            for at in np.concatenate(positions).tolist()
-            for body in made.bodies[made.starts[at] : made.starts[at + 1]].tolist()
-        }
-        wanted = np.array(sorted(bodies - seen), dtype=np.int64)
-        seen |= bodies
-    return np.sort(np.concatenate(found))
 
 
 class _Search:
