@@ -211,6 +211,49 @@ def test_what_a_sketch_leaves_out_is_not_read(
         assert (result["files_kept"], result["files_total"]) == (2, 3)
 
 
+@pytest.fixture
+def small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Groups of which the sketch has one; the other lies in both files, of which one is read."""
+    for rows in ([(1, 1, 5), (2, 1, 7)], [(2, 2, 1), (3, 1, 1), (3, 2, 1)]):
+        write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
+    few = "SELECT a, COUNT(*) AS c FROM links GROUP BY a HAVING COUNT(*) < 2"
+    best = "SELECT a, MAX(w) AS m FROM links GROUP BY a"
+    spec = {
+        "version": 1,
+        "tables": {"links": {"path": "links"}},
+        "partitions": {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}},
+        "queries": {
+            "few": {"sql": few, "sketch": {"links": "a"}},
+            "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
+        },
+    }
+    (tmp_path / "w.yaml").write_text(json.dumps(spec))
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture")
+    return cli
+
+
+def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
+    (result,) = small.good("why", "--query", "few", "--row", "c=1").results
+    assert (result["row"], result["files_kept"]) == ({"a": 1, "c": 1}, 1)
+
+
+def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
+    (result,) = small.good("why", "--query", "few", "--without", "w = 1").results
+    assert result["rows"] == [["insert", 1, 2, 1]]
+    assert result["files_kept"] == 2
+
+
+def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
+    """It has the row with the largest value alone, and the group has two."""
+    (read,) = small.good("query", "--query", "best", "--by", "engine").results
+    assert read["row_count"] == 3
+    (result,) = small.good("why", "--query", "best", "--row", "a=2").results
+    assert sorted(entry["row"]["w"] for entry in result["rows"]) == [1, 7]
+    assert (result["action"], result["files_kept"]) == ("not_used", 2)
+    assert "witness" in result["reason"]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "exit_code"),
     [

@@ -304,6 +304,11 @@ class Absorption:
         return high[0] + 1, (*high[1], node.node_var())
 
     @property
+    def remembered(self) -> int:
+        """How many derivations are remembered."""
+        return sum(map(len, self._derivations.values()))
+
+    @property
     def nodes(self) -> int:
         """How many nodes there are."""
         return int(self._manager.num_inner_nodes())

@@ -10,11 +10,13 @@ import random
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.circuits.provenance.makings import MakingList
 from impctl.circuits.provenance.numbering import NUMBER
 from impctl.circuits.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
@@ -174,6 +176,26 @@ def test_of_groups_all_rows_are_told(name: str, seed: int) -> None:
             links = enumerate(tables["links"])
             assert derivation.rows == tuple(at for at, link in links if link["a"] == row[0])
             assert derivation.claim is Claim.GROUP
+
+
+def test_two_rows_made_of_one_use_its_rows_once() -> None:
+    """The derivation with the fewest uses has four rows; one that uses three of them twice has
+    three."""
+    made = MakingList()
+    target, left, right, shared, other = range(100, 105)
+    for head, *bodies in (
+        (target, left, right),
+        (left, shared),
+        (right, shared),
+        (shared, 0, 1, 2),
+        (target, other),
+        (other, 3, 4, 5, 6),
+    ):
+        made.add(np.array([head]), np.array([bodies]))
+    found = derivation_of(made.whole(), target, 100)
+    assert found == Derivation((0, 1, 2), Claim.SMALLEST, 7)
+    unproved = derivation_of(made.whole(), target, 100, budget=-1)
+    assert unproved == Derivation((3, 4, 5, 6), Claim.MINIMAL, 7)
 
 
 REFUSED = {

@@ -144,10 +144,12 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -
         assert made.step(change) == driven.step(change)
         assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
         assert set(driven.absorption.derivations()) == driven.grounded(driven.rows)
+        assert driven.absorption.remembered == len(driven.grounded(driven.rows))
         assert made.fragments() == driven.fragments()
     gone = {n: Counter({row: -w for row, w in held.items()}) for n, held in driven.tables.items()}
     assert made.step(gone) == driven.step(gone)
     assert not driven.rows
+    assert not driven.absorption.remembered
 
 
 @with_diagrams
