@@ -176,7 +176,8 @@ def _not_traced(found: Fresh, blocked: BlockedError) -> QueryError:
         f"A row of query `{found.prepared.spec.name}` is not traced to rows of its tables: "
         f"{blocked.message}",
         hint="filters, inner joins, EXISTS and IN, UNION, DISTINCT, GROUP BY and WITH RECURSIVE "
-        "are traced; `--without` asks what would go if rows went, of other queries too",
+        "are traced, of what the engine computes; `--without` asks what would go if rows went, of "
+        "other queries too",
         code="not_traced",
         location=found.prepared.place(blocked.span),
     )

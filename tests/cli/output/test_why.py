@@ -28,6 +28,12 @@ def test_the_rows_and_what_is_proved_of_them(fake, impctl) -> None:
     )
 
 
+def test_one_row_takes_part(fake, impctl) -> None:
+    fake.answer = Outcome((replace(WHY, lineage=1),))
+    ran = impctl("why", "w.yaml", "--row", "n=17")
+    assert "1 row takes part in any derivation of it" in " ".join(ran.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("claim", "said"),
     [("minimal", "no part of these rows derives it"), ("group", "all rows of the groups")],
