@@ -38,8 +38,8 @@ def why_line(result: WhyResult) -> str:
     files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
     takes = "takes" if result.lineage == 1 else "take"
     return (
-        f"{result.query}: {count_text(result.lineage, 'row')} {takes} part in any derivation of it; "
-        f"the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"{result.query}: {count_text(result.lineage, 'row')} {takes} part in any derivation of "
+        f"it; the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
     )
 
 
