@@ -1,10 +1,12 @@
 """Plans whose rows bring along the numbers of the rows that they are made of.
 
 Law: the plan has the rows of the one given, each as often as there are ways to make it, with the
-numbers of the rows behind it in columns of their own; NULL where a branch of a UNION has fewer.
-What gives a row once for many (DISTINCT, UNION, a grouping, a fixpoint) is evaluated first and
-read like a table. What makes rows of the absence of others, or of their places in an order, has no
-such plan: BlockedError with its place.
+numbers of the rows behind it in columns of their own; NULL where a branch of a UNION has fewer, and
+a number below zero for the branch, so that no two rows have the same. What gives a row once for
+many (DISTINCT, UNION, a grouping, a fixpoint) is evaluated first and read like a table; so are
+EXISTS and IN below what counts rows, where a row is there as often as it is, however many partners
+it has. What makes rows of the absence of others, or of their places in an order, has no such plan:
+BlockedError with its place.
 Out of scope: evaluating (`circuits.provenance.program`).
 """
 
@@ -59,32 +61,35 @@ class Numbering:
 
     evaluated: Callable[[Plan], Scan]
 
-    def of(self, plan: Plan) -> NumberedPlan:
-        """The plan with numbers; BlockedError where a part has none."""
+    def of(self, plan: Plan, *, is_counted: bool = False) -> NumberedPlan:
+        """The plan with numbers, for what counts its rows or asks which there are; BlockedError
+        where a part has none."""
         match plan:
             case Scan() | Recursive():
                 number = number_of(plan)
                 scan = replace(plan, attributes=(*plan.attributes, number))
                 return NumberedPlan(scan, (number,))
             case Select() | Sort():
-                below = self.of(plan.child)
+                below = self.of(plan.child, is_counted=is_counted)
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
             case Project():
-                below = self.of(plan.child)
+                below = self.of(plan.child, is_counted=is_counted)
                 outputs = (*plan.outputs, *_passed(below.numbers))
                 return NumberedPlan(replace(plan, child=below.plan, outputs=outputs), below.numbers)
+            case Join(kind=JoinKind.SEMI) if is_counted:
+                return self.of(self.evaluated(plan))
             case Join(kind=JoinKind.INNER | JoinKind.SEMI):
-                return self._joined(plan)
+                return self._joined(plan, is_counted)
             case SetOperation(kind=SetKind.UNION, all=True):
-                return self._either(plan)
+                return self._either(plan, is_counted)
             case Distinct() | Aggregate() | Fixpoint():
                 return self.of(self.evaluated(plan))
             case SetOperation(kind=SetKind.UNION):
                 return self.of(self.evaluated(Distinct(replace(plan, all=True), plan.span)))
         raise BlockedError(_reason(plan), plan.span)
 
-    def _joined(self, plan: Join) -> NumberedPlan:
-        left, right = self.of(plan.left), self.of(plan.right)
+    def _joined(self, plan: Join, is_counted: bool) -> NumberedPlan:
+        left, right = (self.of(one, is_counted=is_counted) for one in (plan.left, plan.right))
         numbers = (*left.numbers, *right.numbers)
         joined = Join(JoinKind.INNER, left.plan, right.plan, plan.condition, span=plan.span)
         if plan.kind is JoinKind.INNER:
@@ -93,14 +98,15 @@ class Numbering:
         own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(plan.left))
         return NumberedPlan(Project(joined, (*own, *_passed(numbers)), plan.span), numbers)
 
-    def _either(self, plan: SetOperation) -> NumberedPlan:
-        sides = [self.of(plan.left), self.of(plan.right)]
-        most = max(len(side.numbers) for side in sides)
+    def _either(self, plan: SetOperation, is_counted: bool) -> NumberedPlan:
+        sides = [self.of(one, is_counted=is_counted) for one in (plan.left, plan.right)]
+        most = max(len(side.numbers) for side in sides) + 1
         name = f"{plan.attributes[0].id if plan.attributes else id(plan)}/{NUMBER}"
         numbers = tuple(_number(f"{name}{at}") for at in range(most))
         wide: list[Plan] = []
         for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
-            found: list[Expr] = [number.ref() for number in side.numbers]
+            found: list[Expr] = [Literal(-1 - place, LONG)]
+            found += [number.ref() for number in side.numbers]
             found += [Literal(None, LONG)] * (most - len(found))
             own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(child))
             made = tuple(

@@ -38,6 +38,8 @@ from impctl.plan.nodes import (
     ComputedColumn,
     Distinct,
     Fixpoint,
+    Join,
+    JoinKind,
     Plan,
     Project,
     Recursive,
@@ -126,6 +128,8 @@ class _Program:
                 return self._grouped(node)
             case Fixpoint():
                 return self._fixpoint(node)
+            case Join():
+                return self._with_partner(node)
         raise BlockedError(f"{type(node).__name__} is not traced to rows", node.span)
 
     def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
@@ -149,10 +153,27 @@ class _Program:
         held = self._held.get(source.access)
         return source.came(self._tables[source.access]) if held is None else held
 
+    def _with_partner(self, node: Join) -> Scan:
+        """The left rows of a semi join, each as often as it is there; every partner is a way."""
+        left = self._numbering.of(node.left, is_counted=True)
+        right = self._numbering.of(node.right)
+        joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
+        own = attributes_of(node)
+        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
+        found = run.filled()
+        self._check()
+        bodies = run.bodies(found)
+        columns = tuple((number.id, LONG) for number in left.numbers)
+        keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
+        numbers = NumberedRows(columns, self._numbers).meet(keys, len(found)).numbers
+        self.makings.add(numbers, bodies)
+        each, first = np.unique(numbers, return_index=True)
+        return self._read_as(node, [column.take(first) for column in run.columns(found)], each)
+
     def _grouped(self, node: Aggregate) -> Scan:
         if node.grouping_sets is not None:
             raise BlockedError("GROUPING SETS, CUBE or ROLLUP is not traced to rows", node.span)
-        below = self._numbering.of(node.child)
+        below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
         passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
         keyed = Project(below.plan, (*node.keys, *passed), node.span)
@@ -256,7 +277,7 @@ class _Run:
     def bodies(self, found: Batch) -> Ints:
         """The numbers in the rows, shape (rows, numbers); -1 for none."""
         if not len(found) or not self._numbers:
-            return np.zeros((len(found), 0), dtype=np.int64)
+            return np.zeros((len(found), len(self._numbers)), dtype=np.int64)
         columns = [found.columns[name] for name in self._numbers]
         return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)
 

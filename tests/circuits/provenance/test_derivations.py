@@ -78,6 +78,10 @@ GROUPED = {
         "SELECT m.b FROM r JOIN (SELECT a, max(b) AS b FROM links GROUP BY a) m ON r.n = m.a"
     )
     + "SELECT n FROM r",
+    "counted with a partner": "SELECT a, count(*) AS c FROM links k WHERE b IN"
+    " (SELECT a FROM links) GROUP BY a",
+    "counted twice": "SELECT a, count(*) AS c FROM (SELECT a FROM links UNION ALL SELECT a FROM"
+    " links) x WHERE a IN (SELECT a FROM seeds UNION ALL SELECT b FROM links) GROUP BY a",
     "everything": "SELECT count(*) AS c, avg(b) AS m FROM links",
     "of different": "SELECT a, count(*) AS c FROM (SELECT DISTINCT a, b FROM links) x GROUP BY a",
 }
