@@ -7,8 +7,8 @@ variables set to false (a universal quantification over them, which for monotone
 same), so circles never keep a row (Liu et al., *Recursive Computation of Regions and
 Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
 Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
-with, and keeps its other derivations until that is false; then these are looked at first, and only
-a row that has none left goes. T is the same; a lazy function may know too few ways, never one too
+with, and keeps its other derivations until that is false; then the next of these is, and only a row
+that has none left goes. T is the same; a lazy function may know too few ways, never one too
 many.
 State: derivations, functions, the index. Cost: eager, the changes of functions, which may be
 exponentially large; lazy, the rows whose function mentions what went.
@@ -146,7 +146,7 @@ class Absorption:
         return after
 
     def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
-        """Give rows without a function what their other derivations make, as far as there is any.
+        """Give rows without a function that of another derivation, as far as there is any.
 
         Before any of them goes: else it would be told that rows went which come again at once.
         """
@@ -155,22 +155,28 @@ class Absorption:
             row = left.pop()
             if after.functions[row].satisfiable():
                 continue
-            others = [
-                one
-                for one in self._derivations.get(row, ())
-                if self._is_there(one) and not any(leaf in gone for leaf in one.leaves)
+            one = self._other(row, after, gone)
+            if one is None:
+                continue
+            after.functions[row] = self._product(one, after.functions)
+            after.mentions[row] = self._leaves_of(one, after.mentions)
+            # What uses it may have a ground again.
+            left += [
+                user.head
+                for user in self._used_by.get(row, ())
+                if user.head in after.functions and not after.functions[user.head].satisfiable()
             ]
-            whole = self._any_of(self._product(one, after.functions) for one in others)
-            if whole.satisfiable():
-                after.functions[row] = whole
-                leaves = (self._leaves_of(one, after.mentions) for one in others)
-                after.mentions[row] = set[int]().union(*leaves)
-                # What uses it may have a ground again.
-                left += [
-                    one.head
-                    for one in self._used_by.get(row, ())
-                    if one.head in after.functions and not after.functions[one.head].satisfiable()
-                ]
+
+    def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
+        """A derivation of a row that nothing that went is needed for."""
+        for one in self._derivations.get(row, ()):
+            is_whole = all(
+                body not in after.functions or after.functions[body].satisfiable()
+                for body in one.bodies
+            )
+            if is_whole and self._is_there(one) and not any(leaf in gone for leaf in one.leaves):
+                return one
+        return None
 
     # Derivations that come.
 
@@ -317,12 +323,6 @@ class Absorption:
         found = self._manager.true()
         for one in functions:
             found = self._within(found.__and__, one)
-        return found
-
-    def _any_of(self, functions: Iterable[_Function]) -> _Function:
-        found = self._manager.false()
-        for one in functions:
-            found = self._within(found.__or__, one)
         return found
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
