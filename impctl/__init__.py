@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from impctl.app.results.results import StatusResult as StatusResult
     from impctl.app.results.results import VerifyResult as VerifyResult
     from impctl.app.results.simulated import SimulateResult as SimulateResult
+    from impctl.app.results.why import WhyResult as WhyResult
+    from impctl.app.results.why import WithoutResult as WithoutResult
     from impctl.app.workbench.settings import Policy as Policy
     from impctl.errors import ImpctlError as ImpctlError
     from impctl.errors import ImpctlWarning as ImpctlWarning
@@ -49,6 +51,8 @@ else:
         "SimulateResult": "impctl.app.results.simulated",
         "StatusResult": "impctl.app.results.results",
         "VerifyResult": "impctl.app.results.results",
+        "WhyResult": "impctl.app.results.why",
+        "WithoutResult": "impctl.app.results.why",
         "Policy": "impctl.app.workbench.settings",
         "ImpctlError": "impctl.errors",
         "ImpctlWarning": "impctl.errors",

@@ -37,6 +37,7 @@ from impctl.app.results.results import (
     VerifyResult,
 )
 from impctl.app.results.simulated import SimulateResult
+from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.app.workbench.asked import check_planned_look, due_request, simulate_request
 from impctl.app.workbench.workbench import Workbench
 
@@ -303,6 +304,42 @@ class OpenWorkload(Opened):
             return changes(desk, query, since, whole=whole)
 
         return self._one(ChangesResult, use_case)
+
+    def why(
+        self,
+        query: QueryName | None = None,
+        *,
+        row: Mapping[str, object],
+        params: Params | None = None,
+    ) -> WhyResult:
+        """Rows of tables that derive a row of the answer together, a smallest set where proved.
+
+        `row`: values of columns of the answer that tell it. UsageError where no row has them, or
+        several have; QueryError for a query that is not traced.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.app.why import why
+
+            return why(desk, query, params or {}, row)
+
+        return self._one(WhyResult, use_case)
+
+    def without(
+        self, query: QueryName | None = None, *conditions: str, params: Params | None = None
+    ) -> WithoutResult:
+        """What would go of the answer, as Arrow, if rows were not there; no table is touched.
+
+        Rows for which one of the conditions is true, written `TABLE: CONDITION`, or without the
+        table where the query reads one.
+        """
+
+        def use_case(desk: Workbench) -> Outcome:
+            from impctl.app.why import why
+
+            return why(desk, query, params or {}, without=conditions)
+
+        return self._one(WithoutResult, use_case)
 
     def dataframe(
         self,

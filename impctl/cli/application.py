@@ -27,6 +27,7 @@ COMMANDS = (
     "rewrite",
     "query",
     "changes",
+    "why",
     "status",
     "explain",
     "verify",

@@ -67,6 +67,7 @@ USE_CASES = {
     "rewrite": ("rewrite",),
     "query": ("query",),
     "changes": ("changes",),
+    "why": ("why",),
     "status": ("status",),
     "explain": ("explain",),
     "gc": ("gc",),

@@ -31,6 +31,7 @@ from impctl.app.results.results import (
 )
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.app.results.started import StartedResult
+from impctl.app.results.why import WhyEntry, WhyResult, WithoutResult
 from impctl.bench.compare import CellPlace, Difference, MetricChange
 from impctl.bench.record import Cell, Chart, Figure, Metric
 from impctl.errors import Location
@@ -246,6 +247,36 @@ EXAMPLES: dict[str, Result] = {
         elapsed_ms=12.0,
         by="engine",
         by_reason="nothing is kept of these versions, so both answers were computed",
+    ),
+    "why": WhyResult(
+        query="reach",
+        row={"n": 17, "at": datetime(2026, 1, 31, 12, 0), "name": None},
+        claim="smallest",
+        rows=(
+            WhyEntry("links", {"src": 1, "dst": 4, "cost": Decimal("1.50")}),
+            WhyEntry("links", {"src": 4, "dst": 17, "cost": None}),
+        ),
+        row_count=3,
+        lineage=12,
+        limit=2,
+        versions={"links": 3},
+        files_kept=1,
+        files_total=4,
+        elapsed_ms=12.0,
+        action="none",
+        reason="",
+    ),
+    "without": WithoutResult(
+        query="reach",
+        answer=pa.table({"_change": ["delete", "insert"], "_copies": [1, 2], "n": [17, None]}),
+        without={"links": ("src = 4",)},
+        removed={"links": 2},
+        versions={"links": 3},
+        files_kept=1,
+        files_total=4,
+        elapsed_ms=12.0,
+        action="none",
+        reason="",
     ),
     "status": StatusResult(
         query="q_top",

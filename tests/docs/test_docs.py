@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import get_args
@@ -42,6 +42,7 @@ from impctl.app.results.results import (
 )
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting
 from impctl.app.results.tree_work import TreeRecord, TreeWork
+from impctl.app.results.why import WhyEntry, WithoutResult
 from impctl.app.workbench.envvars import ENVVARS
 from impctl.cli.application import COMMANDS, build_app
 from impctl.cli.exit_codes import EXIT_CODES
@@ -201,15 +202,24 @@ ENTRIES = (
     RunEntry,
     VerifiedEntry,
     GcEntry,
+    WhyEntry,
 )
+
+
+ROWS: Mapping[type, str] = {
+    QueryResult: "query",
+    ChangesResult: "changes",
+    WithoutResult: "without",
+}
+"""Results that are rows, and their examples."""
 
 
 @pytest.mark.parametrize("kind", [*get_args(Result), *ENTRIES])
 def test_every_field_of_the_json_document_is_listed(kind: type) -> None:
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    if kind in (QueryResult, ChangesResult):
+    if kind in ROWS:
         # Rows stand in the document in place of the Arrow table.
-        example = EXAMPLES["query" if kind is QueryResult else "changes"]
+        example = EXAMPLES[ROWS[kind]]
         names = list(to_json(example))  # type: ignore[arg-type]
     row = ", ".join(f"`{name}`" for name in names)
     assert f"| {row} |\n" in read("json.md")

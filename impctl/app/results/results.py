@@ -33,6 +33,7 @@ from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
 from impctl.app.results.tree_work import TreeRecord, TreeWork
+from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.bench.compare import RecordComparison as RecordComparison
 from impctl.bench.record import Record as Record
 from impctl.bench.record import RecordKind as RecordKind
@@ -351,6 +352,8 @@ Result = (
     | RewriteResult
     | QueryResult
     | ChangesResult
+    | WhyResult
+    | WithoutResult
     | StatusResult
     | ExplainResult
     | Finding

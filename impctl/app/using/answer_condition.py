@@ -1,4 +1,4 @@
-"""A condition on the columns of an answer, as `query --where` gives it.
+"""A condition on the columns of an answer, as `query --where` gives it, or of a table.
 
 Law: it is read as a WHERE over the answer would be, and asked of whole rows of the answer, after
 ORDER BY and LIMIT. One that only Spark computes as Spark does is refused, whoever answers.
@@ -21,13 +21,22 @@ from impctl.plan.sql.statement import parse_query
 _TABLE = "answer"
 
 
-def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
-    """The condition over the attributes of an answer; UsageError where it is none."""
+def condition_on(
+    outputs: Sequence[Attribute],
+    text: str,
+    zone: str,
+    option: str = "--where",
+    of: str = "the answer",
+) -> Expr:
+    """The condition over the attributes of an answer; UsageError where it is none.
+
+    `option` is what it was given by, `of` what it is a condition on: errors say so.
+    """
     schema = Schema(tuple(Column(a.name, a.type or other("unknown")) for a in outputs))
     names = [name.lower() for name in schema.names]
     if len(set(names)) < len(names):
         raise UsageError(
-            "`--where` needs answers whose columns have names of their own",
+            f"`{option}` needs answers whose columns have names of their own",
             hint="give the columns of the query different names with AS",
             code="where_ambiguous",
         )
@@ -35,17 +44,17 @@ def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
         root = parse_query(f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, zone=zone).root
     except QueryError as error:
         raise UsageError(
-            f"`--where` cannot be read: {error.message}",
+            f"`{option}` cannot be read: {error.message}",
             hint=f"write a condition on {', '.join(schema.names)}, such as "
             f"`{_example(schema.columns[0])}`"
             if schema.names
-            else "the answer has no columns",
+            else f"{of} has no columns",
             code="where_unread",
         ) from None
     select = root.child if isinstance(root, Project) else root
     if not isinstance(select, Select) or not isinstance(select.child, Scan):
         raise UsageError(
-            "`--where` takes one condition on the columns of the answer",
+            f"`{option}` takes one condition on the columns of {of}",
             hint="leave out subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
             code="where_unread",
         )
@@ -57,7 +66,7 @@ def condition_on(outputs: Sequence[Attribute], text: str, zone: str) -> Expr:
     objection = _objection(condition)
     if objection is not None:
         raise UsageError(
-            f"`--where` cannot be asked of the answer: {objection}",
+            f"`{option}` cannot be asked of {of}: {objection}",
             hint="compare each column with a value of its own type, NULL by IS NULL",
             code="where_unread",
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
@@ -27,8 +28,11 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
+from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
+from impctl.errors import NotExactError
+from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -41,6 +45,31 @@ _FEW_ROWS, _MANY_ROWS = 200_000, 2_000_000
 files need not be joined. Of many the fewest steps are quickest (decision 0077)."""
 
 Sketches = Mapping[AccessId, StoredSketch]
+
+
+class LeftOut:
+    """Rows of a table that are not to be there: those for which a condition is true.
+
+    `condition` has the `columns` by their names; `rows` counts what was left out.
+    """
+
+    def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
+        self.columns = tuple(column.name for column in columns)
+        self.rows = 0
+        self._condition = condition
+        self._types = {column.name: column.type for column in columns}
+
+    def rest(self, rows: pa.Table) -> pa.Table:
+        """The others of these rows; NotExactError where that cannot be told."""
+        import pyarrow as pa
+
+        values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
+        found = truth(self._condition, values, len(rows))
+        if bool(found.is_unsure.any()):
+            raise NotExactError("A condition on rows of a table is too close to call")
+        is_out = found.sure_true()
+        self.rows += int(is_out.sum())
+        return rows.filter(pa.array(~is_out))
 
 
 def engine_answer(
@@ -67,8 +96,10 @@ def engine_rows(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
     sketches: Sequence[StoredSketch] = (),
+    left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
-    """The rows that the answer is made of; errors as of `engine_answer`."""
+    """The rows that the answer is made of, those `left_out` not there; errors as of
+    `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
     used = {one.access: one for one in sketches if one.access in pruned.filters}
@@ -77,7 +108,8 @@ def engine_rows(
     # Rows are derived once all that they are derived from is there.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
     with ThreadPoolExecutor(1) as reader:
-        for table, rows in one_ahead(_read(desk.tables, compiled, versions, pruned, used), reader):
+        read = _read(desk.tables, compiled, versions, pruned, used, left_out)
+        for table, rows in one_ahead(read, reader):
             batches = [
                 _batch(source, rows, used) if source.table == table else None
                 for source in compiled.sources
@@ -96,6 +128,7 @@ def _read(
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
     used: Sketches,
+    left_out: Mapping[TableName, LeftOut],
 ) -> Iterator[tuple[TableName, pa.Table]]:
     """Rows of all tables, the smaller ones first: they are what later rows look up."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
@@ -103,10 +136,12 @@ def _read(
         name = snapshot.table
         columns = list(compiled.columns_of(name))
         columns += [one.attribute for one in used.values() if one.table == name]
+        out = left_out.get(name)
+        columns += () if out is None else out.columns
         names, files = list(dict.fromkeys(columns)), pruned.files[name]
         least = _FEW_ROWS if rows_of(files) < _MANY_ROWS else BATCH_ROWS
         for rows in read_batches(snapshot, names, files, least):
-            yield name, rows
+            yield name, rows if out is None else out.rest(rows)
 
 
 def _batch(source: Source, rows: pa.Table, used: Sketches) -> Batch:

@@ -18,6 +18,7 @@ from typing import TextIO
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import SCHEMA_VERSION, Failure, QueryResult, Result
+from impctl.app.results.why import WithoutResult
 from impctl.errors import Location, Problem, WorkloadError
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -37,6 +38,7 @@ class JsonOutput:
         self._results.append(to_json(result))
 
     check = capture = apply = maintain = rewrite = query = changes = _keep
+    why = without = _keep
     cluster = gain = finding = started = _keep
     status = explain = verify = generate = plan = due = simulate = _keep
     record = comparison = written = suite = gc = _keep
@@ -83,14 +85,14 @@ def to_json(value: object) -> Json:
             return {str(key): to_json(inner) for key, inner in value.items()}
         case tuple() | list():
             return [to_json(inner) for inner in value]
-        case QueryResult() | ChangesResult():
+        case QueryResult() | ChangesResult() | WithoutResult():
             return _answered(value)
         case _ if is_dataclass(value):
             return {part.name: to_json(getattr(value, part.name)) for part in fields(value)}
     raise TypeError(f"A result holds a value of type `{type(value).__name__}`")
 
 
-def _answered(result: QueryResult | ChangesResult) -> Json:
+def _answered(result: QueryResult | ChangesResult | WithoutResult) -> Json:
     """A result that is rows, with columns and rows in place of the Arrow table."""
     from impctl.app.writing.json_values import json_rows
 

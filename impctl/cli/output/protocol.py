@@ -32,6 +32,7 @@ from impctl.app.results.results import (
 )
 from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
+from impctl.app.results.why import WhyResult, WithoutResult
 
 
 class Output(Protocol):
@@ -49,6 +50,8 @@ class Output(Protocol):
     def rewrite(self, result: RewriteResult) -> None: ...
     def query(self, result: QueryResult) -> None: ...
     def changes(self, result: ChangesResult) -> None: ...
+    def why(self, result: WhyResult) -> None: ...
+    def without(self, result: WithoutResult) -> None: ...
     def status(self, result: StatusResult) -> None: ...
     def explain(self, result: ExplainResult) -> None: ...
     def finding(self, result: Finding) -> None: ...
@@ -87,7 +90,7 @@ def show(output: Output, result: Result) -> None:
             output.maintain(result)
         case RewriteResult():
             output.rewrite(result)
-        case QueryResult() | ChangesResult():
+        case QueryResult() | ChangesResult() | WhyResult() | WithoutResult():
             _show_rows(output, result)
         case StatusResult():
             output.status(result)
@@ -103,12 +106,18 @@ def show(output: Output, result: Result) -> None:
             assert_never(result)
 
 
-def _show_rows(output: Output, result: QueryResult | ChangesResult) -> None:
+def _show_rows(
+    output: Output, result: QueryResult | ChangesResult | WhyResult | WithoutResult
+) -> None:
     match result:
         case QueryResult():
             output.query(result)
         case ChangesResult():
             output.changes(result)
+        case WhyResult():
+            output.why(result)
+        case WithoutResult():
+            output.without(result)
         case _:
             assert_never(result)
 

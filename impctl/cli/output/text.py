@@ -38,6 +38,7 @@ from impctl.app.results.results import (
 from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
 from impctl.app.results.unsketched import SKETCH_NONE
+from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.answer import answer_line, changes_line, write_rows
 from impctl.cli.output.check import check_lines, check_word, summed_up
@@ -60,10 +61,13 @@ from impctl.cli.output.status import status_lines
 from impctl.cli.output.suite import comparison_lines, record_lines
 from impctl.cli.output.terminal import has_colour, marked, unmarked
 from impctl.cli.output.used import used_lines
+from impctl.cli.output.why import why_line, why_lines, without_line
 from impctl.cli.output.wording import (
+    carried_text,
     count_text,
     fragments_text,
     left_text,
+    pending_text,
     plain,
     plain_sql,
     ranges_text,
@@ -171,14 +175,13 @@ class TextOutput:
             return
         self._words[result.query] = result.action
         if result.foreseen:
-            self._say(
-                f"{result.query}: would be {result.action} {versions}, {sketch}{_changes(result)}"
-            )
+            pending = pending_text(result.changes)
+            self._say(f"{result.query}: would be {result.action} {versions}, {sketch}{pending}")
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch is not computed")
             return
         self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
         self._detail(
-            f"{_carried(result.changes)} in {duration_text(result.elapsed_ms)} "
+            f"{carried_text(result.changes)} in {duration_text(result.elapsed_ms)} "
             f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
             f"commit {duration_text(result.commit_ms)})"
         )
@@ -188,7 +191,7 @@ class TextOutput:
         for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
                 f"step {versions_text(step.versions)}: {step.action}, "
-                f"{_carried(step.changes)}, +{len(step.added)} -{len(step.removed)} "
+                f"{carried_text(step.changes)}, +{len(step.added)} -{len(step.removed)} "
                 f"ranges, {duration_text(step.elapsed_ms)}"
             )
         for path in result.change_files:
@@ -242,6 +245,16 @@ class TextOutput:
         self._remark(changes_line(result), "")
         if result.by != STATE:
             self._remark(result.by_reason)
+
+    def why(self, result: WhyResult) -> None:
+        """The rows that derive it; on stderr what was read."""
+        self._block(why_lines(result))
+        self._remark(why_line(result), "")
+
+    def without(self, result: WithoutResult) -> None:
+        """The rows that would go, or come; on stderr without what."""
+        write_rows(result, self._rows_format, self._stdout)
+        self._remark(without_line(result), "")
 
     def _used(self, result: QueryResult | RewriteResult) -> None:
         for line in used_lines(result):
@@ -379,16 +392,6 @@ class TextOutput:
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
     """A sentence as lines, all after `indent`, further ones after some more."""
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
-
-
-def _changes(result: MaintainResult) -> str:
-    """What would be carried on, of nothing for a recapture."""
-    return "" if result.changes is None else f", {count_text(result.changes, 'change')}"
-
-
-def _carried(changes: int | None) -> str:
-    """The changed rows carried on; a recapture reads whole tables instead."""
-    return "whole tables" if changes is None else count_text(changes, "change")
 
 
 def _moved(result: MaintainResult) -> str:

@@ -127,6 +127,16 @@ def versions_text(
     return plain(f"{found} ({told})" if told else found)
 
 
+def carried_text(changes: int | None) -> str:
+    """The changed rows carried on; a recapture reads whole tables instead."""
+    return "whole tables" if changes is None else count_text(changes, "change")
+
+
+def pending_text(changes: int | None) -> str:
+    """What would be carried on, after the rest; of nothing for a recapture."""
+    return "" if changes is None else f", {count_text(changes, 'change')}"
+
+
 def count_text(count: int, noun: str) -> str:
     """`1 change`, `1,000 changes`."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -45,6 +45,8 @@ def test_every_result_in_the_envelope(fake, impctl, name: str) -> None:
         "finding": ["doctor"],
         "started": ["init", "--demo"],
         "due": ["plan", "w.yaml", "--due"],
+        "why": ["why", "w.yaml", "--row", "n=17"],
+        "without": ["why", "w.yaml", "--without", "links: src = 4"],
     }.get(name, [name, "w.yaml"])
     ran = impctl(*words, "--json")
     document = strict(ran.stdout)

@@ -1,0 +1,108 @@
+"""Use case: tell which rows of tables a row of an answer is derived from, and what needs some.
+
+Law: no table is touched. The sketch is brought up to date first, as for `query`; then the engine
+reads through it. Spark is not started for what is told.
+Out of scope: finding it (`app.using.derived_row`, `app.using.answer_without`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from impctl.aliases import QueryName
+from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.results import Outcome
+from impctl.app.results.why import WhyResult, WithoutResult
+from impctl.app.using.answer_without import answer_without
+from impctl.app.using.derived_row import derived_row
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.using.only_query import only_query
+from impctl.app.using.request import asked
+from impctl.app.using.row_given import RowGiven
+from impctl.app.using.unread import Unread
+from impctl.app.workbench.workbench import Workbench
+from impctl.errors import UsageError
+from impctl.stopwatch import Stopwatch
+from impctl.workload.models import Lineage, SketchUse
+
+
+def why(
+    desk: Workbench,
+    query: QueryName | None,
+    params: GivenValues = (),
+    row: RowGiven = (),
+    without: Sequence[str] = (),
+    *,
+    limit: int | None = None,
+) -> Outcome:
+    """What derives the row of the answer with these values, or what would go without some rows.
+
+    `row` has values of columns of the answer, `without` conditions on rows of its tables; one of
+    them is given. `limit`: how many rows are told.
+    """
+    if bool(row) == bool(without):
+        raise UsageError(
+            "`why` asks for a row of the answer or for rows that are left out: one of them",
+            hint="give `--row NAME=VALUE`, or `--without CONDITION`",
+            code="why_of_what",
+        )
+    found = _asked(desk, query, params)
+    watch = Stopwatch()
+    if without:
+        return Outcome((_without(desk, found, without, limit, watch),), found.warnings)
+    told = derived_row(desk, found, row)
+    result = WhyResult(
+        query=found.prepared.spec.name,
+        row=told.row,
+        claim=str(told.derivation.claim),
+        rows=told.rows[:limit],
+        row_count=len(told.rows),
+        lineage=told.derivation.lineage,
+        limit=limit,
+        versions=found.versions,
+        files_kept=told.files,
+        files_total=told.files_total,
+        elapsed_ms=watch.ms,
+        action=found.action,
+        reason=found.reason,
+        moments=found.prepared.moments,
+    )
+    return Outcome((result,), found.warnings)
+
+
+def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fresh:
+    """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
+    (spec,) = desk.queries([query if query is not None else only_query(desk)])
+    use = SketchUse.NEVER if spec.lineage is Lineage.WITNESS else SketchUse.ALWAYS
+    found = asked(desk, spec.name, params, None, None, use)
+    if isinstance(found, Unread):
+        raise found.refusal
+    if use is SketchUse.NEVER:
+        reason = "its sketch holds witnesses (`lineage: witness`), not all rows that matter"
+        return replace(found, reason=reason)
+    return found
+
+
+def _without(
+    desk: Workbench,
+    found: Fresh,
+    without: Sequence[str],
+    limit: int | None,
+    watch: Stopwatch,
+) -> WithoutResult:
+    told = answer_without(desk, found, without)
+    return WithoutResult(
+        query=found.prepared.spec.name,
+        answer=told.changes,
+        limit=limit,
+        without=told.conditions,
+        removed=told.removed,
+        versions=found.versions,
+        files_kept=told.files,
+        files_total=told.files_total,
+        elapsed_ms=watch.ms,
+        action=found.action,
+        reason=found.reason,
+        moments=found.prepared.moments,
+    )

@@ -1,0 +1,204 @@
+"""A smallest set of rows that derives a row, or one of which no row can be left out.
+
+Law: what is told derives the row: from its rows alone, by the makings. `SMALLEST` is said only
+where it is proved that no set of fewer rows does, `MINIMAL` where dropping any one of its rows
+leaves the row without a derivation (so no proper subset derives it, as more rows never derive
+less), `GROUP` where rows are grouped on the way: then all rows of the groups are told.
+Proof by shortest derivation: where every making has one row made among its bodies at most, a
+derivation is a line of makings, and a row made twice on it can be cut short; where besides no row
+of a table is a body in the makings of two heads, the rows of a line's makings are all
+different, so that a line with the fewest is a set with the fewest. Else by search, up to a budget
+of work: whatever derives the row has a row of every set whose absence ends all derivations.
+Finding the smallest set is NP-hard in general, hence the budget.
+Out of scope: finding the makings (`circuits.provenance.program`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from enum import StrEnum
+
+from impctl.circuits.provenance.lineage import Lineage
+from impctl.circuits.provenance.makings import Makings
+from impctl.values import dataclass
+
+BUDGET = 5_000_000
+"""Bodies looked at in the search for a smallest set: some seconds."""
+
+
+class Claim(StrEnum):
+    """What is proved of a set of rows."""
+
+    SMALLEST = "smallest"
+    MINIMAL = "minimal"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """Numbers of rows of tables that derive a row together, and what is proved of them.
+
+    They come in the order in which they are used, of a line from its start; of groups they ascend.
+    `lineage` is how many rows of tables take part in any derivation of it.
+    """
+
+    rows: tuple[int, ...]
+    claim: Claim
+    lineage: int
+
+
+def derivation_of(made: Makings, target: int, first: int, budget: int = BUDGET) -> Derivation:
+    """A derivation of the row of this number; rows of tables have numbers below `first`.
+
+    Cost: the makings that take part in deriving it, and the search within `budget`.
+    """
+    lineage = Lineage(made, target, first)
+    chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
+    if lineage.has_groups:
+        return Derivation(tuple(sorted(chosen)), Claim.GROUP, len(leaves))
+    if lineage.is_line():
+        return Derivation(chosen, Claim.SMALLEST, len(leaves))
+    horn = _Horn(lineage, leaves)
+    kept = horn.without_spare(chosen)
+    try:
+        smallest = _Search(horn, budget).smaller_than(kept)
+    except _SpentError:
+        return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
+    rows = kept if smallest is None else smallest
+    return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
+
+
+class _SpentError(Exception):
+    """The budget of a search is used up."""
+
+
+class _Horn:
+    """What rows derive by the makings of a lineage."""
+
+    def __init__(self, lineage: Lineage, leaves: Sequence[int]) -> None:
+        self.leaves = leaves
+        self._target = lineage.target
+        self._first = lineage.first
+        self._heads: list[int] = lineage.heads.tolist()
+        self._bodies = lineage.bodies_of_all()
+        self._from_nothing = [
+            head for head, bodies in zip(self._heads, self._bodies, strict=True) if not bodies
+        ]
+        self._uses: dict[int, list[int]] = {}
+        for at, bodies in enumerate(self._bodies):
+            for body in bodies:
+                self._uses.setdefault(body, []).append(at)
+        self.work = 0
+
+    def derives(self, rows: Collection[int]) -> bool:
+        """Whether these rows of tables derive the row."""
+        missing: dict[int, int] = {}
+        left = [*rows, *self._from_nothing]
+        seen = set(left)
+        while left:
+            row = left.pop()
+            if row == self._target:
+                return True
+            for at in self._uses.get(row, ()):
+                self.work += 1
+                missing[at] = missing.get(at, len(self._bodies[at])) - 1
+                head = self._heads[at]
+                if not missing[at] and head not in seen:
+                    seen.add(head)
+                    left.append(head)
+        return False
+
+    def in_order(self, rows: Collection[int]) -> tuple[int, ...]:
+        """The rows in the order in which they are used, those that make something first."""
+        missing: dict[int, int] = {}
+        left = deque([*sorted(rows), *self._from_nothing])
+        seen, used = set(left), dict[int, None]()
+        while left:
+            row = left.popleft()
+            for at in self._uses.get(row, ()):
+                missing[at] = missing.get(at, len(self._bodies[at])) - 1
+                head = self._heads[at]
+                if not missing[at] and head not in seen:
+                    seen.add(head)
+                    left.append(head)
+                    used.update((body, None) for body in self._bodies[at] if body < self._first)
+        return (*used, *(row for row in sorted(rows) if row not in used))
+
+    def without_spare(self, rows: Iterable[int]) -> frozenset[int]:
+        """The rows less those that can be left out, one after the other."""
+        kept = set(rows)
+        for row in sorted(kept):
+            kept.discard(row)
+            if not self.derives(kept):
+                kept.add(row)
+        return frozenset(kept)
+
+
+class _Search:
+    """A set of fewer rows, if there is one: by sets of rows of which every derivation has one."""
+
+    def __init__(self, horn: _Horn, budget: int) -> None:
+        self._horn = horn
+        self._budget = budget
+        self._cuts: list[frozenset[int]] = []
+
+    def smaller_than(self, rows: Collection[int]) -> frozenset[int] | None:
+        """A smallest set if it has fewer rows than these; None where there is none."""
+        for most in range(1, len(rows)):
+            found = self._with(frozenset(), most)
+            if found is not None:
+                return found
+        return None
+
+    def _with(self, chosen: frozenset[int], more: int) -> frozenset[int] | None:
+        """A set that derives the row: these, and so many more at most."""
+        if self._horn.work > self._budget:
+            raise _SpentError
+        cut = next((cut for cut in self._cuts if not cut & chosen), None)
+        if cut is None:
+            if self._horn.derives(chosen):
+                return chosen
+            cut = self._cut(chosen)
+            self._cuts.append(cut)
+        if self._at_least(chosen) > more:
+            return None
+        for row in sorted(cut):
+            found = self._with(chosen | {row}, more - 1)
+            if found is not None:
+                return found
+        return None
+
+    def _at_least(self, chosen: frozenset[int]) -> int:
+        """How many more rows are needed in any case: one of each of some sets without a common."""
+        hit, needed = set(chosen), 0
+        for cut in self._cuts:
+            if not cut & hit:
+                hit |= cut
+                needed += 1
+        return needed
+
+    def _cut(self, chosen: frozenset[int]) -> frozenset[int]:
+        """Rows without all of which there is no derivation, none of those chosen among them."""
+        without = set(chosen)
+        left = [leaf for leaf in self._horn.leaves if leaf not in without]
+        cut = self._kept_out(without, left)
+        return frozenset(cut)
+
+    def _kept_out(self, without: set[int], left: Sequence[int]) -> list[int]:
+        """Of rows those that cannot join the others without deriving the row."""
+        if self._horn.work > self._budget:
+            raise _SpentError
+        if not left:
+            return []
+        if not self._horn.derives(without | set(left)):
+            without |= set(left)
+            return []
+        if len(left) == 1:
+            return list(left)
+        middle = len(left) // 2
+        # Many rows at once: most can join.
+        return [
+            *self._kept_out(without, left[:middle]),
+            *self._kept_out(without, left[middle:]),
+        ]

@@ -1,0 +1,297 @@
+"""All ways in which rows of a query are made, found by running it once with numbered rows.
+
+Law: a making is one way to make a row, its head, of others, its bodies; it is there if and only
+if all its bodies are rows of the tables given, or rows made of them. Rows of tables have the
+numbers given, rows made those from `first` on. A group is made in one way, of all its rows.
+A fixpoint's rows come round by round, and each is stepped with once. Cost: the makings, which may
+be many more than the rows.
+Out of scope: which makings to tell (`circuits.provenance.derivation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import AccessId
+from impctl.circuits.answers import arrow_column, arrow_type
+from impctl.circuits.build import Builder
+from impctl.circuits.flows import BlockedError, Source, typed
+from impctl.circuits.provenance.makings import MakingList, Makings
+from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
+from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
+from impctl.data.schema import LONG
+from impctl.data.vector import Ints, Vector, all_null
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.circuit import Circuit
+from impctl.engine.consolidate import consolidated
+from impctl.engine.fixpoint.limits import LIMITS
+from impctl.expr.nodes import Cast
+from impctl.expr.spans import exactly
+from impctl.plan.nodes import (
+    Aggregate,
+    Attribute,
+    ComputedColumn,
+    Distinct,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    SetKind,
+    SetOperation,
+    attributes_of,
+    inputs_of,
+    with_inputs,
+)
+from impctl.plan.recursion import reads_fixpoint
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The rows of a query, each once: their numbers, shape (rows,), their columns, and all ways in
+    which they and what they are made of are made."""
+
+    numbers: Ints
+    columns: Sequence[Vector]
+    makings: Makings
+
+    def to_arrow(self, attributes: Sequence[Attribute], zone: str) -> pa.Table:
+        """The rows as an answer has them, under these attributes, in a session of this zone."""
+        ones = np.ones(len(self.numbers), dtype=np.int64)
+        pairs = zip(typed(attributes, None), self.columns, strict=True)
+        columns = [arrow_column(one, ones, arrow_type(kind, zone)) for (_, kind), one in pairs]
+        return pa.Table.from_arrays(columns, names=[one.name for one in attributes])
+
+
+def made_rows(
+    root: Plan,
+    tables: Mapping[AccessId, pa.Table],
+    first: int,
+    check: Callable[[], None] = lambda: None,
+) -> Made:
+    """The rows of a plan from these rows per access, each table with its rows' numbers in the
+    column `numbering.NUMBER`, all below `first`.
+
+    `check` is called after each run and round, and may raise. BlockedError where the plan, or a
+    part of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as
+    of the engine.
+    """
+    program = _Program(tables, first, check)
+    rows = program.once(root)
+    return Made(rows.given, rows.columns, program.makings.whole())
+
+
+class _Program:
+    """Evaluates a plan from the inside out."""
+
+    def __init__(
+        self, tables: Mapping[AccessId, pa.Table], first: int, check: Callable[[], None]
+    ) -> None:
+        self.makings = MakingList()
+        self._tables = tables
+        self._held: dict[AccessId, Batch] = {}
+        self._numbers = count(first)
+        self._check = check
+        self._numbering = Numbering(self._evaluated)
+
+    def once(self, plan: Plan) -> NumberedRows:
+        """The rows of a plan, each once."""
+        rows = NumberedRows(typed(attributes_of(plan), plan.span), self._numbers)
+        run = self._run(self._numbering.of(plan), attributes_of(plan))
+        self._made(rows, run, run.filled())
+        return rows
+
+    def _run(self, found: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
+        return _Run(found, attributes, self._batch)
+
+    def _made(self, rows: NumberedRows, run: _Run, found: Batch) -> Met:
+        """Rows of a run as makings of these rows."""
+        self._check()
+        met = rows.meet(run.columns(found), len(found))
+        self.makings.add(met.numbers, run.bodies(found))
+        return met
+
+    def _evaluated(self, node: Plan) -> Scan:
+        match node:
+            case Distinct():
+                rows = self.once(node.child)
+                return self._read_as(node, rows.columns, rows.given)
+            case Aggregate():
+                return self._grouped(node)
+            case Fixpoint():
+                return self._fixpoint(node)
+            case Join():
+                return self._with_partner(node)
+        raise BlockedError(f"{type(node).__name__} is not traced to rows", node.span)
+
+    def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
+        """Rows that are made, as those of a table that stands for the node."""
+        scan = self._standing_for(node)
+        self._hold(scan, columns, numbers)
+        return scan
+
+    def _standing_for(self, node: Plan) -> Scan:
+        name = f"made/{len(self._held)}"
+        self._held[name] = empty_batch(0)
+        return Scan(name, name, attributes_of(node), node.span)
+
+    def _hold(self, scan: Scan, columns: Sequence[Vector], numbers: Ints) -> None:
+        own = {one.id: column for one, column in zip(scan.attributes, columns, strict=True)}
+        own[number_of(scan).id] = Vector(LONG, numbers)
+        self._held[scan.access] = Batch(own, np.ones(len(numbers), dtype=np.int64), ())
+
+    def _batch(self, source: Source) -> Batch:
+        """What a source reads: rows of a table, or rows made."""
+        held = self._held.get(source.access)
+        return source.came(self._tables[source.access]) if held is None else held
+
+    def _with_partner(self, node: Join) -> Scan:
+        """The left rows of a semi join, each as often as it is there; every partner is a way."""
+        left = self._numbering.of(node.left, is_counted=True)
+        right = self._numbering.of(node.right)
+        joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
+        own = attributes_of(node)
+        run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
+        found = run.filled()
+        self._check()
+        bodies = run.bodies(found)
+        columns = tuple((number.id, LONG) for number in left.numbers)
+        keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
+        numbers = NumberedRows(columns, self._numbers).meet(keys, len(found)).numbers
+        self.makings.add(numbers, bodies)
+        each, first = np.unique(numbers, return_index=True)
+        return self._read_as(node, [column.take(first) for column in run.columns(found)], each)
+
+    def _grouped(self, node: Aggregate) -> Scan:
+        if node.grouping_sets is not None:
+            raise BlockedError("GROUPING SETS, CUBE or ROLLUP is not traced to rows", node.span)
+        below = self._numbering.of(node.child, is_counted=True)
+        keys = tuple(key.attribute for key in node.keys)
+        passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
+        keyed = Project(below.plan, (*node.keys, *passed), node.span)
+        of_rows = self._run(NumberedPlan(keyed, below.numbers), keys)
+        whole = replace(node, child=below.plan)
+        of_groups = self._run(NumberedPlan(whole, ()), attributes_of(node))
+        groups, rows = of_groups.filled(), of_rows.filled()
+        self._check()
+        numbered = NumberedRows(typed(keys, node.span), self._numbers)
+        columns = of_groups.columns(groups)
+        made = numbered.meet(columns[: len(keys)], len(groups)).numbers
+        heads = numbered.meet(of_rows.columns(rows), len(rows)).numbers
+        self.makings.add_groups(made, heads, of_rows.bodies(rows))
+        return self._read_as(node, columns, made)
+
+    def _fixpoint(self, node: Fixpoint) -> Scan:
+        if not node.is_set:
+            raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
+        rows = NumberedRows(typed(node.attributes, node.span), self._numbers)
+        base = self._run(self._numbering.of(_renamed(node.base, node)), node.attributes)
+        found = [self._made(rows, base, base.filled())]
+        leaves: list[Scan] = []
+        step = self._opened(node.step, node, leaves)
+        run = self._run(self._numbering.of(_renamed(step, node)), node.attributes)
+        # What a step makes without rows of the fixpoint comes with them.
+        found.append(self._made(rows, run, run.filled()))
+        rounds = 0
+        while any(len(met.new) for met in found):
+            rounds += 1
+            LIMITS.check(rounds, len(rows))
+            moved = []
+            for met in found:
+                for leaf in leaves:
+                    self._hold(leaf, met.columns, met.new)
+                if len(met.new):
+                    moved.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+            found = moved
+        return self._read_as(node, rows.columns, rows.given)
+
+    def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
+        """The step with a table of its own in place of each leaf."""
+        if isinstance(plan, Recursive) and plan.fixpoint == node.id:
+            leaves.append(self._standing_for(plan))
+            return leaves[-1]
+        is_once = isinstance(plan, Aggregate | Distinct | Fixpoint) or (
+            isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
+        )
+        if is_once and reads_fixpoint(plan, node.id):
+            what = f"{type(plan).__name__} over rows of the WITH entry that reads itself"
+            raise BlockedError(what, plan.span)
+        return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
+
+
+class _Run:
+    """A plan as a circuit, stepped with what it reads; `attributes` are the rows' own columns."""
+
+    def __init__(
+        self,
+        found: NumberedPlan,
+        attributes: Sequence[Attribute],
+        batch: Callable[[Source], Batch],
+    ) -> None:
+        self._columns = typed(attributes, found.plan.span)
+        self._numbers = tuple(one.id for one in found.numbers)
+        self._batch = batch
+        builder = Builder({})
+        passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *found.numbers))
+        # Above a bare table there would be no operator.
+        builder.build(Project(found.plan, tuple(passed), found.plan.span), must_be_sure=True)
+        self._sources = tuple(builder.sources)
+        self._circuit = Circuit(builder.operators, builder.inputs)
+
+    def filled(self) -> Batch:
+        """All rows, from what is there now."""
+        start = self._circuit.start()
+        batches = map(self._batch, self._sources)
+        found = self._circuit.step(*(one if len(one) else None for one in batches))
+        return self._rows(start, found)
+
+    def moved(self, accesses: Collection[AccessId]) -> Batch:
+        """The rows that come with more rows of these accesses: those that are held now."""
+        return self._rows(
+            self._circuit.step(
+                *(self._batch(one) if one.access in accesses else None for one in self._sources)
+            )
+        )
+
+    def _rows(self, *found: Batch | None) -> Batch:
+        parts = [part for part in found if part is not None and len(part)]
+        rows = stacked_batches(parts) if parts else empty_batch(0)
+        # A group of no rows is there first, and goes again.
+        return consolidated(rows) if bool((rows.weights < 0).any()) else rows
+
+    def columns(self, found: Batch) -> list[Vector]:
+        """The rows' own columns, each value as it is."""
+        if not len(found):
+            # No rows may come without columns.
+            return [all_null(kind, 0) for _, kind in self._columns]
+        return [exactly(found.columns[name]) for name, _ in self._columns]
+
+    def bodies(self, found: Batch) -> Ints:
+        """The numbers in the rows, shape (rows, numbers); -1 for none."""
+        if not len(found) or not self._numbers:
+            return np.zeros((len(found), len(self._numbers)), dtype=np.int64)
+        columns = [found.columns[name] for name in self._numbers]
+        return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)
+
+
+def _renamed(plan: Plan, node: Fixpoint) -> Plan:
+    """A part of a fixpoint under its columns."""
+    pairs = zip(node.attributes, attributes_of(plan), strict=True)
+    return Project(
+        plan,
+        tuple(
+            ComputedColumn(
+                new, old.ref() if new.type in (None, old.type) else Cast(old.ref(), new.type)
+            )
+            for new, old in pairs
+        ),
+        plan.span,
+    )

@@ -1,0 +1,82 @@
+"""What derives a row of an answer, and what would go without some rows, as text.
+
+Law: what is claimed of the rows is said in full words: smallest only where it is proved.
+Out of scope: rows as tables (`cli.output.answer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+
+from impctl.app.results.amounts import duration_text
+from impctl.app.results.answer import RowValue
+from impctl.app.results.why import WhyResult, WithoutResult
+from impctl.cli.output.wording import count_text, versions_text
+
+_CLAIMS = {
+    "smallest": "a smallest set: no fewer rows derive it",
+    "minimal": "one derivation: no part of these rows derives it, but fewer other rows may",
+    "group": "all rows of the groups that it is made of",
+}
+
+
+def why_lines(result: WhyResult) -> list[str]:
+    """The row, what is claimed, and a line per row of a table."""
+    rows = count_text(result.row_count, "row")
+    head = f"{result.query}: {_row_text(result.row)} is derived from {rows}"
+    lines = [f"{entry.table}: {_row_text(entry.row)}" for entry in result.rows]
+    left = result.row_count - len(result.rows)
+    if left:
+        lines.append(f"... and {count_text(left, 'row')} more")
+    return [f"{head}, {_CLAIMS[result.claim]}", *lines]
+
+
+def why_line(result: WhyResult) -> str:
+    """What was looked at."""
+    versions = versions_text(result.versions, None, result.moments)
+    files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
+    takes = "takes" if result.lineage == 1 else "take"
+    return (
+        f"{result.query}: {count_text(result.lineage, 'row')} {takes} part in any derivation of "
+        f"it; the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
+    )
+
+
+def without_line(result: WithoutResult) -> str:
+    """How many rows would go and come, and without what."""
+    changed = result.answer.column("_change").to_pylist()
+    went, came = changed.count("delete"), changed.count("insert")
+    versions = versions_text(result.versions, None, result.moments)
+    files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
+    come = f", {count_text(came, 'row')} would come" if came else ""
+    removed = ", ".join(
+        f"{count_text(rows, 'row')} of {table}" for table, rows in result.removed.items()
+    )
+    return (
+        f"{result.query}: without {removed}, {count_text(went, 'row')} of the answer would go"
+        f"{come}; the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
+    )
+
+
+def _row_text(row: Mapping[str, RowValue]) -> str:
+    """`n=17, name=abc`, NULL for none."""
+    return ", ".join(_parts(row)) or "a row without columns"
+
+
+def _parts(row: Mapping[str, RowValue]) -> Iterable[str]:
+    for name, value in row.items():
+        yield f"{name}={_value_text(value)}"
+
+
+def _value_text(value: RowValue) -> str:
+    match value:
+        case None:
+            return "NULL"
+        case datetime() | date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case bool():
+            return str(value).lower()
+    return str(value)

@@ -1,0 +1,355 @@
+"""Absorption provenance: of each row of a fixpoint the function of table rows that it depends on.
+
+Identity: P(t) is the OR over the derivations of t of the AND of their bodies' functions and of
+their leaves, a variable each; t is in T if and only if P(t) is not false. Functions are monotone
+and kept as decision diagrams, which absorb what derives nothing new; rows of tables that go are
+variables set to false (a universal quantification over them, which for monotone functions is the
+same), so circles never keep a row (Liu et al., *Recursive Computation of Regions and
+Connectivity in Networks*, 2009). What rows depend on which variable is indexed.
+Shipping: EAGER hands the whole function on, whenever it changes. LAZY hands on what a row came
+with, and keeps its other derivations until that is false; then the next of these is, and only a row
+that has none left goes. T is the same; a lazy function may know too few ways, never one too
+many.
+State: derivations, functions, the index. Cost: eager, the changes of functions, which may be
+exponentially large; lazy, the rows whose function mentions what went.
+Leaves are told apart by who calls: equal rows of a table are as many leaves as there are copies. A
+leaf that went may come again: its derivations are new ones then.
+Not to be confused with the default, which keeps ranks (`engine.operators.fixpoint`): it cannot tell
+which rows of tables a row needs. Out of scope: finding derivations.
+After an error what is here is of no use any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from impctl.errors import UnsupportedError, UsageError
+from impctl.values import dataclass
+
+NODES = 5_000_000
+"""Nodes of decision diagrams there may be; some 100 MB."""
+_CACHE = 1 << 20
+"""Results of operations on functions that are remembered."""
+
+_Function = Any
+"""A decision diagram of `oxidd`."""
+
+
+class Ship(StrEnum):
+    LAZY = "lazy"
+    EAGER = "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Grounded:
+    """One derivation: the row derived, the rows of the fixpoint and those of tables it uses, all by
+    numbers of the caller."""
+
+    head: int
+    bodies: tuple[int, ...]
+    leaves: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _After:
+    """What the functions of some rows would be, and which leaves these may mention."""
+
+    functions: dict[int, _Function]
+    mentions: dict[int, set[int]]
+
+    @property
+    def rows_gone(self) -> set[int]:
+        """The rows whose function would be false."""
+        return {row for row, function in self.functions.items() if not function.satisfiable()}
+
+
+class Absorption:
+    """Rows of one fixpoint with their functions."""
+
+    def __init__(self, ship: Ship = Ship.LAZY, nodes: int = NODES) -> None:
+        """UsageError where the package for decision diagrams is not installed."""
+        self._ship = ship
+        self._nodes = nodes
+        self._manager = _manager(nodes)
+        self._functions: dict[int, _Function] = {}
+        self._derivations: dict[int, dict[Grounded, None]] = {}
+        self._used_by: dict[int, dict[Grounded, None]] = {}
+        """The derivations that have a row among their bodies."""
+        self._of_leaf: dict[int, dict[Grounded, None]] = {}
+        self._variables: dict[int, int] = {}
+        self._leaf_of: dict[int, int] = {}
+        self._free: list[int] = []
+        """Variables that no function mentions any more."""
+        self._mentions: dict[int, set[int]] = {}
+        """The leaves that the function of a row may mention."""
+        self._mentioned_by: dict[int, set[int]] = {}
+        """The rows whose function may mention a leaf."""
+
+    @property
+    def rows(self) -> Collection[int]:
+        """The rows of the fixpoint."""
+        return self._functions.keys()
+
+    def derivations(self) -> Iterator[Grounded]:
+        """The derivations whose bodies are all rows of the fixpoint."""
+        for found in self._derivations.values():
+            yield from (one for one in found if self._is_there(one))
+
+    def step(
+        self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
+    ) -> tuple[set[int], set[int]]:
+        """Leaves that went and derivations that came; the rows that came in, and those that left.
+
+        What comes is looked at first, so that no row leaves that has a ground again. A row that
+        leaves takes the derivations that use it along: who sends rows on and has them back as
+        derivations sends these anew once it is in again.
+        """
+        entered = self._add(came)
+        gone = set(went)
+        after = self._without(gone)
+        left = after.rows_gone
+        for leaf in gone:
+            for one in list(self._of_leaf.get(leaf, ())):
+                self._forget(one)
+        for row, function in after.functions.items():
+            if row in left:
+                del self._functions[row]
+                self._mention(row, set())
+                for one in list(self._used_by.get(row, ())):
+                    self._forget(one)
+            else:
+                self._functions[row] = function
+                self._mention(row, after.mentions[row])
+        for leaf in gone:
+            self._release(leaf)
+        return entered - left, left - entered
+
+    # Leaves that go.
+
+    def gone_without(self, leaves: Iterable[int]) -> set[int]:
+        """The rows that would leave if these leaves went; nothing does."""
+        return self._without(set(leaves)).rows_gone
+
+    def _without(self, gone: Collection[int]) -> _After:
+        """What the functions that mention these leaves would be without them."""
+        known = [leaf for leaf in sorted(gone) if leaf in self._variables]
+        touched = set[int]().union(*(self._mentioned_by[leaf] for leaf in known))
+        cube = self._all_of(map(self._variable, known))
+        after = _After({}, {})
+        for row in sorted(touched):
+            after.functions[row] = self._within(self._functions[row].forall, cube)
+            after.mentions[row] = self._mentions[row].difference(gone)
+        if self._ship is Ship.LAZY:
+            self._look_for_others(after, gone)
+        return after
+
+    def _look_for_others(self, after: _After, gone: Collection[int]) -> None:
+        """Give rows without a function that of another derivation, as far as there is any.
+
+        Before any of them goes: else it would be told that rows went which come again at once.
+        """
+        left = sorted(after.rows_gone)
+        while left:
+            row = left.pop()
+            if after.functions[row].satisfiable():
+                continue
+            one = self._other(row, after, gone)
+            if one is None:
+                continue
+            after.functions[row] = self._product(one, after.functions)
+            after.mentions[row] = self._leaves_of(one, after.mentions)
+            # What uses it may have a ground again.
+            left += [
+                user.head
+                for user in self._used_by.get(row, ())
+                if user.head in after.functions and not after.functions[user.head].satisfiable()
+            ]
+
+    def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
+        """A derivation of a row that nothing that went is needed for."""
+        for one in self._derivations.get(row, ()):
+            is_whole = all(
+                body not in after.functions or after.functions[body].satisfiable()
+                for body in one.bodies
+            )
+            if is_whole and self._is_there(one) and not any(leaf in gone for leaf in one.leaves):
+                return one
+        return None
+
+    # Derivations that come.
+
+    def _add(self, came: Iterable[Grounded]) -> set[int]:
+        """The rows that come in with these derivations."""
+        work: list[Grounded] = []
+        for one in came:
+            self._remember(one)
+            work.append(one)
+        entered: set[int] = set()
+        at = 0
+        while at < len(work):
+            one = work[at]
+            at += 1
+            if not self._is_there(one):
+                continue
+            known = self._functions.get(one.head)
+            if known is not None and self._ship is Ship.LAZY:
+                continue
+            made = self._product(one, {})
+            function = made if known is None else self._within(known.__or__, made)
+            if known is not None and function == known:
+                continue
+            self._functions[one.head] = function
+            leaves = self._leaves_of(one, {})
+            self._mention(one.head, leaves.union(self._mentions.get(one.head, ())))
+            if known is None:
+                entered.add(one.head)
+            work += self._used_by.get(one.head, ())
+        return entered
+
+    def _is_there(self, one: Grounded) -> bool:
+        return all(body in self._functions for body in one.bodies)
+
+    def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
+        """What the function of a derivation may mention; of bodies among the others, that there."""
+        bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
+        return set(one.leaves).union(*bodies)
+
+    def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
+        """The function of a derivation; of bodies among the others, that there."""
+        parts = [others.get(body, self._functions[body]) for body in one.bodies]
+        return self._all_of([*parts, *map(self._variable, one.leaves)])
+
+    # What is known of which leaf.
+
+    def _remember(self, one: Grounded) -> None:
+        self._derivations.setdefault(one.head, {})[one] = None
+        for body in one.bodies:
+            self._used_by.setdefault(body, {})[one] = None
+        for leaf in one.leaves:
+            self._of_leaf.setdefault(leaf, {})[one] = None
+
+    def _forget(self, one: Grounded) -> None:
+        for index, keys in (
+            (self._derivations, (one.head,)),
+            (self._used_by, one.bodies),
+            (self._of_leaf, one.leaves),
+        ):
+            for key in keys:
+                found = index.get(key, {})
+                found.pop(one, None)
+                if not found:
+                    index.pop(key, None)
+
+    def _mention(self, row: int, leaves: set[int]) -> None:
+        known = self._mentions.get(row, set())
+        for leaf in known - leaves:
+            self._mentioned_by[leaf].discard(row)
+        for leaf in leaves - known:
+            self._mentioned_by.setdefault(leaf, set()).add(row)
+        if leaves:
+            self._mentions[row] = leaves
+        else:
+            self._mentions.pop(row, None)
+
+    def _variable(self, leaf: int) -> _Function:
+        place = self._variables.get(leaf)
+        if place is None:
+            place = self._free.pop() if self._free else self._manager.add_vars(1)[0]
+            self._variables[leaf] = place
+            self._leaf_of[place] = leaf
+            self._mentioned_by.setdefault(leaf, set())
+        return self._within(self._manager.var, place)
+
+    def _release(self, leaf: int) -> None:
+        """A variable that no function mentions can stand for another leaf."""
+        place = self._variables.pop(leaf, None)
+        if place is not None:
+            assert not self._mentioned_by.pop(leaf), "every function that mentions it was changed"
+            del self._leaf_of[place]
+            self._free.append(place)
+
+    # Functions.
+
+    def smallest(self, row: int) -> tuple[frozenset[int], bool]:
+        """A set of leaves that derives a row, and whether it is a smallest one: of a row whose
+        whole function was handed on. Cost: the nodes of the row's function."""
+        best: dict[Any, tuple[int, tuple[int, ...] | None]] = {}
+        function = self._functions[row]
+        left = [function]
+        while left:
+            node = left[-1]
+            if node in best:
+                left.pop()
+                continue
+            parts = node.cofactors()
+            if parts is None:
+                best[node] = (0, ()) if node.satisfiable() else (0, None)
+                continue
+            missing = [part for part in parts if part not in best]
+            left += missing
+            if not missing:
+                best[node] = self._better(node, *(best[part] for part in parts))
+        chosen = best[function][1]
+        assert chosen is not None, "a row that is there has a derivation"
+        leaves = frozenset(self._leaf_of[place] for place in chosen)
+        return leaves, self._ship is Ship.EAGER
+
+    def _better(
+        self,
+        node: _Function,
+        high: tuple[int, tuple[int, ...] | None],
+        low: tuple[int, tuple[int, ...] | None],
+    ) -> tuple[int, tuple[int, ...] | None]:
+        """The fewest variables that make a node true: with its own, or without."""
+        if low[1] is not None and (high[1] is None or low[0] <= high[0] + 1):
+            return low
+        if high[1] is None:
+            return 0, None
+        return high[0] + 1, (*high[1], node.node_var())
+
+    @property
+    def remembered(self) -> int:
+        """How many derivations are remembered."""
+        return sum(map(len, self._derivations.values()))
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes there are."""
+        return int(self._manager.num_inner_nodes())
+
+    def _all_of(self, functions: Iterable[_Function]) -> _Function:
+        found = self._manager.true()
+        for one in functions:
+            found = self._within(found.__and__, one)
+        return found
+
+    def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
+        """The operation's result; UnsupportedError where it takes more nodes than there may be."""
+        try:
+            return operation(argument)
+        except MemoryError:
+            # Nodes that nothing refers to any more take places, too.
+            self._manager.gc()
+        try:
+            return operation(argument)
+        except MemoryError:
+            raise UnsupportedError(
+                f"Provenance by absorption takes more than {self._nodes:,} nodes",
+                hint="take `provenance: absorption` out: ranks keep the same rows and sketches",
+                code="provenance_too_large",
+            ) from None
+
+
+def _manager(nodes: int) -> Any:
+    """Where functions live."""
+    try:
+        from oxidd.bdd import BDDManager
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "Provenance by absorption needs the package `oxidd`, which is not installed",
+            hint="run `pip install 'impctl[bdd]'`",
+            code="extra_missing",
+        ) from error
+    return BDDManager(nodes, _CACHE, 1)

@@ -1,0 +1,310 @@
+"""`why`: what derives a row, and what would go without some rows, against DuckDB over these rows.
+
+Rows that are told are put into tables of their own, over which DuckDB runs the query: it must give
+the row. Without rows, its answers over all tables and over the rest must differ by what was told.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+import impctl
+from impctl.errors import UsageError
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+QUERIES = {
+    "reach": """
+      WITH RECURSIVE r(n) AS (
+        SELECT a FROM seeds
+        UNION
+        SELECT l.b FROM r JOIN links l ON r.n = l.a)
+      SELECT n FROM r""",
+    "pairs": """
+      WITH RECURSIVE r(x, y) AS (
+        SELECT a, b FROM links WHERE w < 6
+        UNION
+        SELECT r.x, l.b FROM r JOIN links l ON r.y = l.a WHERE l.w < 6)
+      SELECT x, y FROM r WHERE x = 1""",
+    "joined": "SELECT k.a, k.b, l.b AS c FROM links k JOIN links l ON k.b = l.a WHERE k.w < 5",
+    "some": "SELECT DISTINCT a FROM links WHERE w > 2",
+    "witnesses": "SELECT DISTINCT a FROM links WHERE w > 2",
+    "either": "SELECT a FROM links WHERE w = 1 UNION SELECT b FROM links WHERE w > 7",
+    "within": "SELECT a, w FROM links WHERE b IN (SELECT a FROM seeds)",
+    "counted": "SELECT a, COUNT(*) AS c FROM links WHERE b IN (SELECT a FROM links) GROUP BY a",
+    "groups": "SELECT a, SUM(w) AS s, COUNT(*) AS c FROM links GROUP BY a HAVING SUM(w) > 8",
+}
+OTHERS = {
+    "few": "SELECT a, w FROM links ORDER BY w, a, b LIMIT 4",
+    "apart": "SELECT s.a FROM seeds s WHERE NOT EXISTS (SELECT 1 FROM links l WHERE l.a = s.a)",
+}
+"""Not traced to rows; what would go without rows can be told of them all the same."""
+NODES = 30
+SCHEMA = {"links": ("a", "b", "w"), "seeds": ("a",)}
+
+Tables = Mapping[str, Sequence[tuple[Any, ...]]]
+
+
+def some_tables(rng: random.Random) -> Tables:
+    def some_node() -> int | None:
+        return rng.randrange(NODES) if rng.random() > 0.03 else None
+
+    links = [(some_node(), some_node(), rng.randrange(10)) for _ in range(45)]
+    links += [(1, 2, 0), (2, 3, 0)]
+    links.sort(key=lambda row: (row[0] is None, row[0]))
+    return {"links": [*links, links[3]], "seeds": [(node,) for node in rng.sample(range(NODES), 4)]}
+
+
+def arrow(table: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    names = SCHEMA[table]
+    return pa.table(
+        {name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(names)}
+    )
+
+
+def answer(sql: str, tables: Tables) -> Counter[tuple[Any, ...]]:
+    """The answer by DuckDB."""
+    with duckdb.connect() as connection:
+        for name in SCHEMA:
+            connection.register(name, arrow(name, tables.get(name, ())))
+        return Counter(connection.sql(sql).fetchall())
+
+
+def told_tables(result: Mapping[str, Any]) -> Tables:
+    """The rows told as tables of their own; what the query does not read is NULL."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for entry in result["rows"]:
+        names = SCHEMA[entry["table"]]
+        found.setdefault(entry["table"], []).append(tuple(entry["row"].get(n) for n in names))
+    return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[Cli, Tables]:
+    """Tables in several files each, and their queries, none captured."""
+    tables = some_tables(random.Random("why"))
+    for name, rows in tables.items():
+        path = str(tmp_path / name)
+        create_table(path, arrow(name, rows[:10]))
+        for start in range(10, len(rows), 10):
+            write_deltalake(path, arrow(name, rows[start : start + 10]), mode="append")
+    spec: dict[str, Any] = {
+        "version": 1,
+        "tables": {name: {"path": name} for name in tables},
+        "partitions": {
+            "links": {"a": {"boundaries": list(range(3, NODES, 3))}},
+            "seeds": {"a": {"boundaries": [10, 20]}},
+        },
+        "queries": {name: {"sql": sql} for name, sql in (QUERIES | OTHERS).items()},
+    }
+    spec["queries"]["witnesses"]["lineage"] = "witness"
+    file = tmp_path / "w.yaml"
+    file.write_text(json.dumps(spec))
+    return Cli(capsys, file), tables
+
+
+def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
+    values = ("NULL" if value is None else str(value) for value in row)
+    return ["--row", ",".join(f"{c}={v}" for c, v in zip(columns, values, strict=True))]
+
+
+@pytest.mark.parametrize("is_captured", [True, False])
+@pytest.mark.parametrize("name", QUERIES)
+def test_the_rows_told_give_the_row(
+    lake: tuple[Cli, Tables], name: str, *, is_captured: bool
+) -> None:
+    cli, tables = lake
+    if is_captured:
+        cli.good("capture", "--query", name)
+    expected = answer(QUERIES[name], tables)
+    (whole,) = cli.good("query", "--query", name, "--by", "engine").results
+    assert Counter(map(tuple, whole["rows"])) == expected
+    for row in expected:
+        words = row_words(whole["columns"], row)
+        (result,) = cli.good("why", "--query", name, *words).results
+        assert tuple(result["row"].values()) == row
+        told = told_tables(result)
+        assert row in answer(QUERIES[name], told)
+        for table, rows in told.items():
+            read = [at for at, value in enumerate(rows[0]) if value is not None]
+            there = {tuple(one[at] for at in read) for one in tables[table]}
+            assert {tuple(one[at] for at in read) for one in rows} <= there
+        assert result["row_count"] == len(result["rows"]) <= result["lineage"]
+        assert result["claim"] == ("group" if name in ("groups", "counted") else "smallest")
+        if name == "groups":
+            assert answer(QUERIES[name], told)[row] == 1
+            assert len(result["rows"]) == row[2]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "gone"),
+    [
+        (["links: w = 3"], lambda table, row: table == "links" and row[2] == 3),
+        (
+            ["links: a > 20 AND b IS NOT NULL", "LINKS: w < 2", "seeds: a < 10"],
+            lambda table, row: (
+                (row[0] is not None and row[0] > 20 and row[1] is not None) or row[2] < 2
+                if table == "links"
+                else row[0] < 10
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", [*QUERIES, *OTHERS])
+def test_what_would_go_is_the_difference(
+    lake: tuple[Cli, Tables], name: str, conditions: list[str], gone: Any
+) -> None:
+    cli, tables = lake
+    if name in QUERIES:
+        cli.good("capture", "--query", name)
+    sql = (QUERIES | OTHERS)[name]
+    read = {table for table in SCHEMA if f" {table}" in sql}
+    words = [w for c in conditions if c.split(":")[0].lower() in read for w in ("--without", c)]
+    if not words:
+        pytest.skip("reads none of these tables")
+    rest = {
+        table: [row for row in rows if table not in read or not gone(table, row)]
+        for table, rows in tables.items()
+    }
+    before, after = answer(sql, tables), answer(sql, rest)
+    (result,) = cli.good("why", "--query", name, *words).results
+    told: Counter[tuple[Any, ...]] = Counter()
+    for change, copies, *row in result["rows"]:
+        told[tuple(row)] += copies if change == "insert" else -copies
+    signed = Counter(after)
+    signed.subtract(before)
+    assert told == Counter({row: copies for row, copies in signed.items() if copies})
+    assert (Path(cli.workload).parent / "links").is_dir()
+    assert cli.good("query", "--query", name, "--by", "engine").results[0]["row_count"] == sum(
+        before.values()
+    )
+
+
+def test_what_a_sketch_leaves_out_is_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two chains in files of their own; what is reached from one never leaves it."""
+    for start in (0, 100):
+        rows = [(at, at + 1, 0) for at in range(start, start + 20)]
+        write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
+    create_table(str(tmp_path / "seeds"), arrow("seeds", [(5,)]))
+    spec = {
+        "version": 1,
+        "tables": {name: {"path": name} for name in SCHEMA},
+        "partitions": {"links": {"a": {"boundaries": [50]}}},
+        "queries": {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}},
+    }
+    (tmp_path / "w.yaml").write_text(json.dumps(spec))
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture")
+    for words in (("--row", "n=9"), ("--without", "links: a = 7")):
+        (result,) = cli.good("why", *words).results
+        assert (result["files_kept"], result["files_total"]) == (2, 3)
+
+
+@pytest.fixture
+def small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Groups of which the sketch has one; the other lies in both files, of which one is read."""
+    for rows in ([(1, 1, 5), (2, 1, 7)], [(2, 2, 1), (3, 1, 1), (3, 2, 1)]):
+        write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
+    few = "SELECT a, COUNT(*) AS c FROM links GROUP BY a HAVING COUNT(*) < 2"
+    best = "SELECT a, MAX(w) AS m FROM links GROUP BY a"
+    spec = {
+        "version": 1,
+        "tables": {"links": {"path": "links"}},
+        "partitions": {"links": {"a": {"boundaries": [2, 3]}, "w": {"boundaries": [2, 6]}}},
+        "queries": {
+            "few": {"sql": few, "sketch": {"links": "a"}},
+            "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
+        },
+    }
+    (tmp_path / "w.yaml").write_text(json.dumps(spec))
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture")
+    return cli
+
+
+def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
+    (result,) = small.good("why", "--query", "few", "--row", "c=1").results
+    assert (result["row"], result["files_kept"]) == ({"a": 1, "c": 1}, 1)
+
+
+def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
+    (result,) = small.good("why", "--query", "few", "--without", "w = 1").results
+    assert result["rows"] == [["insert", 1, 2, 1]]
+    assert result["files_kept"] == 2
+
+
+def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
+    """It has the row with the largest value alone, and the group has two."""
+    (read,) = small.good("query", "--query", "best", "--by", "engine").results
+    assert read["row_count"] == 3
+    (result,) = small.good("why", "--query", "best", "--row", "a=2").results
+    assert sorted(entry["row"]["w"] for entry in result["rows"]) == [1, 7]
+    assert (result["action"], result["files_kept"]) == ("not_used", 2)
+    assert "witness" in result["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "exit_code"),
+    [
+        (("reach",), "why_of_what", 2),
+        (("reach", "--row", "n=1", "--without", "links: a = 1"), "why_of_what", 2),
+        (("reach", "--row", "n=1000"), "row_not_there", 2),
+        (("reach", "--row", "m=1"), "row_unread", 2),
+        (("reach", "--row", "n"), "row_unread", 2),
+        (("reach", "--row", "n=1,n=2"), "row_unread", 2),
+        (("reach", "--row", "n=abc"), "row_unread", 2),
+        (("joined", "--row", "b=NULL"), "row_not_there", 2),
+        (("pairs", "--row", "x=1"), "row_ambiguous", 2),
+        (("few", "--row", "w=0"), "not_traced", 3),
+        (("apart", "--row", "a=0"), "not_traced", 3),
+        (("reach", "--without", "a = 1"), "without_table", 2),
+        (("reach", "--without", "others: a = 1"), "without_table", 2),
+        (("some", "--without", "c = 1"), "where_unread", 2),
+        (("some", "--without", "a IN (SELECT a FROM links)"), "where_unread", 2),
+    ],
+)
+def test_what_cannot_be_told_is_named(
+    lake: tuple[Cli, Tables], words: tuple[str, ...], code: str, exit_code: int
+) -> None:
+    cli, _ = lake
+    ran = cli("why", "--query", *words)
+    assert (ran.code, ran.error["code"]) == (exit_code, code)
+    assert ran.error["hint"]
+    if code == "not_traced":
+        assert ran.error["location"]["line"] == 1
+
+
+def test_a_program_asks_the_same(lake: tuple[Cli, Tables]) -> None:
+    cli, tables = lake
+    cli.good("capture", "--query", "groups")
+    with impctl.open(cli.workload) as opened:
+        row = next(row for row in answer(QUERIES["groups"], tables) if row[0] is not None)
+        why = opened.why("groups", row={"a": row[0]})
+        assert why.claim == "group"
+        assert len(why.rows) == row[2]
+        without = opened.without("groups", f"a = {row[0]}")
+        assert without.rows == (("delete", 1, *row),)
+        assert without.removed == {"links": row[2]}
+        with pytest.raises(UsageError, match="no such row"):
+            opened.why("groups", row={"a": 10**6})
+
+
+def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:
+    cli, tables = lake
+    row = max(answer(QUERIES["groups"], tables), key=lambda row: row[2])
+    words = row_words(("a", "s", "c"), row)
+    (result,) = cli.good("why", "--query", "groups", *words, "--limit", "1").results
+    assert len(result["rows"]) == 1
+    assert result["row_count"] == row[2] > 1

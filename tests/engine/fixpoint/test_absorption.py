@@ -1,0 +1,256 @@
+"""Absorption provenance against the definition and the default, over random programs and batches.
+
+After every batch: the rows, what came and went, and the derivations are those of the definition,
+and rows, changes and counts of fragments those of the operator that keeps ranks. Then what only
+functions tell: smallest sets of leaves, and what would go without some.
+Run where `oxidd` is installed (`pip install 'impctl[bdd]'`).
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import product
+
+import numpy as np
+import pytest
+
+from impctl.circuits.provenance.derivation import Claim, derivation_of
+from impctl.circuits.provenance.makings import MakingList
+from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship
+from impctl.errors import UnsupportedError, UsageError
+from tests.engine.fixpoint.test_programs import NODES, difference, some_change
+from tests.support.random_cases import few_seeds_then_rest
+from tests.support.recursive_circuits import cut, recursive
+from tests.support.reference_fixpoint import PROGRAMS, Row, least_fixpoint
+
+try:
+    import oxidd  # noqa: F401  # asked whether it is there
+except ModuleNotFoundError:
+    HAS_DIAGRAMS = False
+else:
+    HAS_DIAGRAMS = True
+
+with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (`impctl[bdd]`) is missing")
+ships = pytest.mark.parametrize("ship", list(Ship))
+
+Tables = dict[str, Counter[Row]]
+Leaf = tuple[str, Row]
+
+
+class Driven:
+    """A program whose derivations are found by definition and handed over, round by round."""
+
+    def __init__(self, program: str, ship: Ship, nodes: int = 1 << 20) -> None:
+        self.absorption = Absorption(ship, nodes)
+        self._rules = PROGRAMS[program]
+        self.tables: Tables = {"links": Counter(), "seeds": Counter()}
+        self.copies: dict[Leaf, list[int]] = {}
+        self.leaf_of: dict[int, Leaf] = {}
+        self._numbers: dict[Row, int] = {}
+        self._rows: list[Row] = []
+        self.accesses: dict[Grounded, tuple[int, ...]] = {}
+        self._sent: set[Grounded] = set()
+
+    def rows_of(self, numbers: Iterator[int] | set[int]) -> frozenset[Row]:
+        return frozenset(self._rows[number] for number in numbers)
+
+    @property
+    def rows(self) -> frozenset[Row]:
+        return frozenset(self._rows[number] for number in self.absorption.rows)
+
+    def step(self, change: Mapping[str, Counter[Row]]) -> Counter[Row]:
+        """Copies come and go; the rows that came and went, net."""
+        before = self.rows
+        went = self._changed(change)
+        self._sent = {one for one in self._sent if not went & set(one.leaves)}
+        while True:
+            came = self.grounded(self.rows) - self._sent
+            if not came and not went:
+                return difference(self.rows, before)
+            self._sent |= came
+            held = self.rows
+            entered, left = self.absorption.step(went, came)
+            assert self.rows_of(entered) == self.rows - held
+            assert self.rows_of(left) == held - self.rows
+            self._sent = {one for one in self._sent if not left & set(one.bodies)}
+            went = set()
+
+    def _changed(self, change: Mapping[str, Counter[Row]]) -> set[int]:
+        """The leaves that go."""
+        went = set()
+        for table, found in change.items():
+            for row, weight in found.items():
+                copies = self.copies.setdefault((table, row), [])
+                for _ in range(weight):
+                    number = len(self.leaf_of)
+                    self.leaf_of[number] = (table, row)
+                    copies.append(number)
+                for _ in range(-weight):
+                    went.add(copies.pop())
+            self.tables[table].update(found)
+            self.tables[table] = +self.tables[table]
+        return went
+
+    def grounded(self, rows: frozenset[Row]) -> set[Grounded]:
+        """All derivations over these rows, one per choice of copies."""
+        found = set()
+        for one in self._rules(self.tables, rows):
+            leaves = [(("seeds", "links")[len(row) == 3], row) for _, row in one.leaves]
+            for chosen in product(*(self.copies[leaf] for leaf in leaves)):
+                made = Grounded(
+                    self._number(one.head), tuple(map(self._number, one.bodies)), chosen
+                )
+                self.accesses[made] = tuple(access for access, _ in one.leaves)
+                found.add(made)
+        return found
+
+    def _number(self, row: Row) -> int:
+        if row not in self._numbers:
+            self._numbers[row] = len(self._rows)
+            self._rows.append(row)
+        return self._numbers[row]
+
+    def fragments(self) -> Counter[object]:
+        found: Counter[object] = Counter()
+        for one in self.absorption.derivations():
+            for access, leaf in zip(self.accesses[one], one.leaves, strict=True):
+                found[access, cut(self.leaf_of[leaf][1])] += 1
+        return found
+
+    def of_leaves(self, leaves: set[int] | frozenset[int]) -> Tables:
+        tables: Tables = {"links": Counter(), "seeds": Counter()}
+        for leaf in leaves:
+            table, row = self.leaf_of[leaf]
+            tables[table][row] += 1
+        return tables
+
+    @property
+    def leaves(self) -> set[int]:
+        return {number for copies in self.copies.values() for number in copies}
+
+
+@with_diagrams
+@ships
+@pytest.mark.parametrize("program", PROGRAMS)
+@few_seeds_then_rest(4, 60)
+def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -> None:
+    rng = random.Random(f"absorption {program} {seed}")
+    made, driven = recursive(program, "numbers"), Driven(program, ship)
+    for _ in range(10):
+        change = some_change(rng, driven.tables, min(NODES[program], 5), rng.choice((1, 4, 7)))
+        assert made.step(change) == driven.step(change)
+        assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
+        assert set(driven.absorption.derivations()) == driven.grounded(driven.rows)
+        assert driven.absorption.remembered == len(driven.grounded(driven.rows))
+        assert made.fragments() == driven.fragments()
+    gone = {n: Counter({row: -w for row, w in held.items()}) for n, held in driven.tables.items()}
+    assert made.step(gone) == driven.step(gone)
+    assert not driven.rows
+    assert not driven.absorption.remembered
+
+
+@with_diagrams
+@ships
+@pytest.mark.parametrize("program", PROGRAMS)
+@few_seeds_then_rest(4, 40)
+def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None:
+    rng = random.Random(f"without {program} {seed}")
+    driven = Driven(program, ship)
+    for _ in range(4):
+        driven.step(some_change(rng, driven.tables, min(NODES[program], 5), 7))
+        leaves, rows = sorted(driven.leaves), driven.rows
+        some = set(rng.sample(leaves, min(len(leaves), rng.randint(0, 4))))
+        rest = least_fixpoint(PROGRAMS[program], driven.of_leaves(driven.leaves - some))
+        gone = driven.absorption.gone_without(some)
+        assert driven.rows_of(gone) == rows - rest
+        assert driven.rows == rows, "nothing went"
+
+
+@with_diagrams
+@ships
+@pytest.mark.parametrize("program", PROGRAMS)
+@few_seeds_then_rest(4, 40)
+def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship, seed: int) -> None:
+    rng = random.Random(f"smallest {program} {seed}")
+    driven = Driven(program, ship)
+    for _ in range(3):
+        driven.step(some_change(rng, driven.tables, min(NODES[program], 5), 6))
+    first = len(driven.leaf_of)
+    makings = MakingList()
+    for one in driven.absorption.derivations():
+        bodies = [first + body for body in one.bodies] + list(one.leaves)
+        heads = np.array([first + one.head], dtype=np.int64)
+        makings.add(heads, np.array([bodies], dtype=np.int64))
+    whole = makings.whole()
+    for row in driven.absorption.rows:
+        found, is_smallest = driven.absorption.smallest(row)
+        tables = driven.of_leaves(found)
+        assert driven.rows_of({row}) <= least_fixpoint(PROGRAMS[program], tables)
+        expected = derivation_of(whole, first + row, first)
+        assert expected.claim is Claim.SMALLEST
+        assert is_smallest == (ship is Ship.EAGER)
+        if is_smallest:
+            assert len(found) == len(expected.rows)
+        else:
+            assert len(found) >= len(expected.rows)
+
+
+@with_diagrams
+def test_a_circle_goes_with_its_ground_and_a_second_way_keeps_it() -> None:
+    """The worked example of the paper: A->B, B->C, C->A, C->B; what A reaches."""
+    links = {name: at for at, name in enumerate(("AB", "BC", "CA", "CB", "AC"))}
+    rows = {name: at for at, name in enumerate("ABC")}
+
+    def link(name: str, *bodies: str) -> Grounded:
+        return Grounded(rows[name[1]], tuple(rows[b] for b in bodies), (links[name],))
+
+    for ship in Ship:
+        absorption = Absorption(ship)
+        came = [link("AB"), link("AB", "A"), link("BC", "B"), link("CA", "C"), link("CB", "C")]
+        assert absorption.step((), came) == ({0, 1, 2}, set())
+        assert absorption.step([links["CB"]]) == (set(), set())
+        assert absorption.step((), [link("AC"), link("AC", "A")]) == (set(), set())
+        assert absorption.step((), [link("CB", "C")]) == (set(), set())
+        assert absorption.gone_without([links["AB"]]) == set()
+        assert absorption.step([links["AB"]]) == (set(), set()), "C->B is a way"
+        assert absorption.gone_without([links["CA"]]) == {rows["A"]}
+        assert absorption.step([links["AC"]]) == (set(), {0, 1, 2}), "the circle B, C keeps none"
+
+
+@with_diagrams
+def test_a_variable_stands_for_another_leaf_once_its_own_went() -> None:
+    for ship in Ship:
+        absorption = Absorption(ship)
+        for turn in range(50):
+            assert absorption.step((), [Grounded(turn, (), (turn,))]) == ({turn}, set())
+            assert absorption.step([turn]) == (set(), {turn})
+        assert absorption._manager.num_vars() == 1
+
+
+def complete(nodes: int) -> list[Grounded]:
+    """What node 0 reaches in a complete graph."""
+    pairs = [(one, other) for one in range(nodes) for other in range(nodes) if one != other]
+    found = [Grounded(other, (one,), (at,)) for at, (one, other) in enumerate(pairs)]
+    return [*found, Grounded(0, (), (len(pairs),))]
+
+
+@with_diagrams
+def test_a_budget_of_nodes_is_held() -> None:
+    with pytest.raises(UnsupportedError) as raised:
+        Absorption(Ship.EAGER, 500).step((), complete(8))
+    assert raised.value.code == "provenance_too_large"
+    assert raised.value.hint
+    lazy = Absorption(Ship.LAZY, 5000)
+    assert lazy.step((), complete(8))[0] == set(range(8))
+    assert lazy.nodes <= 500
+
+
+def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    with pytest.raises(UsageError, match="not installed") as raised:
+        Absorption()
+    assert raised.value.code == "extra_missing"
+    assert "impctl[bdd]" in str(raised.value.hint)
