@@ -154,6 +154,7 @@ class _Writer:
         # In order of appearance, whatever the entry is called.
         number = self._fixpoints.setdefault(identity, len(self._fixpoints))
         kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
+        kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -3,8 +3,7 @@
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
 Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`) or written
-(`capture`).
+Out of scope: making nodes (`plan.sql.statement`), evaluating (`engine`), writing (`capture`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.best_only import BestOnly
 from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
@@ -242,8 +242,7 @@ class Explode:
 class Witness:
     """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
 
-    Ties are first together; a row that is first by two orders comes twice. No SQL asks for it: it
-    stands below what one row decides, in plans that sketches are kept by (`plan.rules.witnesses`).
+    Ties are first together; who is first by two comes twice. Only `plan.rules.witnesses` makes it.
     """
 
     child: Plan
@@ -267,7 +266,7 @@ class Fixpoint:
 
     Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
     equals NULL), and leaves read all of T; else every derivation counts (UNION ALL). Copies of one
-    WITH entry share the id, and rules may change one of them alone.
+    WITH entry share the id, and rules may change one of them alone. With `best` only these stay.
     """
 
     id: FixpointId
@@ -275,6 +274,7 @@ class Fixpoint:
     step: Plan
     attributes: tuple[Attribute, ...]
     is_set: bool
+    best: BestOnly | None = None
     span: Span | None = field(default=None, compare=False)
 
 

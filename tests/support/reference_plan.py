@@ -186,7 +186,7 @@ class _Run:
             return [row for side, found in sides for row in unnamed(attributes_of(side), found)]
 
         assert node.is_set
-        rows = named(node.attributes, least(once))
+        rows = named(node.attributes, least(once, node.best))
         self.first_rows[position] = lineage_of(rows)
         return rows
 

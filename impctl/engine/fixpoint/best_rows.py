@@ -1,0 +1,326 @@
+"""Rows of a fixpoint that keeps the best of each group: what is derived, and which rows are in.
+
+Law: rows with equal key columns are a group. Of all rows derived from rows that are in, those are
+kept by group, with their tags, as often as they are derived; of a row that is in there is also its
+`rank`, the stage at which it came in, and `low`, what those of its derivations weigh whose highest
+body rank is below its own. A row is *best* if it is derived and one of its values is the least of
+its group's (or greatest), NULL left out, but where there is nothing else; ties are all best. Cost:
+the groups touched, with all rows derived in them, and what changed, written once. Memory: a row and
+its tags per derivation; 16 bytes beside the row and its code per row that is in.
+Out of scope: which rows come and go (`engine.operators.best_fixpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from impctl.aliases import AttributeId
+from impctl.data.keys import group_normal
+from impctl.data.schema import LONG, SqlType
+from impctl.data.sorted_rows import distinct_values, starts_in
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
+from impctl.engine.arrangement import Arrangement
+from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.consolidate import consolidated
+from impctl.engine.disagreement import never_held
+from impctl.engine.extremes import ranks_of
+from impctl.engine.fixpoint.slots import Slots
+from impctl.engine.operator import Keeper
+from impctl.engine.row_index import RowIndex
+from impctl.values import dataclass
+
+_RANK, _LOW = "rank", "low"
+_NAMES = (_RANK, _LOW)
+_ROOM = 16
+"""Rows that there is room for at first."""
+_IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """What is best of such rows: the columns that tell groups, and the values that decide, each
+    with whether the greatest is best; with `keeps_null` rows whose value is NULL are, too."""
+
+    keys: tuple[AttributeId, ...]
+    values: tuple[tuple[AttributeId, bool], ...]
+    keeps_null: bool = False
+
+
+class BestRows:
+    """The rows of `columns`, between two steps, with tags for so many accesses."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: Sequence[tuple[AttributeId, SqlType]],
+        grouped: Grouped,
+        accesses: int,
+    ) -> None:
+        self.columns = tuple(columns)
+        self.names = tuple(column for column, _ in columns)
+        self.kinds = tuple(kind for _, kind in columns)
+        self.grouped = grouped
+        self.inside = Arrangement(f"{name}.rows", self.kinds, _RANK)
+        self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
+        self.accesses = accesses
+
+    def touched(self) -> TouchedGroups:
+        """A step begins: what it touches, nothing yet."""
+        return TouchedGroups(self)
+
+    @property
+    def keepers(self) -> tuple[Keeper, ...]:
+        """The state."""
+        return self.inside, self.derived
+
+    def rows(self) -> Batch:
+        """All rows that are in, once each. Cost: these rows."""
+        run = self.inside.whole()
+        if run is None:
+            return empty_batch(0)
+        keys = list(map(from_stored, run.keys, self.kinds))
+        return self.batch(keys, np.ones(len(run), dtype=np.int64))
+
+    def ranked(self) -> tuple[Sequence[Vector], Ints, Ints]:
+        """All rows that are in, with their ranks and lows, for tests."""
+        run = self.inside.whole()
+        none = np.zeros(0, dtype=np.int64)
+        if run is None:
+            return (), none, none
+        lows = run.values.get(_LOW, np.zeros(len(run), dtype=np.int64))
+        return tuple(map(from_stored, run.keys, self.kinds)), run.values[_RANK], lows
+
+    def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
+        """Rows of these columns, which carry no fragment."""
+        return Batch(dict(zip(self.names, keys, strict=True)), weights, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    """Rows derived, with their weights and tags, and their slots."""
+
+    rows: Batch
+    slots: Ints
+
+
+class TouchedGroups:
+    """The groups that one step touches, with all rows derived in them, as the step has made them
+    so far; each row has a slot, and each group."""
+
+    def __init__(self, held: BestRows) -> None:
+        self._held = held
+        self._groups, self._rows = Slots(), Slots()
+        self._values = np.zeros((_FIRST_VALUE + 2 * len(held.grouped.values), _ROOM), np.int64)
+        """By row: rank and low as they are and as they were, weight of its derivations, slot of its
+        group, and for each value its order and whether it is one."""
+        self._found: list[_Derived] = []
+        self._changed: list[_Derived] = []
+        self._has_null = False
+
+    # What is touched.
+
+    def count(self, batch: Batch, rank: AttributeId) -> Ints:
+        """Count derivations in, whose highest body ranks are in a column of that name; the slots of
+        the rows that they derive.
+
+        CountBelowZeroError where more goes than there was.
+        """
+        held = self._held
+        keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
+        leaders = grouping.leaders(keys)
+        groups = self._touch(leaders)
+        slots = self._rows.find(grouping.codes, leaders)
+        is_new = slots < 0
+        if is_new.any():
+            new = is_new.nonzero()[0]
+            rest = [key.take(new) for key in leaders]
+            slots[new] = self._taken_up(grouping.codes[new], rest, groups[new])
+        index = grouping.index()
+        of_rows = slots[index]
+        ranks = self._values[_IS_RANK, of_rows]
+        is_low = (batch.columns[rank].values < ranks) & (ranks > 0)
+        low = np.where(is_low, batch.weights, 0)[grouping.order]
+        for at, change in (
+            (_ALL, grouping.sums(batch.weights)),
+            (_IS_LOW, np.add.reduceat(low, grouping.starts)),
+        ):
+            found = self._values[at, slots] + change
+            if found.min() < 0:
+                raise never_held("ways to derive rows")
+            self._values[at, slots] = found
+        columns = {name: batch.columns[name] for name in held.names}
+        self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
+        return slots
+
+    def _touch(self, leaders: Sequence[Vector]) -> Ints:
+        """The slots of the groups of these rows; all that was derived in new ones is looked up."""
+        held = self._held
+        own = [leaders[held.names.index(key)] for key in held.grouped.keys]
+        keys, grouping = group_normal(own, len(leaders[0]))
+        of_groups = grouping.leaders(keys)
+        slots = self._groups.find(grouping.codes, of_groups)
+        new = (slots < 0).nonzero()[0]
+        if len(new):
+            codes, rest = grouping.codes[new], [key.take(new) for key in of_groups]
+            slots[new] = self._groups.add(codes, rest)
+            found = held.derived.find(codes, rest)
+            if len(found.rows):
+                self._look_up(found.rows, slots[new][found.owners])
+        of_rows: Ints = slots[grouping.index()]
+        return of_rows
+
+    def _look_up(self, rows: Batch, groups: Ints) -> None:
+        """Take rows of groups up that were not touched before."""
+        held = self._held
+        keys, grouping = group_normal([rows.columns[n] for n in held.names], len(rows))
+        leaders = grouping.leaders(keys)
+        slots = self._taken_up(grouping.codes, leaders, groups[grouping.first])
+        self._values[_ALL, slots] = grouping.sums(rows.weights)
+        located = held.inside.find(grouping.codes, leaders)
+        if located.parts:
+            for is_at, was_at, name in zip(
+                (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
+            ):
+                found = held.inside.gather(located, name)
+                self._values[is_at, slots] = self._values[was_at, slots] = found
+        self._found.append(_Derived(rows, slots[grouping.index()]))
+
+    def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
+        """Slots for rows that had none."""
+        slots = self._rows.add(codes, keys)
+        start, end = int(slots[0]), len(self._rows)
+        if end > self._values.shape[1]:
+            grown = np.zeros((self._values.shape[0], 2 * end), dtype=np.int64)
+            grown[:, :start] = self._values[:, :start]
+            self._values = grown
+        self._values[_GROUP, start:end] = groups
+        held = self._held
+        for place, (name, is_greatest) in enumerate(held.grouped.values):
+            column = keys[held.names.index(name)]
+            at = _FIRST_VALUE + 2 * place
+            ranks = ranks_of(column, reverse=is_greatest)
+            if column.valid is not None:
+                ranks = np.where(column.valid, ranks, INT64_MAX)
+                self._has_null = self._has_null or not bool(column.valid.all())
+            self._values[at, start:end] = ranks
+            self._values[at + 1, start:end] = column.validity()
+        return slots
+
+    # What comes and goes.
+
+    def groundless(self, slots: Ints) -> Ints:
+        """Those that are in, and that nothing of lower rank derives any more."""
+        values = self._values
+        found: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
+        return found
+
+    def every_group(self) -> Ints:
+        """All that are touched."""
+        return np.arange(len(self._groups), dtype=np.int64)
+
+    def groups_of(self, slots: Ints) -> Ints:
+        """The groups of these rows, each once."""
+        return distinct_values(self._values[_GROUP, slots])
+
+    def unsettled(self, groups: Ints) -> tuple[Ints, Ints]:
+        """Rows of these groups that are in and are not best, or stand on nothing; and rows that are
+        best and are not in, or stand on nothing."""
+        count, values = len(self._rows), self._values
+        if len(groups) < len(self._groups):
+            is_asked = np.zeros(len(self._groups), dtype=np.bool_)
+            is_asked[groups] = True
+            rows = is_asked[values[_GROUP, :count]].nonzero()[0]
+        else:
+            rows = np.arange(count, dtype=np.int64)
+        is_in = values[_IS_RANK, rows] > 0
+        is_derived = values[_ALL, rows] > 0
+        is_best = np.zeros(len(rows), dtype=np.bool_)
+        derived = is_derived.nonzero()[0]
+        if len(derived):
+            is_best[derived] = self._best(rows[derived])
+        is_groundless = is_in & (values[_IS_LOW, rows] == 0)
+        return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
+
+    def _best(self, rows: Ints) -> Bools:
+        """Which of these, all rows that are derived in their groups, are best."""
+        values = self._values
+        groups = values[_GROUP, rows]
+        order = np.argsort(groups, kind="stable")
+        starts = starts_in(groups[order]).nonzero()[0]
+        sizes = np.diff(starts, append=len(rows))
+        is_best = np.zeros(len(rows), dtype=np.bool_)
+        for at in range(_FIRST_VALUE, len(values), 2):
+            ranks = values[at, rows][order]
+            is_first = ranks == np.repeat(np.minimum.reduceat(ranks, starts), sizes)
+            if self._has_null:
+                known = values[at + 1, rows][order]
+                some = np.repeat(np.maximum.reduceat(known, starts), sizes)
+                is_first &= known == some
+                if self._held.grouped.keeps_null:
+                    is_first |= known == 0
+            is_best[order] |= is_first
+        return is_best
+
+    def leave(self, slots: Ints) -> None:
+        """These go out."""
+        self._values[_IS_RANK, slots] = 0
+        self._values[_IS_LOW, slots] = 0
+
+    def enter(self, slots: Ints, stage: int) -> None:
+        """These come in: what derives them stands there at lower ranks."""
+        self._values[_IS_RANK, slots] = stage
+        self._values[_IS_LOW, slots] = self._values[_ALL, slots]
+
+    def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
+        """These rows with their ranks in a column of that name."""
+        weights = np.full(len(slots), weight, dtype=np.int64)
+        rows = self._held.batch([key.take(slots) for key in self._rows.keys()], weights)
+        ranks = Vector(LONG, self._values[_IS_RANK, slots])
+        return Batch({**rows.columns, rank: ranks}, weights, ())
+
+    # The end of a step.
+
+    def told(self) -> Batch:
+        """What changed in the derivations of rows that are in: their tags."""
+        accesses = self._held.accesses
+        is_in = (self._values[_IS_RANK] > 0).astype(np.int64)
+        moved = is_in - (self._values[_WAS_RANK] > 0)
+        parts = [_signed(one, moved) for one in self._found]
+        parts += [_signed(one, is_in) for one in self._changed]
+        parts = [part for part in parts if len(part)]
+        return stacked_batches(parts) if parts else empty_batch(accesses)
+
+    def kept(self, *, has_moved: bool) -> Batch:
+        """The step is over: keep what changed; the rows that came (+1) and went (-1).
+
+        `has_moved`: some derivations may have gone and come again.
+        """
+        held = self._held
+        if self._changed:
+            changed = stacked_batches([one.rows for one in self._changed])
+            changed = consolidated(changed) if has_moved else changed
+            held.derived.add(changed, held.derived.codes_of(changed))
+        count, values = len(self._rows), self._values
+        is_changed = np.zeros(count, dtype=np.bool_)
+        for one, other in ((_IS_RANK, _WAS_RANK), (_IS_LOW, _WAS_LOW)):
+            is_changed |= values[one, :count] != values[other, :count]
+        slots = is_changed.nonzero()[0]
+        if not len(slots):
+            return empty_batch(0)
+        codes, slots = self._rows.ordered(slots)
+        keys = [key.take(slots) for key in self._rows.keys()]
+        found = {_RANK: values[_IS_RANK, slots], _LOW: values[_IS_LOW, slots]}
+        held.inside.put(codes, keys, found)
+        signs = (found[_RANK] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
+        moved = signs.nonzero()[0]
+        return held.batch([key.take(moved) for key in keys], signs[moved])
+
+
+def _signed(derived: _Derived, signs: Ints) -> Batch:
+    """The tags of derivations with the signs of their rows; those of sign 0 are left out."""
+    weights = derived.rows.weights * signs[derived.slots]
+    found = weights.nonzero()[0]
+    tags = tuple(tag.take(found) for tag in derived.rows.tags)
+    return Batch({}, weights[found], tags)

@@ -1,0 +1,208 @@
+"""Fixpoints that keep the best of each group, against the slow reference: rows and sketches.
+
+Tables links(a, b, w, f) and seeds(a, w, f) have circles, self-loops, duplicates, ties, costs of 0
+and NULLs; sketches are on f, of every access.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from impctl.circuits.answers import answer_of_rows
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.data.schema import LONG, Column, Schema
+from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.operators.best_fixpoint import BestFixpoint
+from impctl.errors import CountBelowZeroError, UnsupportedError
+from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
+from impctl.plan.rules.answered import answer_plan
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.sql.statement import parse_query
+from impctl.sketch.partition import RangePartition
+from tests.support.reference_plan import annotate, bag, evaluate
+
+Row = Mapping[str, int | None]
+
+COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
+CATALOG = {
+    name: Schema(tuple(Column(column, LONG) for column in columns))
+    for name, columns in COLUMNS.items()
+}
+BOUNDARIES = (1, 2, 3)
+NODES = 6
+
+FROM_SEEDS = (
+    "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION"
+    " SELECT l.b, {} FROM r JOIN links l ON r.n = l.a{}) "
+)
+CHEAPEST = FROM_SEEDS.format("r.c + l.w", "")
+PATHS = (
+    "WITH RECURSIVE r(x, y, via, hops, c) AS (SELECT a, b, b, 1L, w + 1L FROM links"
+    " WHERE a < 2 AND w IS NOT NULL UNION SELECT r.x, l.b, l.a, r.hops + 1L, r.c + l.w + 1L"
+    " FROM r JOIN links l ON r.y = l.a WHERE l.w IS NOT NULL) "
+)
+BY_PAIR = " FROM r GROUP BY x, y"
+
+QUERIES = {
+    "cheapest": CHEAPEST + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "cheapest, bounded": FROM_SEEDS.format("r.c + l.w", " WHERE r.c + l.w < 5")
+    + "SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c) > 1",
+    "to one": CHEAPEST + "SELECT min(c) AS c FROM r WHERE n = 3 AND c < 9",
+    "over kinds": CHEAPEST
+    + "SELECT s.w, min(r.c) AS c FROM r JOIN seeds s ON r.n = s.a GROUP BY s.w",
+    "widest": FROM_SEEDS.format("least(r.c, l.w)", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "smoothest": FROM_SEEDS.format("greatest(r.c, l.w)", "")
+    + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "components": FROM_SEEDS.format("r.c", "") + "SELECT n, min(c) AS c FROM r GROUP BY n",
+    "highest label": FROM_SEEDS.format("r.c", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "least and greatest label": FROM_SEEDS.format("r.c", "")
+    + "SELECT n, min(c) AS c, max(c) AS d FROM r GROUP BY n",
+    "falling": FROM_SEEDS.format("r.c - l.w", "") + "SELECT n, max(c) AS c FROM r GROUP BY n",
+    "pairs": PATHS + "SELECT x, y, min(c) AS c" + BY_PAIR,
+    "cost and hops": PATHS + "SELECT x, y, min(c) AS c, min(hops) AS h" + BY_PAIR,
+    "cheapest rows": PATHS
+    + ", m AS (SELECT x, y, min(c) AS c"
+    + BY_PAIR
+    + ") SELECT r.x, r.y, r.via, r.hops FROM r JOIN m ON r.x = m.x AND r.y = m.y AND r.c = m.c",
+    "two ways": (
+        "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION SELECT * FROM ("
+        "SELECT l.b, r.c + l.w FROM r JOIN links l ON r.n = l.a UNION ALL"
+        " SELECT l.a, r.c + 3L FROM r JOIN links l ON r.n = l.b UNION ALL"
+        " SELECT b, w FROM links WHERE a = 5) x) SELECT n, min(c) AS c FROM r GROUP BY n"
+    ),
+    "not the dearest": CHEAPEST
+    + "SELECT a FROM seeds WHERE a NOT IN (SELECT n FROM r GROUP BY n HAVING min(c) > 3)",
+}
+
+
+class Case:
+    """A query and the circuits that keep its sketches, and its rows besides."""
+
+    def __init__(self, sql: str) -> None:
+        self.query: Query = parse_query(sql, CATALOG)
+        self.ruled = Query(sql, apply_rules(self.query.root))
+        self.core = core_of(self.query.root)
+        self.sketched = {
+            scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
+            for scan in scans_of(self.core)
+        }
+
+    def compiled(self, *, with_answer: bool) -> Compiled:
+        answer = answer_plan(self.ruled) if with_answer else None
+        plan = self.core if answer is None else answer.kept
+        barriers = [at for at, node in enumerate(nodes_of(plan)) if isinstance(node, Fixpoint)]
+        return compile_plan(plan, self.sketched, {}, barriers=barriers, answer=answer)
+
+    def expected(self, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
+        """The fragments of the answer's rows and of the barriers'."""
+        found = annotate(self.core, tables, whole_windows=True)
+        lineage = found.lineage.union(*found.first_rows.values())
+        table = {scan.access: scan.table for scan in scans_of(self.core)}
+        sketches: dict[str, set[int]] = {access: set() for access in self.sketched}
+        for access, number in lineage:
+            sketches[access].add(_fragment(tables[table[access]][number]))
+        return sketches
+
+
+def _fragment(row: Row) -> int:
+    value = row["f"]
+    return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
+
+
+def some_row(rng: random.Random, name: str) -> Row:
+    values: dict[str, int | None] = {}
+    for column in COLUMNS[name]:
+        most = {"w": 4, "f": 4}.get(column, NODES)
+        values[column] = rng.randrange(most) if rng.random() > 0.06 else None
+    return values
+
+
+def some_change(
+    rng: random.Random, name: str, rows: list[Row], most: int
+) -> tuple[list[Row], list[int]]:
+    """Rows that come, some twice, and rows that go; `rows` is brought up to date."""
+    came = [some_row(rng, name) for _ in range(rng.randint(0, most))]
+    came += rng.sample(came, len(came) // 3)
+    gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
+    for row in gone:
+        rows.remove(row)
+    rows += came
+    return came + gone, [1] * len(came) + [-1] * len(gone)
+
+
+def change_of(name: str, rows: Sequence[Row], weights: Sequence[int]) -> TableChange:
+    arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[name]}
+    return TableChange(pa.table(arrays), np.array(weights, dtype=np.int64))
+
+
+class Stored:
+    """What a store would hold of a query's state."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, dict[int, pa.Table]] = {}
+
+    def taken_up(self, query: MaintainedQuery, compiled: Compiled) -> MaintainedQuery:
+        """A fresh session that goes on from what is stored of this one."""
+        for keeper in query.keepers():
+            held, change = self.runs.setdefault(keeper.name, {}), keeper.changes()
+            for sequence in change.drop:
+                del held[sequence]
+            held.update(change.put)
+        query.saved()
+        fresh = MaintainedQuery(compiled)
+        runs = {name: sorted(held.items()) for name, held in self.runs.items()}
+        fresh.restore(runs, query.circuit.counters())
+        return fresh
+
+
+def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
+    return {access: set(found) for access, found in query.fragments().items()}
+
+
+def rows_kept(query: MaintainedQuery, case: Case) -> object:
+    kept = query.compiled.kept
+    assert kept is not None
+    answer = answer_plan(case.ruled)
+    found = answer_of_rows(answer.ending, kept.whole(), "UTC")
+    columns = [column.to_pylist() for column in found.columns]
+    return bag(zip(*columns, strict=True))
+
+
+@pytest.mark.parametrize("with_answer", [False, True])
+@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_sketches_and_rows_are_those_of_the_reference(
+    name: str, seed: int, *, with_answer: bool
+) -> None:
+    rng = random.Random(f"{name} {seed}")
+    case = Case(QUERIES[name])
+    assert all(n.best for n in nodes_of(case.core) if isinstance(n, Fixpoint))
+    query = MaintainedQuery(case.compiled(with_answer=with_answer))
+    query.circuit.end_by(Limits(rounds=300))
+    stored = Stored()
+    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
+    for table, rows in tables.items():
+        rows += [some_row(rng, table) for _ in range(9 if table == "links" else 2)]
+    query.load(
+        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
+    )
+    assert sketches_of(query) == case.expected(tables)
+    for _ in range(12):
+        changes = {}
+        for table, rows in tables.items():
+            if rng.random() < 0.8:
+                changed = some_change(rng, table, rows, rng.choice((1, 1, 3, 6)))
+                changes[table] = change_of(table, *changed)
+        query.step(changes)
+        assert sketches_of(query) == case.expected(tables)
+        if with_answer:
+            assert rows_kept(query, case) == bag(evaluate(case.ruled.root, tables))
+        if rng.random() < 0.3:
+            query = stored.taken_up(query, case.compiled(with_answer=with_answer))
