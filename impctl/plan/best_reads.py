@@ -3,13 +3,13 @@
 Law: it may where (1) its rows are read through MIN and MAX of some of its columns, the *values*, or
 joined back to these by equality; (2) a step makes of a value v only v + e, whatever v is, or the
 greater or lesser of v and e, and no other column of a value; (3) no condition reads a value, unless
-there is one only and it is bounded on the side of the worse ones; (4) groups are told by all columns
-that anything of this reads, e included. Then what a worse row derives a better one of its group
-derives, no worse, with the same rows of tables: so where the rows without the rule have an end, the
-best of each group are the same, and where they go on and on, as costs along a circle do, the best
-are those that all rounds come to. Whether e is above zero decides on nothing but the end: along a
-circle below zero there is none, nor are there bounds to paths of one cost along a circle of cost
-zero.
+there is only one and it is bounded on the side of the worse ones; (4) groups are told by all
+columns that anything of this reads, e included. Then what a worse row derives a better one of its
+group derives, no worse, with the same rows of tables: so where the rows without the rule have an
+end, the best of each group are the same, and where they go on and on, as costs along a circle do,
+the best are those that all rounds come to. Whether e is above zero decides on nothing but the end:
+along a circle below zero there is none, nor are there bounds to paths of one cost along a circle of
+cost zero.
 What ties: v + e is as much better as v is, so all rows that are best stay, whatever else is in them
 (a path); the greater of v and e is not, so there nothing else may be in them. Numbers that are
 rounded may do either, so doubles are not added. NULL is no value: greatest(NULL, e) is e, so there
@@ -287,8 +287,11 @@ def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[in
         own = way.leaf[value.place]
         if own.type is not None and own.type.is_fractional:
             continue
-        sides = ((condition.left, condition.right, _ABOVE if value.greatest else _BELOW),
-                 (condition.right, condition.left, _BELOW if value.greatest else _ABOVE))  # fmt: skip
+        worse, mirrored = (_ABOVE, _BELOW) if value.greatest else (_BELOW, _ABOVE)
+        sides = (
+            (condition.left, condition.right, worse),
+            (condition.right, condition.left, mirrored),
+        )
         for side, other, allowed in sides:
             grown = _grown(side, own.id)
             if grown is None or grown.is_weak or condition.op not in allowed:

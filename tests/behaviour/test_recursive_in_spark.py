@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.behaviour.recursive_workload import KEPT, change, network
+from tests.behaviour.recursive_workload import BEST, KEPT, change, network
 
 pytestmark = pytest.mark.spark
 
-NAMES = (KEPT, "from_one", "not_reached", "by_groups")
+NAMES = (KEPT, "from_one", "not_reached", "by_groups", *BEST)
 
 
 def test_spark_derives_what_was_maintained(

@@ -6,7 +6,6 @@ and NULLs; sketches are on f, of every access.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Mapping, Sequence
 
@@ -19,8 +18,6 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules, core_of

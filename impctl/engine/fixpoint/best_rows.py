@@ -276,7 +276,7 @@ class TouchedGroups:
     def batch(self, slots: Ints, weight: int, rank: AttributeId) -> Batch:
         """These rows with their ranks in a column of that name."""
         weights = np.full(len(slots), weight, dtype=np.int64)
-        rows = self._held.batch([key.take(slots) for key in self._rows.keys()], weights)
+        rows = self._held.batch([key.take(slots) for key in self._rows.columns()], weights)
         ranks = Vector(LONG, self._values[_IS_RANK, slots])
         return Batch({**rows.columns, rank: ranks}, weights, ())
 
@@ -310,7 +310,7 @@ class TouchedGroups:
         if not len(slots):
             return empty_batch(0)
         codes, slots = self._rows.ordered(slots)
-        keys = [key.take(slots) for key in self._rows.keys()]
+        keys = [key.take(slots) for key in self._rows.columns()]
         found = {_RANK: values[_IS_RANK, slots], _LOW: values[_IS_LOW, slots]}
         held.inside.put(codes, keys, found)
         signs = (found[_RANK] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)

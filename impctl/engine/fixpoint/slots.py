@@ -43,7 +43,7 @@ class Slots:
         rows = (slots >= 0).nonzero()[0]
         while len(rows):
             same = same_keys(
-                [key.take(slots[rows]) for key in self.keys()], [key.take(rows) for key in keys]
+                [key.take(slots[rows]) for key in self.columns()], [key.take(rows) for key in keys]
             )
             # Another key may have the code, and stand before it; as good as never.
             rows = _NONE if same is None else rows[~same]
@@ -74,7 +74,7 @@ class Slots:
         self._count += len(slots)
         return slots
 
-    def keys(self) -> Sequence[Vector]:
+    def columns(self) -> Sequence[Vector]:
         """The columns of all keys, by slot; at least one key is there."""
         if len(self._parts) > 1:
             self._parts = [[concat(list(parts)) for parts in zip(*self._parts, strict=True)]]

@@ -1,12 +1,12 @@
 """Lineage of a fixpoint: the fragments of all rows that take part in deriving its rows.
 
 Identity: the output has, for every derivation of a row of the fixpoint from rows of it, the
-fragments of the rows of tables that it uses; the change is that of the fixpoint's last step. Since any row of
-the fixpoint may matter above it, whatever stands there, these fragments are counted at the root on
-a branch of their own, as the first rows of a top-k are (decision 0015). No state, no columns; cost
-is proportional to the derivations that came or went. A row that goes out and comes in again in one
-step takes its derivations back: weights of either sign, which cancel where they are counted.
-Not to be confused with the fixpoint's rows, which carry no fragments.
+fragments of the rows of tables that it uses; the change is that of the fixpoint's last step. Since
+any row of the fixpoint may matter above it, whatever stands there, these fragments are counted at
+the root on a branch of their own, as the first rows of a top-k are (decision 0015). No state, no
+columns; cost is proportional to the derivations that came or went. A row that goes out and comes in
+again in one step takes its derivations back: weights of either sign, which cancel where they are
+counted. Not to be confused with the fixpoint's rows, which carry no fragments.
 """
 
 from __future__ import annotations
