@@ -1,15 +1,17 @@
 """When a fixpoint may keep the best rows of each group alone, and the answer stays as it is.
 
 Law: it may where (1) its rows are read through MIN and MAX of some of its columns, the *values*, or
-joined back to these by equality; (2) a step makes of a value v only v + e, whatever v is, or the
-greater or lesser of v and e, and no other column of a value; (3) no condition reads a value, unless
-there is only one and it is bounded on the side of the worse ones; (4) groups are told by all
-columns that anything of this reads, e included. Then what a worse row derives a better one of its
-group derives, no worse, with the same rows of tables: so where the rows without the rule have an
-end, the best of each group are the same, and where they go on and on, as costs along a circle do,
-the best are those that all rounds come to. Whether e is above zero decides on nothing but the end:
-along a circle below zero there is none, nor are there bounds to paths of one cost along a circle of
-cost zero.
+joined back to these by equality; (2) a step makes of a value v only v + e, or, where the least
+counts, the greater of v and e (where the greatest counts, the lesser), and no other column of it;
+(3) no condition reads a value, unless there is only one and it is bounded on the side of the worse
+ones; (4) groups are told by all columns that anything of this reads, e included. Then what a worse
+row derives a better one of its group derives, no worse, with the same rows of tables: so where the
+rows without the rule have an end, the best of each group are the same, and where they go on and on,
+as costs along a circle do, the best are those that all rounds come to. Whether e is above zero
+decides on nothing but the end: along a circle below zero there is none, nor are there bounds to
+paths of one cost along a circle of cost zero.
+The lesser of v and e, where the least counts, would be better than v: along a circle the row that v
+came from would be beaten by what came of it, and nothing be left for it to stand on.
 What ties: v + e is as much better as v is, so all rows that are best stay, whatever else is in them
 (a path); the greater of v and e is not, so there nothing else may be in them. Numbers that are
 rounded may do either, so doubles are not added. NULL is no value: greatest(NULL, e) is e, so there
@@ -123,7 +125,7 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
             if side[value.place].type != own.type:
                 raise NotBestOnlyError(f"`{own.name}` is cast")
         for way in ways:
-            grown = _growth(way, value.place, own, way.expr(heads[value.place]))
+            grown = _growth(way, value, own, way.expr(heads[value.place]))
             growths.append(grown)
             keys |= _places(way, grown.others)
     has_bounds = wanted.has_bounds
@@ -135,7 +137,9 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
             keys |= _places(way, (condition,)) if rest is None else rest
     keys = _closed(keys, ways, heads)
     _refuse(fixpoint, wanted, keys, ways, has_bounds=has_bounds)
-    is_weak = any(grown.is_weak for grown in growths)
+    is_weak = any(grown.compared for grown in growths)
+    if is_weak and any(grown.is_added for grown in growths):
+        raise NotBestOnlyError("they are added to, and compared with GREATEST or LEAST")
     if is_weak and len(keys) + 1 < len(heads):
         raise NotBestOnlyError("of rows that tie by GREATEST or LEAST one would be missing")
     return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
@@ -197,22 +201,24 @@ def _places(way: LeafWay, exprs: Iterable[Expr]) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A value and what is done to it: others that are added, or compared with where `is_weak`."""
+    """A value and what is done to it: others that are added, or compared with by a function."""
 
     others: tuple[Expr, ...] = ()
-    is_weak: bool = False
+    compared: frozenset[str] = frozenset()
     is_added: bool = False
 
 
-def _growth(way: LeafWay, place: int, own: Attribute, expr: Expr) -> _Grown:
+def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grown:
     assert way.leaf is not None
     if own.type is None or not _has_order(own.type):
         raise NotBestOnlyError(f"`{own.name}` is of type {own.type or 'unknown'}")
-    grown = _grown(expr, way.leaf[place].id)
+    grown = _grown(expr, way.leaf[value.place].id)
     if grown is None:
         raise NotBestOnlyError(f"a step makes `{own.name}` of more than itself and a sum")
     if grown.is_added and own.type.is_fractional:
         raise NotBestOnlyError(f"sums of {own.type}, as `{own.name}` is, are rounded")
+    if not grown.compared <= {"least" if value.greatest else "greatest"}:
+        raise NotBestOnlyError(f"along a circle `{own.name}` is beaten by what comes of it")
     return grown
 
 
@@ -238,12 +244,12 @@ def _grown(expr: Expr, own: AttributeId) -> _Grown | None:
             return _with(_grown(left, own), (right,), own, is_added=True)
         case Arithmetic(op=ArithmeticOp.SUBTRACT, left=left, right=right):
             return _with(_grown(left, own), (right,), own, is_added=True)
-        case Call(name="greatest" | "least", arguments=parts):
+        case Call(name=("greatest" | "least") as name, arguments=parts):
             of_own = [part for part in parts if own in columns_of(part)]
             if len(of_own) != 1:
                 return None
             others = tuple(part for part in parts if part is not of_own[0])
-            return _with(_grown(of_own[0], own), others, own, is_weak=True)
+            return _with(_grown(of_own[0], own), others, own, compared=name)
     return None
 
 
@@ -253,11 +259,12 @@ def _with(
     own: AttributeId,
     *,
     is_added: bool = False,
-    is_weak: bool = False,
+    compared: str = "",
 ) -> _Grown | None:
     if grown is None or any(own in columns_of(other) for other in others):
         return None
-    return _Grown((*grown.others, *others), grown.is_weak or is_weak, grown.is_added or is_added)
+    functions = grown.compared | {compared} if compared else grown.compared
+    return _Grown((*grown.others, *others), functions, grown.is_added or is_added)
 
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:
@@ -294,7 +301,7 @@ def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[in
         )
         for side, other, allowed in sides:
             grown = _grown(side, own.id)
-            if grown is None or grown.is_weak or condition.op not in allowed:
+            if grown is None or grown.compared or condition.op not in allowed:
                 continue
             if own.id not in columns_of(other):
                 return _places(way, (*grown.others, other))

@@ -6,6 +6,7 @@ and NULLs; sketches are on f, of every access.
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections.abc import Mapping, Sequence
 
@@ -18,6 +19,8 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.operators.best_fixpoint import BestFixpoint
+from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules, core_of
@@ -203,3 +206,138 @@ def test_sketches_and_rows_are_those_of_the_reference(
             assert rows_kept(query, case) == bag(evaluate(case.ruled.root, tables))
         if rng.random() < 0.3:
             query = stored.taken_up(query, case.compiled(with_answer=with_answer))
+
+
+def dijkstra(links: Sequence[Row], seeds: Sequence[Row]) -> dict[int | None, int]:
+    """What it takes at least to get to each node."""
+    out: dict[int | None, list[tuple[int | None, int]]] = {}
+    for row in links:
+        if row["w"] is not None and row["a"] is not None:
+            out.setdefault(row["a"], []).append((row["b"], row["w"]))
+    waiting = [(row["w"], -1 if row["a"] is None else row["a"]) for row in seeds]
+    heap = [(cost, node) for cost, node in waiting if cost is not None]
+    heapq.heapify(heap)
+    least: dict[int | None, int] = {}
+    while heap:
+        cost, number = heapq.heappop(heap)
+        node = None if number == -1 else number
+        if node in least:
+            continue
+        least[node] = cost
+        for other, more in out.get(node, ()):
+            heapq.heappush(heap, (cost + more, -1 if other is None else other))
+    return least
+
+
+def network(rng: random.Random, nodes: int) -> Row:
+    """A link with no NULL but now and then."""
+    cost = rng.choice((0, 0, 1, 2, 5, 9)) if rng.random() > 0.02 else None
+    return {"a": rng.randrange(nodes), "b": rng.randrange(nodes), "w": cost, "f": rng.randrange(4)}
+
+
+def ranked(query: MaintainedQuery) -> list[tuple[int | None, int | None, int, int]]:
+    """Node, cost, rank and low of all rows that are in."""
+    (fixpoint,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
+    keys, ranks, lows = fixpoint.rows.ranked()
+    columns = [key.to_arrow().to_pylist() for key in keys]
+    return list(zip(*columns, ranks.tolist(), lows.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None:
+    """Dense enough for circles of no cost, thin enough for parts that are cut off."""
+    rng = random.Random(seed)
+    nodes = rng.choice((8, 30, 60))
+    case = Case(QUERIES["cheapest"])
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    stored = Stored()
+    links = [network(rng, nodes) for _ in range(2 * nodes)]
+    seeds: list[Row] = [{"a": 0, "w": 0, "f": 0}]
+    tables = {"links": links, "seeds": seeds}
+    query.load(
+        [(name, change_of(name, rows, [1] * len(rows)).rows) for name, rows in tables.items()]
+    )
+    for turn in range(25):
+        found = ranked(query)
+        known = {node: cost for node, cost, _, _ in found if cost is not None}
+        assert known == dijkstra(links, seeds)
+        costs = {(node, cost): rank for node, cost, rank, _ in found}
+        lows = dict.fromkeys(costs, 0)
+        for row in seeds:
+            lows[row["a"], row["w"]] = lows.get((row["a"], row["w"]), 0) + 1
+        for row in links:
+            for (node, cost), rank in costs.items():
+                if node is None or node != row["a"]:
+                    continue
+                made = None if cost is None or row["w"] is None else cost + row["w"]
+                head = (row["b"], made)
+                if head in costs and rank < costs[head]:
+                    lows[head] += 1
+        assert {head: lows[head] for head in costs} == {(n, c): low for n, c, _, low in found}
+        came = [network(rng, nodes) for _ in range(rng.choice((0, 1, 2, 8)))]
+        gone = rng.sample(links, min(len(links), rng.choice((0, 1, 2, nodes))))
+        for row in gone:
+            links.remove(row)
+        links += came
+        changed = change_of("links", came + gone, [1] * len(came) + [-1] * len(gone))
+        query.step({"links": changed})
+        if turn % 5 == 4:
+            query = stored.taken_up(query, case.compiled(with_answer=False))
+
+
+def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:
+    """1 -> 2 costs 5 or 1, 1 -> 3 costs 4. Of `HAVING MIN(c) > 3` node 3 alone is left, and over
+    the rows that it comes from, 2 would be there at 5: the sketch has the 1, too."""
+    sql = (
+        "WITH RECURSIVE r(n, c) AS (SELECT b, w FROM links WHERE a = 1 UNION SELECT l.b, r.c + l.w"
+        " FROM r JOIN links l ON r.n = l.a) SELECT n, min(c) AS c FROM r GROUP BY n HAVING min(c)>3"
+    )
+    case = Case(sql)
+    rows: list[Row] = [
+        {"a": 1, "b": 2, "w": 5, "f": 0},
+        {"a": 1, "b": 2, "w": 1, "f": 1},
+        {"a": 1, "b": 3, "w": 4, "f": 2},
+    ]
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    query.step({"links": change_of("links", rows, [1, 1, 1])})
+    base, step = (scan.access for scan in scans_of(case.core))
+    assert sketches_of(query) == {base: {1, 2}, step: set()}
+    left = [row for row in rows if row["f"] in {1, 2}]
+    assert evaluate(case.query.root, {"links": left}) == [(3, 4)]
+    assert len(evaluate(case.query.root, {"links": rows[::2]})) == 2
+
+
+def test_a_circle_below_zero_has_no_end() -> None:
+    case = Case(QUERIES["cheapest"])
+    query = MaintainedQuery(case.compiled(with_answer=False))
+    query.circuit.end_by(Limits(rounds=50))
+    links: list[Row] = [
+        {"a": 1, "b": 2, "w": 1, "f": 0},
+        {"a": 2, "b": 1, "w": -1, "f": 0},
+        {"a": 2, "b": 1, "w": -2, "f": 0},
+    ]
+    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    query.step(
+        {"links": change_of("links", links[:2], [1, 1]), "seeds": change_of("seeds", seeds, [1])}
+    )
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 1)]
+    with pytest.raises(UnsupportedError, match="beyond its limit of 50 rounds"):
+        query.step({"links": change_of("links", links[2:], [1])})
+
+
+def test_a_row_that_was_never_there_is_told() -> None:
+    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
+    with pytest.raises(CountBelowZeroError):
+        query.step({"seeds": change_of("seeds", [{"a": 1, "w": 0, "f": 0}], [-1])})
+
+
+def test_the_best_rows_alone_stay() -> None:
+    """Of a thousand links to one node one row is in, whatever else is derived."""
+    query = MaintainedQuery(Case(QUERIES["cheapest"]).compiled(with_answer=False))
+    links: list[Row] = [{"a": 1, "b": 2, "w": cost, "f": 0} for cost in range(1000)]
+    seeds: list[Row] = [{"a": 1, "w": 0, "f": 0}]
+    query.step({"links": change_of("links", links, [1] * 1000)})
+    query.step({"seeds": change_of("seeds", seeds, [1])})
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 0)]
+    query.step({"links": change_of("links", links[:500], [-1] * 500)})
+    assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 500)]

@@ -121,7 +121,7 @@ def _no_bounds(*_: object) -> set[int]:
 
 def _all_strong(made: Callable[..., object]) -> Callable[..., object]:
     def grown(*arguments: object, **named: object) -> object:
-        named.pop("is_weak", None)
+        named.pop("compared", None)
         return made(*arguments, **named)
 
     return grown
@@ -187,7 +187,9 @@ def _refusals() -> Iterator[tuple[str, str]]:
     yield step("r.p", "r.c + l.cost", " WHERE r.c > 2") + CHEAPEST, "read `c`"
     yield step("CAST(r.c AS STRING)", "r.c + l.cost", "") + CHEAPEST, "`p` is made of"
     yield step("r.p", "r.c * 2", "") + CHEAPEST, "of more than itself"
-    yield step("r.p", "least(r.c, l.cost)", "") + CHEAPEST, "GREATEST or LEAST"
+    yield step("r.p", "greatest(r.c, l.cost)", "") + CHEAPEST, "GREATEST or LEAST one"
+    yield step("'A'", "least(r.c, l.cost)", " WHERE r.p = 'A'") + CHEAPEST, "by what comes of it"
+    yield step("'A'", "greatest(r.c + l.cost, 1)", " WHERE r.p = 'A'") + CHEAPEST, "added to, and"
     yield PLAIN + "SELECT x, y, min(c), sum(c) FROM r GROUP BY x, y", "SUM reads them all"
     yield PLAIN + "SELECT x, y, min(c), count(*) FROM r GROUP BY x, y", "COUNT reads them all"
     yield PLAIN + "SELECT x, min(y) FROM r GROUP BY x", "`y` of more than itself"
