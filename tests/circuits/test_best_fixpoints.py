@@ -341,3 +341,35 @@ def test_the_best_rows_alone_stay() -> None:
     assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 0)]
     query.step({"links": change_of("links", links[:500], [-1] * 500)})
     assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 500)]
+
+
+def _stepped(name: str, *changes: Mapping[str, Sequence[tuple[int | None, ...]]]) -> list[object]:
+    """Nodes and values that are in after steps, each of rows that come."""
+    query = MaintainedQuery(Case(QUERIES[name]).compiled(with_answer=False))
+    for change in changes:
+        made = {}
+        for table, rows in change.items():
+            named = [dict(zip(COLUMNS[table], (*row, 0), strict=True)) for row in rows]
+            made[table] = change_of(table, named, [1] * len(rows))
+        query.step(made)
+    return sorted((row[:2] for row in ranked(query)), key=repr)
+
+
+def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
+    """greatest(NULL, 3) is 3."""
+    seeds = [(1, None), (1, 5)]
+    found = _stepped("smoothest", {"seeds": seeds, "links": [(1, 2, 3)]})
+    assert found == [(1, 5), (1, None), (2, 3)]
+
+
+def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
+    """A step of 7 is the greatest of the way whether it begins with 5 or 3."""
+    links = [(1, 2, 7), (2, 3, 1)]
+    found = _stepped("smoothest", {"links": links, "seeds": [(1, 5)]}, {"seeds": [(1, 3)]})
+    assert found == [(1, 3), (2, 7), (3, 7)]
+
+
+@pytest.mark.parametrize(("name", "last"), [("components", 2**63 - 1), ("highest label", -(2**63))])
+def test_null_is_no_value_not_even_the_last(name: str, last: int) -> None:
+    found = _stepped(name, {"seeds": [(1, last), (1, None), (2, None)]})
+    assert found == [(1, last), (2, None)]
