@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.keys import group_normal
+from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import distinct_values, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, from_stored
@@ -36,6 +36,8 @@ _NAMES = (_RANK, _LOW)
 _ROOM = 16
 """Rows that there is room for at first."""
 _IS_RANK, _IS_LOW, _WAS_RANK, _WAS_LOW, _ALL, _GROUP, _FIRST_VALUE = range(7)
+_IS_HELD, _HAS, _HAD, _FIRST_BEST = range(4)
+_HAS_NAME = "has"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,9 @@ class BestRows:
         self.grouped = grouped
         self.inside = Arrangement(f"{name}.rows", self.kinds, _RANK)
         self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
+        kinds = dict(columns)
+        self.best = Arrangement(f"{name}.best", [kinds[key] for key in grouped.keys], _HAS_NAME)
+        self.best_names = tuple(f"best{place}" for place, _ in enumerate(grouped.values))
         self.accesses = accesses
 
     def touched(self) -> TouchedGroups:
@@ -73,7 +78,7 @@ class BestRows:
     @property
     def keepers(self) -> tuple[Keeper, ...]:
         """The state."""
-        return self.inside, self.derived
+        return self.inside, self.derived, self.best
 
     def rows(self) -> Batch:
         """All rows that are in, once each. Cost: these rows."""
@@ -115,6 +120,9 @@ class TouchedGroups:
         self._values = np.zeros((_FIRST_VALUE + 2 * len(held.grouped.values), _ROOM), np.int64)
         """By row: rank and low as they are and as they were, weight of its derivations, slot of its
         group, and for each value its order and whether it is one."""
+        self._bests = np.zeros((_FIRST_BEST + 2 * len(held.grouped.values), _ROOM), np.int64)
+        """By group: whether all that is derived in it is at hand, whether it has rows that are in,
+        and had; and for each value the order of the best one, as it is and as it was."""
         self._found: list[_Derived] = []
         self._changed: list[_Derived] = []
         self._has_null = False
@@ -129,72 +137,84 @@ class TouchedGroups:
         """
         held = self._held
         keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
-        leaders = grouping.leaders(keys)
-        groups = self._touch(leaders)
-        slots = self._rows.find(grouping.codes, leaders)
-        is_new = slots < 0
-        if is_new.any():
-            new = is_new.nonzero()[0]
-            rest = [key.take(new) for key in leaders]
-            slots[new] = self._taken_up(grouping.codes[new], rest, groups[new])
+        slots = self._slots_of(grouping, grouping.leaders(keys))
         index = grouping.index()
         of_rows = slots[index]
         ranks = self._values[_IS_RANK, of_rows]
         is_low = (batch.columns[rank].values < ranks) & (ranks > 0)
         low = np.where(is_low, batch.weights, 0)[grouping.order]
-        for at, change in (
-            (_ALL, grouping.sums(batch.weights)),
-            (_IS_LOW, np.add.reduceat(low, grouping.starts)),
-        ):
-            found = self._values[at, slots] + change
-            if found.min() < 0:
-                raise never_held("ways to derive rows")
-            self._values[at, slots] = found
+        every = self._values[_ALL, slots] + grouping.sums(batch.weights)
+        lows = self._values[_IS_LOW, slots] + np.add.reduceat(low, grouping.starts)
+        # Of groups that are not at hand only what changed is counted.
+        is_held = self._bests[_IS_HELD, self._values[_GROUP, slots]] > 0
+        if lows.min() < 0 or (every[is_held] < 0).any():
+            raise never_held("ways to derive rows")
+        self._values[_ALL, slots], self._values[_IS_LOW, slots] = every, lows
         columns = {name: batch.columns[name] for name in held.names}
         self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
         return slots
 
-    def _touch(self, leaders: Sequence[Vector]) -> Ints:
-        """The slots of the groups of these rows; all that was derived in new ones is looked up."""
-        held = self._held
-        own = [leaders[held.names.index(key)] for key in held.grouped.keys]
-        keys, grouping = group_normal(own, len(leaders[0]))
-        of_groups = grouping.leaders(keys)
-        slots = self._groups.find(grouping.codes, of_groups)
+    def _slots_of(
+        self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints | None = None
+    ) -> Ints:
+        """The slots of these rows, of these groups where that is known."""
+        slots = self._rows.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
         if len(new):
-            codes, rest = grouping.codes[new], [key.take(new) for key in of_groups]
+            rest = leaders if len(new) == len(slots) else [key.take(new) for key in leaders]
+            of_new = self._groups_of(rest) if groups is None else groups[new]
+            slots[new] = self._taken_up(grouping.codes[new], rest, of_new)
+        return slots
+
+    def _groups_of(self, rows: Sequence[Vector]) -> Ints:
+        """The slots of the groups of these rows."""
+        held = self._held
+        own = [rows[held.names.index(key)] for key in held.grouped.keys]
+        keys, grouping = group_normal(own, len(rows[0]))
+        leaders = grouping.leaders(keys)
+        slots = self._groups.find(grouping.codes, leaders)
+        new = (slots < 0).nonzero()[0]
+        if len(new):
+            codes, rest = grouping.codes[new], [key.take(new) for key in leaders]
             slots[new] = self._groups.add(codes, rest)
-            found = held.derived.find(codes, rest)
-            if len(found.rows):
-                self._look_up(found.rows, slots[new][found.owners])
+            self._bests = _with_room(self._bests, len(self._groups))
+            located = held.best.find(codes, rest)
+            if located.parts:
+                found = held.best.gather(located, _HAS_NAME)
+                self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = found
+                for place, name in enumerate(held.best_names):
+                    at = _FIRST_BEST + 2 * place
+                    found = held.best.gather(located, name)
+                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = found
         of_rows: Ints = slots[grouping.index()]
         return of_rows
 
-    def _look_up(self, rows: Batch, groups: Ints) -> None:
-        """Take rows of groups up that were not touched before."""
+    def _hold(self, groups: Ints) -> None:
+        """Have all at hand that is derived in these groups, each given once."""
+        groups = groups[self._bests[_IS_HELD, groups] == 0]
+        if not len(groups):
+            return
         held = self._held
+        self._bests[_IS_HELD, groups] = 1
+        codes, groups = self._groups.ordered(groups)
+        found = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        rows = found.rows
+        if not len(rows):
+            return
         keys, grouping = group_normal([rows.columns[n] for n in held.names], len(rows))
-        leaders = grouping.leaders(keys)
-        slots = self._taken_up(grouping.codes, leaders, groups[grouping.first])
-        self._values[_ALL, slots] = grouping.sums(rows.weights)
-        located = held.inside.find(grouping.codes, leaders)
-        if located.parts:
-            for is_at, was_at, name in zip(
-                (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
-            ):
-                found = held.inside.gather(located, name)
-                self._values[is_at, slots] = self._values[was_at, slots] = found
+        of_rows = groups[found.owners][grouping.first]
+        slots = self._slots_of(grouping, grouping.leaders(keys), of_rows)
+        every = self._values[_ALL, slots] + grouping.sums(rows.weights)
+        if every.min() < 0:
+            raise never_held("ways to derive rows")
+        self._values[_ALL, slots] = every
         self._found.append(_Derived(rows, slots[grouping.index()]))
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
         """Slots for rows that had none."""
         slots = self._rows.add(codes, keys)
         start, end = int(slots[0]), len(self._rows)
-        if end > self._values.shape[1]:
-            grown = np.zeros((self._values.shape[0], 2 * end), dtype=np.int64)
-            grown[:, :start] = self._values[:, :start]
-            self._values = grown
+        self._values = _with_room(self._values, end)
         self._values[_GROUP, start:end] = groups
         held = self._held
         for place, (name, is_greatest) in enumerate(held.grouped.values):
@@ -206,6 +226,13 @@ class TouchedGroups:
                 self._has_null = self._has_null or not bool(column.valid.all())
             self._values[at, start:end] = ranks
             self._values[at + 1, start:end] = column.validity()
+        located = held.inside.find(codes, keys)
+        if located.parts:
+            for is_at, was_at, name in zip(
+                (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
+            ):
+                found = held.inside.gather(located, name)
+                self._values[is_at, slots] = self._values[was_at, slots] = found
         return slots
 
     # What comes and goes.
@@ -214,34 +241,46 @@ class TouchedGroups:
         """Those that are in, and that nothing of lower rank derives any more."""
         values = self._values
         found: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
+        if len(found):
+            self._hold(distinct_values(values[_GROUP, found]))
         return found
 
-    def every_group(self) -> Ints:
-        """All that are touched."""
-        return np.arange(len(self._groups), dtype=np.int64)
+    def every_row(self) -> Ints:
+        """The slots of all rows."""
+        return np.arange(len(self._rows), dtype=np.int64)
 
-    def groups_of(self, slots: Ints) -> Ints:
-        """The groups of these rows, each once."""
-        return distinct_values(self._values[_GROUP, slots])
-
-    def unsettled(self, groups: Ints) -> tuple[Ints, Ints]:
-        """Rows of these groups that are in and are not best, or stand on nothing; and rows that are
-        best and are not in, or stand on nothing."""
-        count, values = len(self._rows), self._values
-        if len(groups) < len(self._groups):
-            is_asked = np.zeros(len(self._groups), dtype=np.bool_)
-            is_asked[groups] = True
-            rows = is_asked[values[_GROUP, :count]].nonzero()[0]
-        else:
-            rows = np.arange(count, dtype=np.int64)
+    def unsettled(self, slots: Ints) -> tuple[Ints, Ints]:
+        """In the groups of these rows, which are all that were counted since: rows that are in and
+        are not best, or stand on nothing; and rows that are best and are not in, or stand on
+        nothing."""
+        self._hold(self._perhaps_unsettled(slots))
+        values = self._values
+        is_asked = np.zeros(len(self._groups), dtype=np.bool_)
+        is_asked[values[_GROUP, slots]] = True
+        is_asked &= self._bests[_IS_HELD, : len(self._groups)] > 0
+        rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
         is_in = values[_IS_RANK, rows] > 0
-        is_derived = values[_ALL, rows] > 0
-        is_best = np.zeros(len(rows), dtype=np.bool_)
-        derived = is_derived.nonzero()[0]
+        is_best = values[_ALL, rows] > 0
+        self._bests[_HAS, : len(self._groups)][is_asked] = 0
+        derived = is_best.nonzero()[0]
         if len(derived):
             is_best[derived] = self._best(rows[derived])
         is_groundless = is_in & (values[_IS_LOW, rows] == 0)
         return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
+
+    def _perhaps_unsettled(self, slots: Ints) -> Ints:
+        """The groups of those rows that may come in, or stand on nothing."""
+        values, bests = self._values, self._bests
+        groups = values[_GROUP, slots]
+        is_first = bests[_HAS, groups] == 0
+        for place, _ in enumerate(self._held.grouped.values):
+            at = _FIRST_VALUE + 2 * place
+            is_first |= values[at, slots] <= bests[_FIRST_BEST + 2 * place, groups]
+            if self._held.grouped.keeps_null:
+                is_first |= values[at + 1, slots] == 0
+        is_in = values[_IS_RANK, slots] > 0
+        comes = ~is_in & is_first & (values[_ALL, slots] > 0)
+        return distinct_values(groups[comes | (is_in & (values[_IS_LOW, slots] == 0))])
 
     def _best(self, rows: Ints) -> Bools:
         """Which of these, all rows that are derived in their groups, are best."""
@@ -251,9 +290,13 @@ class TouchedGroups:
         starts = starts_in(groups[order]).nonzero()[0]
         sizes = np.diff(starts, append=len(rows))
         is_best = np.zeros(len(rows), dtype=np.bool_)
+        touched = groups[order][starts]
+        self._bests[_HAS, touched] = 1
         for at in range(_FIRST_VALUE, len(values), 2):
             ranks = values[at, rows][order]
-            is_first = ranks == np.repeat(np.minimum.reduceat(ranks, starts), sizes)
+            least = np.minimum.reduceat(ranks, starts)
+            self._bests[_FIRST_BEST + at - _FIRST_VALUE, touched] = least
+            is_first = ranks == np.repeat(least, sizes)
             if self._has_null:
                 known = values[at + 1, rows][order]
                 some = np.repeat(np.maximum.reduceat(known, starts), sizes)
@@ -282,6 +325,20 @@ class TouchedGroups:
 
     # The end of a step.
 
+    def _keep_bests(self) -> None:
+        """Write what is best now in groups where that changed."""
+        held, bests = self._held, self._bests
+        is_changed = bests[_HAS] != bests[_HAD]
+        for at in range(_FIRST_BEST, len(bests), 2):
+            is_changed |= (bests[at] != bests[at + 1]) & (bests[_HAS] > 0)
+        slots = is_changed.nonzero()[0]
+        if len(slots):
+            codes, slots = self._groups.ordered(slots)
+            names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
+            found = {name: bests[at, slots] for name, at in names}
+            keys = [key.take(slots) for key in self._groups.columns()]
+            held.best.put(codes, keys, {_HAS_NAME: bests[_HAS, slots], **found})
+
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
         accesses = self._held.accesses
@@ -302,6 +359,7 @@ class TouchedGroups:
             changed = stacked_batches([one.rows for one in self._changed])
             changed = consolidated(changed) if has_moved else changed
             held.derived.add(changed, held.derived.codes_of(changed))
+        self._keep_bests()
         count, values = len(self._rows), self._values
         is_changed = np.zeros(count, dtype=np.bool_)
         for one, other in ((_IS_RANK, _WAS_RANK), (_IS_LOW, _WAS_LOW)):
@@ -316,6 +374,16 @@ class TouchedGroups:
         signs = (found[_RANK] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
         moved = signs.nonzero()[0]
         return held.batch([key.take(moved) for key in keys], signs[moved])
+
+
+def _with_room(values: Ints, most: int) -> Ints:
+    """The same by slot, with room for so many."""
+    have = values.shape[1]
+    if most <= have:
+        return values
+    grown = np.zeros((values.shape[0], 2 * most), dtype=np.int64)
+    grown[:, :have] = values
+    return grown
 
 
 def _signed(derived: _Derived, signs: Ints) -> Batch:

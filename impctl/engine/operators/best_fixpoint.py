@@ -113,9 +113,9 @@ class BestFixpoint(Operator):
     def _settle(self, touched: TouchedGroups) -> None:
         """Every group comes to have its best rows, round by round."""
         rounds = 0
-        groups = touched.every_group()
-        while len(groups):
-            out, come = touched.unsettled(groups)
+        slots = touched.every_row()
+        while len(slots):
+            out, come = touched.unsettled(slots)
             if not len(out) and not len(come):
                 break
             rounds += 1
@@ -126,7 +126,7 @@ class BestFixpoint(Operator):
             parts += [touched.batch(come, 1, self._rank)] if len(come) else []
             self._count += len(come) - len(out)
             self.limits.check(rounds, self._count)
-            groups = touched.groups_of(self._moved(touched, stacked_batches(parts)))
+            slots = self._moved(touched, stacked_batches(parts))
 
     def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
         """Step by rows of T that come or go; the rows that this derives, or no longer does."""
