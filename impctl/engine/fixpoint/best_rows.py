@@ -109,6 +109,10 @@ class _Derived:
     rows: Batch
     slots: Ints
 
+    def keep(self, mask: Bools) -> _Derived:
+        """Those where `mask` is set."""
+        return _Derived(self.rows.keep(mask), self.slots[mask])
+
 
 class TouchedGroups:
     """The groups that one step touches, with all rows derived in them, as the step has made them
@@ -125,19 +129,31 @@ class TouchedGroups:
         and had; and for each value the order of the best one, as it is and as it was."""
         self._found: list[_Derived] = []
         self._changed: list[_Derived] = []
+        self._beaten: list[_Derived] = []
+        """What changed in rows that a better one beats, of groups that are not at hand: with the
+        slots of groups."""
         self._has_null = False
 
     # What is touched.
 
     def count(self, batch: Batch, rank: AttributeId) -> Ints:
         """Count derivations in, whose highest body ranks are in a column of that name; the slots of
-        the rows that they derive.
+        the rows that they derive, as far as these may be in, now or before.
 
         CountBelowZeroError where more goes than there was.
         """
         held = self._held
+        groups = self._groups_of([batch.columns[name] for name in held.names])
+        counts = self._counts(batch, groups)
+        if not counts.all():
+            names = {name: batch.columns[name] for name in held.names}
+            every = _Derived(Batch(names, batch.weights, batch.tags), groups)
+            self._beaten.append(every.keep(~counts))
+            batch, groups = batch.keep(counts), groups[counts]
+            if not len(batch):
+                return groups
         keys, grouping = group_normal([batch.columns[n] for n in held.names], len(batch))
-        slots = self._slots_of(grouping, grouping.leaders(keys))
+        slots = self._slots_of(grouping, grouping.leaders(keys), groups[grouping.first])
         index = grouping.index()
         of_rows = slots[index]
         ranks = self._values[_IS_RANK, of_rows]
@@ -154,16 +170,29 @@ class TouchedGroups:
         self._changed.append(_Derived(Batch(columns, batch.weights, batch.tags), of_rows))
         return slots
 
-    def _slots_of(
-        self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints | None = None
-    ) -> Ints:
-        """The slots of these rows, of these groups where that is known."""
+    def _counts(self, batch: Batch, groups: Ints) -> Bools:
+        """Which of these derivations may be of rows that are in or come in: those that no row of
+        their group beats, and all of groups that are at hand."""
+        bests = self._bests
+        counts = (bests[_IS_HELD, groups] > 0) | (bests[_HAS, groups] == 0)
+        for place, (name, is_greatest) in enumerate(self._held.grouped.values):
+            column = batch.columns[name]
+            ranks = ranks_of(column, reverse=is_greatest)
+            is_first = ranks <= bests[_FIRST_BEST + 2 * place, groups]
+            if column.valid is not None:
+                # Where NULL is best there is nothing else.
+                is_null = bests[_FIRST_BEST + 2 * place, groups] == INT64_MAX
+                is_first = np.where(column.valid, is_first, is_null | self._held.grouped.keeps_null)
+            counts |= is_first
+        return counts
+
+    def _slots_of(self, grouping: Grouping, leaders: Sequence[Vector], groups: Ints) -> Ints:
+        """The slots of these rows, of these groups."""
         slots = self._rows.find(grouping.codes, leaders)
         new = (slots < 0).nonzero()[0]
         if len(new):
             rest = leaders if len(new) == len(slots) else [key.take(new) for key in leaders]
-            of_new = self._groups_of(rest) if groups is None else groups[new]
-            slots[new] = self._taken_up(grouping.codes[new], rest, of_new)
+            slots[new] = self._taken_up(grouping.codes[new], rest, groups[new])
         return slots
 
     def _groups_of(self, rows: Sequence[Vector]) -> Ints:
@@ -198,17 +227,27 @@ class TouchedGroups:
         self._bests[_IS_HELD, groups] = 1
         codes, groups = self._groups.ordered(groups)
         found = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
-        rows = found.rows
-        if not len(rows):
-            return
-        keys, grouping = group_normal([rows.columns[n] for n in held.names], len(rows))
-        of_rows = groups[found.owners][grouping.first]
-        slots = self._slots_of(grouping, grouping.leaders(keys), of_rows)
-        every = self._values[_ALL, slots] + grouping.sums(rows.weights)
-        if every.min() < 0:
+        parts = [(self._found, _Derived(found.rows, groups[found.owners]))]
+        waiting, self._beaten = self._beaten, []
+        for one in waiting:
+            is_held = self._bests[_IS_HELD, one.slots] > 0
+            parts.append((self._changed, one.keep(is_held)))
+            self._beaten += [one.keep(~is_held)] if not is_held.all() else []
+        for kind, part in parts:
+            if len(part.rows):
+                kind.append(self._counted(part))
+        every = self._values[: _GROUP + 1, : len(self._rows)]
+        if (self._bests[_IS_HELD, every[_GROUP, every[_ALL] < 0]] > 0).any():
             raise never_held("ways to derive rows")
-        self._values[_ALL, slots] = every
-        self._found.append(_Derived(rows, slots[grouping.index()]))
+
+    def _counted(self, part: _Derived) -> _Derived:
+        """Rows of groups, by group, as rows by row: count them, but for what is in."""
+        rows = part.rows
+        keys, grouping = group_normal([rows.columns[n] for n in self._held.names], len(rows))
+        of_rows = part.slots[grouping.first]
+        slots = self._slots_of(grouping, grouping.leaders(keys), of_rows)
+        self._values[_ALL, slots] += grouping.sums(rows.weights)
+        return _Derived(rows, slots[grouping.index()])
 
     def _taken_up(self, codes: Ints, keys: Sequence[Vector], groups: Ints) -> Ints:
         """Slots for rows that had none."""
@@ -355,8 +394,9 @@ class TouchedGroups:
         `has_moved`: some derivations may have gone and come again.
         """
         held = self._held
-        if self._changed:
-            changed = stacked_batches([one.rows for one in self._changed])
+        parts = [one.rows for one in (*self._changed, *self._beaten)]
+        if parts:
+            changed = stacked_batches(parts)
             changed = consolidated(changed) if has_moved else changed
             held.derived.add(changed, held.derived.codes_of(changed))
         self._keep_bests()
