@@ -172,9 +172,9 @@ class TouchedGroups:
 
     def _counts(self, batch: Batch, groups: Ints) -> Bools:
         """Which of these derivations may be of rows that are in or come in: those that no row of
-        their group beats, and all of groups that are at hand."""
+        their group beats."""
         bests = self._bests
-        counts = (bests[_IS_HELD, groups] > 0) | (bests[_HAS, groups] == 0)
+        counts = bests[_HAS, groups] == 0
         for place, (name, is_greatest) in enumerate(self._held.grouped.values):
             column = batch.columns[name]
             ranks = ranks_of(column, reverse=is_greatest)
@@ -227,18 +227,26 @@ class TouchedGroups:
         self._bests[_IS_HELD, groups] = 1
         codes, groups = self._groups.ordered(groups)
         found = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
-        parts = [(self._found, _Derived(found.rows, groups[found.owners]))]
-        waiting, self._beaten = self._beaten, []
-        for one in waiting:
-            is_held = self._bests[_IS_HELD, one.slots] > 0
-            parts.append((self._changed, one.keep(is_held)))
-            self._beaten += [one.keep(~is_held)] if not is_held.all() else []
-        for kind, part in parts:
-            if len(part.rows):
-                kind.append(self._counted(part))
+        if len(found.rows):
+            self._found.append(self._counted(_Derived(found.rows, groups[found.owners])))
         every = self._values[: _GROUP + 1, : len(self._rows)]
         if (self._bests[_IS_HELD, every[_GROUP, every[_ALL] < 0]] > 0).any():
             raise never_held("ways to derive rows")
+
+    def _count_beaten(self, is_asked: Bools) -> bool:
+        """Count in what waited of these groups, by slot, as nothing beats it for sure any more;
+        whether there was any."""
+        waiting, self._beaten = self._beaten, []
+        has_any = False
+        for one in waiting:
+            is_counted = is_asked[one.slots]
+            if not is_counted.any():
+                self._beaten.append(one)
+                continue
+            has_any = True
+            self._changed.append(self._counted(one.keep(is_counted)))
+            self._beaten += [one.keep(~is_counted)] if not is_counted.all() else []
+        return has_any
 
     def _counted(self, part: _Derived) -> _Derived:
         """Rows of groups, by group, as rows by row: count them, but for what is in."""
@@ -280,8 +288,6 @@ class TouchedGroups:
         """Those that are in, and that nothing of lower rank derives any more."""
         values = self._values
         found: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
-        if len(found):
-            self._hold(distinct_values(values[_GROUP, found]))
         return found
 
     def every_row(self) -> Ints:
@@ -293,19 +299,34 @@ class TouchedGroups:
         are not best, or stand on nothing; and rows that are best and are not in, or stand on
         nothing."""
         self._hold(self._perhaps_unsettled(slots))
-        values = self._values
-        is_asked = np.zeros(len(self._groups), dtype=np.bool_)
+        values, count = self._values, len(self._groups)
+        is_asked = np.zeros(count, dtype=np.bool_)
         is_asked[values[_GROUP, slots]] = True
-        is_asked &= self._bests[_IS_HELD, : len(self._groups)] > 0
-        rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
+        is_asked &= self._bests[_IS_HELD, :count] > 0
+        before = self._bests[:, :count].copy()
+        rows, is_best = self._evaluated(is_asked)
+        after = self._bests[:, :count]
+        has_lost = before[_HAS] > after[_HAS]
+        for at in range(_FIRST_BEST, len(after), 2):
+            has_lost |= after[at] > before[at]
+        has_lost &= is_asked
+        if has_lost.any() and self._count_beaten(has_lost):
+            rows, is_best = self._evaluated(is_asked)
+        values = self._values
         is_in = values[_IS_RANK, rows] > 0
+        is_groundless = is_in & (values[_IS_LOW, rows] == 0)
+        return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
+
+    def _evaluated(self, is_asked: Bools) -> tuple[Ints, Bools]:
+        """The rows of these groups, by slot, and which are best; what is best is noted."""
+        values, count = self._values, len(self._groups)
+        rows = is_asked[values[_GROUP, : len(self._rows)]].nonzero()[0]
         is_best = values[_ALL, rows] > 0
-        self._bests[_HAS, : len(self._groups)][is_asked] = 0
+        self._bests[_HAS, :count][is_asked] = 0
         derived = is_best.nonzero()[0]
         if len(derived):
             is_best[derived] = self._best(rows[derived])
-        is_groundless = is_in & (values[_IS_LOW, rows] == 0)
-        return rows[(is_in & ~is_best) | is_groundless], rows[is_best & (~is_in | is_groundless)]
+        return rows, is_best
 
     def _perhaps_unsettled(self, slots: Ints) -> Ints:
         """The groups of those rows that may come in, or stand on nothing."""
@@ -319,7 +340,9 @@ class TouchedGroups:
                 is_first |= values[at + 1, slots] == 0
         is_in = values[_IS_RANK, slots] > 0
         comes = ~is_in & is_first & (values[_ALL, slots] > 0)
-        return distinct_values(groups[comes | (is_in & (values[_IS_LOW, slots] == 0))])
+        has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
+        found = comes | has_gone | (is_in & (values[_IS_LOW, slots] == 0))
+        return distinct_values(groups[found])
 
     def _best(self, rows: Ints) -> Bools:
         """Which of these, all rows that are derived in their groups, are best."""
