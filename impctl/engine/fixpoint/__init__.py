@@ -1,4 +1,5 @@
-"""Recursive rows: what a fixpoint remembers of the rows it derived (`ranked_rows`).
+"""Recursive rows: what a fixpoint remembers of the rows it derived (`ranked_rows`), and of the best
+of each group alone (`best_rows`).
 
-The loop that derives them is an operator (`operators.fixpoint`).
+The loops that derive them are operators (`operators.fixpoint`, `operators.best_fixpoint`).
 """

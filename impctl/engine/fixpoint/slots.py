@@ -2,7 +2,7 @@
 
 Law: equal keys, as GROUP BY has it, have one slot; codes are those of `data.keys`. Cost: the keys
 asked for, by binary search; a merge of the codes where some are new.
-Out of scope: what is remembered of a key (`engine.fixpoint.best_rows`).
+Out of scope: what is remembered of a key (`engine.fixpoint.touched_groups`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ what is derived kept by group beside. First rows go out that nothing of lower ra
 and what goes with them; what is left stands on ground. Then, round by round, each group that
 changed has its best rows: those that another one beats go as it comes, so what stood on them finds
 the better one there. A row that is best and lost its ground comes in again, later than that.
-State: rows derived, by group, T with ranks, and whatever the step's operators keep. Cost: groups in
-which derivations came or went, with all rows derived in them; never T. NULL equals NULL, and is
-no value.
+State: rows derived, by group, T with ranks, best values, and whatever the step's operators keep.
+Cost: the derivations that came or went, and groups whose rows come or go, with all rows derived in
+them; never T. NULL equals NULL, and is no value.
 Not to be confused with MIN, which keeps values and lets no row take part in deriving others.
 Lineage, of all derivations of the rows of T, is told by another operator (`operators.lineage`).
 """
@@ -26,8 +26,9 @@ from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.best_rows import BestRows, Grouped, TouchedGroups
+from impctl.engine.fixpoint.best_rows import BestRows, Grouped
 from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.touched_groups import TouchedGroups
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.tags import apart, no_fragments
@@ -90,7 +91,7 @@ class BestFixpoint(Operator):
         self._told = empty_batch(sum(self._accesses))
         if not derivations:
             return empty_batch(0)
-        touched = self.rows.touched()
+        touched = TouchedGroups(self.rows)
         stage = self._stage
         slots = touched.count(stacked_batches(derivations), self._rank)
         has_gone = self._send_out(touched, slots)
