@@ -21,7 +21,7 @@ from impctl.plan.fixpoint_tables import (
     over_tables,
     table_of,
 )
-from impctl.plan.nodes import Plan, Query, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, Recursive, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -64,7 +64,8 @@ def _parts(rounds: Rounds, plan: Plan, frames: Frames) -> Iterator[tuple[Plan, F
     yield over_tables(plan), rounds.frames_over(plan, frames)
     for fixpoint in outer_fixpoints(plan):
         rows = rounds.rows(fixpoint, frames)
-        tables = (table_of(node).access for node in (fixpoint, *leaves_of(fixpoint)))
+        nodes: tuple[Fixpoint | Recursive, ...] = (fixpoint, *leaves_of(fixpoint))
+        tables = (table_of(node).access for node in nodes)
         known = {**frames, **dict.fromkeys(tables, rows)}
         for part in deriving(fixpoint):
             yield from _parts(rounds, part, known)

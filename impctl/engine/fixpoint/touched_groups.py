@@ -104,7 +104,7 @@ class TouchedGroups:
         """Which of these derivations may be of rows that are in or come in: those that no row of
         their group beats."""
         bests = self._bests
-        counts = bests[_HAS, groups] == 0
+        counts: Bools = bests[_HAS, groups] == 0
         for place, (name, is_greatest) in enumerate(self._held.grouped.values):
             column = batch.columns[name]
             ranks = ranks_of(column, reverse=is_greatest)
