@@ -372,8 +372,12 @@ def _stepped(name: str, *changes: Mapping[str, Sequence[tuple[int | None, ...]]]
 def test_what_comes_of_null_may_be_better_than_what_comes_of_a_value() -> None:
     """greatest(NULL, 3) is 3."""
     seeds = [(1, None), (1, 5)]
-    found = _stepped("smoothest", {"seeds": seeds, "links": [(1, 2, 3)]})
-    assert found == [(1, 5), (1, None), (2, 3)]
+    links = {"links": [(1, 2, 3)]}
+    for changes in (
+        ({"seeds": seeds, **links},),
+        ({"seeds": seeds[1:], **links}, {"seeds": seeds[:1]}),
+    ):
+        assert _stepped("smoothest", *changes) == [(1, 5), (1, None), (2, 3)]
 
 
 def test_a_row_that_comes_of_a_better_one_alike_stands_on_that() -> None:
