@@ -21,12 +21,15 @@ from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.best_rows import Grouped
 from impctl.engine.fixpoint.limits import level_limits
+from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
+from impctl.plan.best_only import BestOnly
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -70,19 +73,29 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
     step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
     accesses = (*base.accesses, *step.accesses)
-    circuit, counts = (
-        Circuit(inner.operators, inner.inputs),
-        (len(base.accesses), len(step.accesses)),
-    )
-    operator: FixpointOperator | Levels
-    if node.is_set:
+    circuit = Circuit(inner.operators, inner.inputs)
+    counts = (len(base.accesses), len(step.accesses))
+    operator: FixpointOperator | BestFixpoint | Levels
+    if not node.is_set:
+        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
+    elif node.best is None:
         operator = FixpointOperator(name, columns, rank, circuit, counts)
     else:
-        operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
+        grouped = _grouped(node.best, columns)
+        operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     rows = Flow(builder.put(operator, base, *apart), columns, ())
     if accesses:
         builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
     return rows
+
+
+def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
+    names = [name for name, _ in columns]
+    return Grouped(
+        tuple(names[place] for place in best.keys),
+        tuple((names[value.place], value.greatest) for value in best.values),
+        best.keeps_null,
+    )
 
 
 def build_leaf(builder: Plumbing, node: Recursive) -> Flow:

@@ -116,9 +116,21 @@ def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
         return "one row", "of no table"
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
-    kind = "each row once" if plan.is_set else "all"
+    kept = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
     most = "" if plan.levels is None else f", {plan.levels} levels at most"
-    return "fixpoint", f"{plan.id}, {kind}{most}: {columns}"
+    return "fixpoint", f"{plan.id}, {kept}{most}: {columns}"
+
+
+def _best(plan: Fixpoint) -> str:
+    """`least c by x, y`: the rows that stay."""
+    assert plan.best is not None
+    names = [attribute.name for attribute in plan.attributes]
+    values = [
+        f"{'greatest' if value.greatest else 'least'} {names[value.place]}"
+        for value in plan.best.values
+    ]
+    by = ", ".join(names[place] for place in plan.best.keys)
+    return " or ".join(values) + (f" by {by}" if by else "")
 
 
 def _output(output: ComputedColumn, names: Names) -> str:

@@ -156,6 +156,7 @@ class _Writer:
         kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
         if isinstance(plan, Fixpoint) and plan.levels is not None:
             kind.append(f"{plan.levels} levels")
+        kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -3,6 +3,7 @@
 Law: over a table that holds the rows of a fixpoint, the plan with that table in the fixpoint's
 place yields what it did. The step over the same table yields a row for every derivation whose rows
 are in the fixpoint; so what of the tables base and step use, over it, is all that derives its rows.
+Where the best rows alone are kept, what derives other ones is left out (`deriving`).
 Columns of such a table are called by their places, since those of a WITH entry may share a name.
 Out of scope: deriving the rows (`spark.rounds`).
 """
@@ -13,7 +14,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from impctl.aliases import AccessId
-from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, Scan, inputs_of, with_inputs
+from impctl.expr.nodes import And, Compare, CompareOp
+from impctl.plan.nodes import (
+    Attribute,
+    Fixpoint,
+    Join,
+    JoinKind,
+    Plan,
+    Recursive,
+    Scan,
+    attributes_of,
+    inputs_of,
+    with_inputs,
+)
 
 
 def table_of(node: Fixpoint | Recursive) -> Scan:
@@ -77,3 +90,19 @@ def _over_table(plan: Plan, fixpoint: Fixpoint) -> Plan:
     if isinstance(plan, Recursive) and plan.fixpoint == fixpoint.id:
         return table_of(plan)
     return with_inputs(plan, tuple(_over_table(child, fixpoint) for child in inputs_of(plan)))
+
+
+def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
+    """The base, and the step over the table: what derives rows of the fixpoint."""
+    step = step_over_table(fixpoint)
+    if fixpoint.best is None:
+        return fixpoint.base, step
+    return _of_rows(fixpoint.base, fixpoint), _of_rows(step, fixpoint)
+
+
+def _of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
+    """Of the plan's rows those that are rows of the fixpoint."""
+    table = table_of(fixpoint)
+    pairs = zip(attributes_of(plan), table.attributes, strict=True)
+    same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, one.ref(), other.ref()) for one, other in pairs)
+    return Join(JoinKind.SEMI, plan, table, same[0] if len(same) == 1 else And(same))

@@ -3,7 +3,7 @@
 Law: every column has one identity (`Attribute.id`) that is unique in the whole plan, so that an
 expression means the same wherever it is moved; names are only for people and for the result.
 Every node keeps its place in the SQL text. HAVING is a Select above an Aggregate.
-Out of scope: how nodes are made (`plan.sql.statement`), evaluated (`engine`), written (`capture`).
+Out of scope: making nodes (`plan.sql.statement`), evaluating (`engine`), writing (`capture`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import StrEnum
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
+from impctl.plan.best_only import BestOnly
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
@@ -242,8 +243,7 @@ class Explode:
 class Witness:
     """Of the child's rows with equal `partition_by` those that are first by some of `orders`.
 
-    Ties are first together; a row that is first by two orders comes twice. No SQL asks for it: it
-    stands below what one row decides, in plans that sketches are kept by (`plan.rules.witnesses`).
+    Ties are first together; who is first by two comes twice. Only `plan.rules.witnesses` makes it.
     """
 
     child: Plan
@@ -265,9 +265,8 @@ class Recursive:
 class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
 
-    Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
-    equals NULL), and leaves read all of T; else every derivation counts (UNION ALL), and rows in
-    more levels than `levels` (None: 100) are an error. Copies of an entry share the id alone.
+    Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
+    every derivation counts (UNION ALL), in so many `levels` at most (None: 100).
     """
 
     id: FixpointId
@@ -276,6 +275,7 @@ class Fixpoint:
     attributes: tuple[Attribute, ...]
     is_set: bool
     levels: int | None = None
+    best: BestOnly | None = None
     span: Span | None = field(default=None, compare=False)
 
 

@@ -1,7 +1,7 @@
 """What there is to say of the fixpoints of a plan: what stays, what could be narrowed, and how.
 
 Law: remarks decide nothing; each is true of the plan as it stands after the rules.
-Out of scope: the rules themselves (`plan.rules.push_selections`).
+Out of scope: the rules themselves (`plan.rules.push_selections`, `plan.rules.best_fixpoints`).
 """
 
 from __future__ import annotations
@@ -10,16 +10,28 @@ from collections.abc import Iterator, Mapping
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import columns_of
-from impctl.plan.nodes import Distinct, Fixpoint, Plan, Project, Scan, Select, Sort, nodes_of
+from impctl.plan.best_reads import NotBestOnlyError, best_of_groups
+from impctl.plan.fixpoint_tables import outer_fixpoints
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Fixpoint,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    nodes_of,
+)
 from impctl.plan.recursion import is_linear, stable_columns
 
 
 def recursion_notes(root: Plan) -> Mapping[int, str]:
     """Remarks by the position of the node in `nodes_of(root)`."""
-    found = {}
+    found, all_kept = {}, _all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
-            found[position] = "; ".join(_of_fixpoint(node))
+            found[position] = "; ".join((*_of_fixpoint(node), *all_kept.get(position, ())))
         elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
             found[position] = _of_filter(node, node.child)
     return {position: note for position, note in found.items() if note}
@@ -27,6 +39,8 @@ def recursion_notes(root: Plan) -> Mapping[int, str]:
 
 def _of_fixpoint(node: Fixpoint) -> Iterator[str]:
     stable = stable_columns(node)
+    if node.best is not None:
+        stable &= {node.attributes[place].id for place in node.best.keys}
     if stable:
         yield f"conditions on {_named(node, stable)} go into its first part: no step changes it"
     if not is_linear(node):
@@ -34,6 +48,25 @@ def _of_fixpoint(node: Fixpoint) -> Iterator[str]:
     table = _whole_table(node.base)
     if table is not None:
         yield f"its first part is every row of `{table}`, so is its sketch of that part"
+
+
+def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
+    """Why fixpoints below MIN or MAX keep all of their rows, by position."""
+    nodes = list(nodes_of(root))
+    place = {id(node): position for position, node in enumerate(nodes)}
+    found = {}
+    for node in nodes:
+        if not isinstance(node, Aggregate):
+            continue
+        if not any(one.call.function in ("min", "max") for one in node.aggregates):
+            continue
+        for fixpoint in outer_fixpoints(node.child):
+            try:
+                if fixpoint.best is None:
+                    best_of_groups(node, fixpoint)
+            except NotBestOnlyError as error:
+                found[place[id(fixpoint)]] = (f"rows that MIN and MAX leave out stay: {error}",)
+    return found
 
 
 def _of_filter(node: Select, child: Fixpoint) -> str:

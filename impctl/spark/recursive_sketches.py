@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.plan.fixpoint_tables import (
+    deriving,
     leaves_of,
     outer_fixpoints,
     over_tables,
-    step_over_table,
     table_of,
 )
-from impctl.plan.nodes import Plan, Query, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, Recursive, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -63,7 +63,9 @@ def _parts(rounds: Rounds, plan: Plan, frames: Frames) -> Iterator[tuple[Plan, F
     """The plan, and base and step of each of its fixpoints, with the rows of their accesses."""
     yield over_tables(plan), rounds.frames_over(plan, frames)
     for fixpoint in outer_fixpoints(plan):
-        yield from _parts(rounds, fixpoint.base, frames)
         rows = rounds.rows(fixpoint, frames)
-        leaves = dict.fromkeys((table_of(leaf).access for leaf in leaves_of(fixpoint)), rows)
-        yield from _parts(rounds, step_over_table(fixpoint), {**frames, **leaves})
+        nodes: tuple[Fixpoint | Recursive, ...] = (fixpoint, *leaves_of(fixpoint))
+        tables = (table_of(node).access for node in nodes)
+        known = {**frames, **dict.fromkeys(tables, rows)}
+        for part in deriving(fixpoint):
+            yield from _parts(rounds, part, known)

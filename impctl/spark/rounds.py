@@ -1,6 +1,7 @@
 """Rows of recursive queries, derived in Spark round by round.
 
-Law: the rows are those of the least fixpoint, each once; of UNION ALL every derivation counts. It
+Law: the rows are those of the least fixpoint, each once; of UNION ALL every derivation counts. Of a
+fixpoint that keeps the best of each group, rows go on as long as no round has better ones. It
 shares nothing with the engine but the limits. A round is a join in Spark and takes a second or so,
 however few its rows: this is for verifying, and for what the engine cannot do.
 Out of scope: what is sketched of such a query (`spark.recursive_sketches`).
@@ -8,7 +9,7 @@ Out of scope: what is sketched of such a query (`spark.recursive_sketches`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from impctl.aliases import AccessId
 from impctl.capture.render import render_plan
 from impctl.engine.fixpoint.limits import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
+from impctl.plan.best_only import BestOnly
 from impctl.plan.fixpoint_tables import (
     column_names,
     leaves_of,
@@ -75,6 +77,8 @@ class Rounds:
         of_step = self.frames_over(step, frames)
         front = self._of(fixpoint.base, self.frames_over(fixpoint.base, frames)).toDF(*names)
         front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
+        if fixpoint.best is not None:
+            return self._best(fixpoint, fixpoint.best, front, of_step)
         limits = self.limits if fixpoint.is_set else level_limits(fixpoint.levels)
         every, rounds, count, more = front, 0, 0, front.count()
         while more:
@@ -91,9 +95,40 @@ class Rounds:
                 every = every.localCheckpoint() if fixpoint.is_set else every
         return every
 
+    def _best(
+        self, fixpoint: Fixpoint, best: BestOnly, front: DataFrame, of_step: Frames
+    ) -> DataFrame:
+        """The best rows, from those of the base; every round beats some or ends it."""
+        names, step = column_names(fixpoint), step_over_table(fixpoint)
+        leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+        every = front = _best_of(front, best, names).localCheckpoint()
+        rounds = 0
+        while front.count():
+            rounds += 1
+            self.limits.check(rounds, every.count())
+            found = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
+            better = _best_of(every.unionAll(found).distinct(), best, names).localCheckpoint()
+            front, every = better.subtract(every).localCheckpoint(), better
+        return every
+
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         """The rows of a plan over those of its accesses."""
         plan = over_tables(plan)
         views = {scan.access: f"impctl_view{place}" for place, scan in enumerate(scans_of(plan))}
         read = {name: frames[access] for access, name in views.items()}
         return selected(self.spark, render_plan(plan, views).sql, read)
+
+
+def _best_of(rows: DataFrame, best: BestOnly, names: Sequence[str]) -> DataFrame:
+    """Of rows that are there once those that are best of their group."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, lit, rank
+
+    kept, by = lit(False), Window.partitionBy(*(names[place] for place in best.keys))
+    for at, value in enumerate(best.values):
+        column = col(names[value.place])
+        order = column.desc_nulls_last() if value.greatest else column.asc_nulls_last()
+        rows = rows.withColumn(f"rank{at}", rank().over(by.orderBy(order)))
+        kept = kept | (col(f"rank{at}") == 1)
+        kept = kept | column.isNull() if best.keeps_null else kept
+    return rows.where(kept).select(*names)

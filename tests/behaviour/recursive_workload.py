@@ -63,6 +63,19 @@ BAGS = {
     "SELECT n, k FROM r",
 }
 """Those of UNION ALL, in which every row has its level."""
+_COST = (
+    "WITH RECURSIVE r(n, c) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 7 "
+    "UNION SELECT l.dst, CAST({} AS BIGINT) FROM r JOIN links l ON r.n = l.src) "
+)
+BEST = {
+    "cheapest": _COST.format("r.c + l.src % 3") + "SELECT n, MIN(c) AS c FROM r GROUP BY n",
+    "widest": _COST.format("LEAST(r.c, l.src % 3)") + "SELECT n, MAX(c) AS c FROM r GROUP BY n",
+    "ways": "WITH RECURSIVE r(n, via, c) AS (SELECT dst, src, CAST(1 AS BIGINT) FROM links "
+    "WHERE src = 7 UNION SELECT l.dst, l.src, CAST(r.c + 1 + l.src % 3 AS BIGINT) FROM r "
+    "JOIN links l ON r.n = l.src), m AS (SELECT n, MIN(c) AS c FROM r GROUP BY n) "
+    "SELECT r.n, r.via FROM r JOIN m ON r.n = m.n AND r.c = m.c",
+}
+"""Queries that ask for the best rows alone: along circles others have no end in other engines."""
 KEPT = "reach"
 """The query whose answer is kept."""
 
@@ -86,7 +99,7 @@ def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[st
     create_table(str(folder / "links"), some_links(rng, LINKS))
     seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
     create_table(str(folder / "seeds"), pa.table(seeds))
-    every = {**QUERIES, **LEFT_TO_SPARK, **BAGS}
+    every = {**QUERIES, **LEFT_TO_SPARK, **BAGS, **BEST}
     lines = [
         f'  {name}: {{sql: "{every[name]}", sketch: {{links: src}}, policy: incremental, '
         f"answer: {str(name == KEPT).lower()}}}"

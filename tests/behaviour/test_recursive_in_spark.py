@@ -10,12 +10,19 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
-from tests.behaviour.recursive_workload import BAGS, KEPT, LEFT_TO_SPARK, change, network
+from tests.behaviour.recursive_workload import (
+    BAGS,
+    BEST,
+    KEPT,
+    LEFT_TO_SPARK,
+    change,
+    network,
+)
 from tests.behaviour.test_recursive_queries import answers
 
 pytestmark = pytest.mark.spark
 
-NAMES = (KEPT, "from_one", "not_reached", "by_groups", "running")
+NAMES = (KEPT, "from_one", "not_reached", "by_groups", "running", *BEST)
 
 
 def test_spark_derives_what_was_maintained(

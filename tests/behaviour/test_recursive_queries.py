@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
+from tests.behaviour.recursive_workload import BEST, KEPT, QUERIES, change, network, some_links
 from tests.support.run_cli import Cli
 
 TABLES = ("links", "seeds")
@@ -128,3 +129,43 @@ def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     assert fragments(cli) == before
     DeltaTable(str(tmp_path / "links")).delete("src = 10")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
+
+
+def cheapest(cli: Cli, add: Callable[[int, int], int]) -> Counter[tuple[object, ...]]:
+    """What it takes at least to get from 7 to each node, by Dijkstra's rule."""
+    rows = rows_of(cli, "links").to_pydict()
+    ends: dict[object, set[int | None]] = {}
+    for src, dst in zip(rows["src"], rows["dst"], strict=True):
+        ends.setdefault(src, set()).add(dst)
+    least: dict[object, int] = {}
+    waiting = [(1, dst) for dst in ends.get(7, ())]
+    while waiting:
+        at = min(range(len(waiting)), key=lambda one: waiting[one][0])
+        cost, node = waiting.pop(at)
+        if node in least:
+            continue
+        least[node] = cost
+        if node is not None:
+            waiting += [(add(cost, node % 3), dst) for dst in ends.get(node, ())]
+    return Counter(least.items())
+
+
+def test_the_best_rows_of_circles_are_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = network(tmp_path, capsys, list(BEST))
+    rng = random.Random(12)
+    for result in cli.good("capture").results:
+        assert result["mode"] == "exact", result
+    for _ in range(4):
+        change(tmp_path, rng)
+        for result in cli.good("maintain").results:
+            assert result["action"] in ("exact", "none"), result
+        found = answers(cli, "cheapest", "--sketch", "always", "--by", "engine")
+        assert found == cheapest(cli, lambda cost, more: cost + more)
+        nodes = {node for node, _ in found}
+        ways = answers(cli, "ways", "--sketch", "always", "--by", "engine")
+        assert {node for node, _ in ways} == nodes
+        store = ("--store", str(tmp_path / "fresh"))
+        cli.good("capture", *store)
+        assert fragments(cli) == fragments(cli, *store)

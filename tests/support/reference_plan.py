@@ -188,7 +188,7 @@ class _Run:
             self.derived[node.id], at = rows, position + 1 + size_of(node.base)
             return unnamed(attributes_of(node.step), self.rows_of(node.step, at))
 
-        found = least(base, step) if node.is_set else by_levels(base, step, node.levels)
+        found = least(base, step, node.best) if node.is_set else by_levels(base, step, node.levels)
         self.first_rows[position] = lineage_of(rows := named(node.attributes, found))
         return rows
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from impctl.aliases import AccessId, AttributeId
+from impctl.plan.best_only import BestOnly
 from impctl.plan.nodes import Attribute
-from tests.support.reference_expr import ReferenceFailure, Value, identity
+from tests.support.reference_expr import ReferenceFailure, Value, identity, sort_key
 
 Lineage = frozenset[tuple[AccessId, int]]
 Row = tuple[tuple[Value, ...], Lineage]
@@ -73,8 +74,13 @@ def by_levels(
     return found
 
 
-def least(base: Callable[[], list[Row]], step: Callable[[list[Row]], list[Row]]) -> list[Row]:
-    """The least rows with T = base UNION step(T), each once, begun with none.
+def least(
+    base: Callable[[], list[Row]],
+    step: Callable[[list[Row]], list[Row]],
+    best: BestOnly | None = None,
+) -> list[Row]:
+    """The least rows with T = base UNION step(T), each once, begun with none; of what a round
+    gives the `best` ones stay.
 
     Rounds go on until lineages stay, too, so that they are those of all derivations. Raises
     ReferenceFailure where that takes too long.
@@ -86,6 +92,8 @@ def least(base: Callable[[], list[Row]], step: Callable[[list[Row]], list[Row]])
             key = tuple(identity(value) for value in values)
             known = found.get(key, (values, NOTHING))
             found[key] = known[0], known[1] | lineage
+        if best is not None:
+            found = _best(found, best)
         if {key: row[1] for key, row in found.items()} == {
             key: row[1] for key, row in rows.items()
         }:
@@ -94,8 +102,22 @@ def least(base: Callable[[], list[Row]], step: Callable[[list[Row]], list[Row]])
     raise ReferenceFailure(f"rows still come after {MOST_ROUNDS} rounds")
 
 
-def _lineages(rows: Mapping[object, Row]) -> dict[object, Lineage]:
-    return {key: lineage for key, (_, lineage) in rows.items()}
+def _best(rows: Mapping[object, Row], best: BestOnly) -> dict[object, Row]:
+    """The rows that are best of their group by one of the values."""
+    groups: dict[object, list[object]] = {}
+    for key, (values, _) in rows.items():
+        groups.setdefault(tuple(identity(values[at]) for at in best.keys), []).append(key)
+    kept: dict[object, Row] = {}
+    for keys in groups.values():
+        for value in best.values:
+            found = {key: rows[key][0][value.place] for key in keys}
+            known = [sort_key(one) for one in found.values() if one is not None]
+            first = (max(known) if value.greatest else min(known)) if known else None
+            for key, one in found.items():
+                is_first = (None if one is None else sort_key(one)) == first
+                if is_first or (one is None and best.keeps_null):
+                    kept[key] = rows[key]
+    return {key: row for key, row in rows.items() if key in kept}
 
 
 def named(attributes: Sequence[Attribute], rows: Iterable[Row]) -> list[Tuple]:

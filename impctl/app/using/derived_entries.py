@@ -21,6 +21,7 @@ from impctl.capture.use import filter_condition
 from impctl.circuits.flows import BlockedError
 from impctl.errors import EvaluationError, NotExactError, TableError
 from impctl.expr.nodes import Span
+from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.store.records import StoredSketch
 from impctl.values import dataclass
@@ -98,8 +99,8 @@ def _by_engine(
 def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
     """Sets, once each, that stand in the text of no other one.
 
-    One that the text reads once is taken with the filters that moved into it: its other rows would
-    not pass above.
+    One that the text reads once, or in one way, is taken with the filters that moved into it, and
+    with the best of its rows where these are all that count: its other rows would not pass above.
     """
     every = _sets(prepared.query.root)
     ruled = _sets(prepared.planned.root)
@@ -107,7 +108,8 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
         around = (one for one in every if one.start <= span.start and span.end <= one.end)
         if all(one == span for one in around):
             found = ruled.get(span, [])
-            yield span, (found if len(copies) == len(found) == 1 else copies)[0]
+            is_one = len(copies) == len(found) and len({fingerprint(one) for one in found}) == 1
+            yield span, (found if is_one else copies)[0]
 
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:

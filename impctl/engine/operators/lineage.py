@@ -1,18 +1,19 @@
 """Lineage of a fixpoint: the fragments of all rows that take part in deriving its rows.
 
-Identity: the output has, for every derivation whose bodies are all in the fixpoint, the fragments
-of the rows of tables that it uses; the change is that of the fixpoint's last step. Since any row of
-the fixpoint may matter above it, whatever stands there, these fragments are counted at the root on
-a branch of their own, as the first rows of a top-k are (decision 0015). No state, no columns; cost
-is proportional to the derivations that came or went. A row that goes out and comes in again in one
-step takes its derivations back: weights of either sign, which cancel where they are counted.
-Not to be confused with the fixpoint's rows, which carry no fragments.
+Identity: the output has, for every derivation of a row of the fixpoint from rows of it, the
+fragments of the rows of tables that it uses; the change is that of the fixpoint's last step. Since
+any row of the fixpoint may matter above it, whatever stands there, these fragments are counted at
+the root on a branch of their own, as the first rows of a top-k are (decision 0015). No state, no
+columns; cost is proportional to the derivations that came or went. A row that goes out and comes in
+again in one step takes its derivations back: weights of either sign, which cancel where they are
+counted. Not to be confused with the fixpoint's rows, which carry no fragments.
 """
 
 from __future__ import annotations
 
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
+from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.levels import Levels
 
@@ -20,7 +21,7 @@ from impctl.engine.operators.levels import Levels
 class Lineage(Operator):
     """Its input is the output of the fixpoint, which is there whenever that was stepped."""
 
-    def __init__(self, fixpoint: Fixpoint | Levels) -> None:
+    def __init__(self, fixpoint: Fixpoint | BestFixpoint | Levels) -> None:
         self._fixpoint = fixpoint
         self.form = fixpoint.form
 

@@ -125,7 +125,7 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
     match asked, captured:
         case (Scan(), Scan()) | (Recursive(), Recursive()) | (OneRow(), OneRow()):
             return _EQUAL_RESULTS, _all_equal(captured)
-        case Fixpoint(), Fixpoint() if asked.is_set == captured.is_set:
+        case Fixpoint(), Fixpoint() if _is_one_kind(asked, captured):
             return _fixpoint(captured, inputs)
         case Select(), Select():
             return _select(asked, captured, inputs[0])
@@ -149,6 +149,10 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
         case Window(), Window():
             return _window(asked, captured, inputs[0], is_loose)
     raise _Mismatched("the queries differ in more than constants of conditions")
+
+
+def _is_one_kind(asked: Fixpoint, captured: Fixpoint) -> bool:
+    return asked.is_set == captured.is_set and asked.best == captured.best
 
 
 def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:

@@ -251,6 +251,9 @@ def _through_fixpoint(plan: Fixpoint, predicates: Predicates) -> Plan:
     What can fail fails as before: rows of the base are rows of the fixpoint.
     """
     stable = stable_columns(plan) if predicates else frozenset()
+    if plan.best is not None:
+        # Of a group all rows or none.
+        stable &= {plan.attributes[place].id for place in plan.best.keys}
     moving, staying = _split(
         predicates,
         lambda p: (
