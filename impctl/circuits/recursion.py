@@ -4,24 +4,26 @@ Law: what of a step reads no row of the fixpoint is built beside it, once, as an
 is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the rank of a
 row derived is the greatest of them. All rows of a fixpoint count, used above or not: the fragments
 of whatever takes part in deriving them go to the root on a branch of their own, and above the
-fixpoint rows carry none of these any more. Each place that reads an entry has a fixpoint of its
-own.
+fixpoint rows carry none of these any more. Not so where it is keyed on a column: then rows carry
+the fragment of their own value, for every access below. Each place that reads an entry has a
+fixpoint of its own.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
 the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AttributeId, FixpointId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.operators.key_tags import KeyTags
 from impctl.engine.operators.lineage import Lineage
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
 from impctl.plan.nodes import (
@@ -40,6 +42,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.recursion import reads_fixpoint
+from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
 _RANK = "rank"
@@ -54,8 +57,10 @@ _PRESERVED = {
 """Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
 
 
-def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
-    """The operators of a fixpoint; `inner` builds those of its step."""
+def build_fixpoint(
+    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None = None
+) -> Flow:
+    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`."""
     if not node.is_set:
         raise BlockedError("WITH RECURSIVE of UNION ALL", node.span)
     columns = typed(node.attributes, node.span)
@@ -64,6 +69,8 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     base = _as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
     taken = _taken_apart(node)
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
+    if key is not None:
+        base, *apart = (_untagged(builder, flow) for flow in (base, *apart))
     step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
     accesses = (*base.accesses, *step.accesses)
     operator = FixpointOperator(
@@ -74,9 +81,46 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
         (len(base.accesses), len(step.accesses)),
     )
     rows = Flow(builder.put(operator, base, *apart), columns, ())
+    if key is not None:
+        tags = KeyTags(key.column, key.partition, len(key.accesses))
+        return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
     if accesses:
         builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The column that a fixpoint is keyed on, the accesses below and the ranges of all of them."""
+
+    column: AttributeId
+    partition: RangePartition
+    accesses: tuple[AccessId, ...]
+
+    @classmethod
+    def of(
+        cls,
+        node: Fixpoint,
+        keyed: Mapping[AttributeId, tuple[AccessId, ...]],
+        sketched: Mapping[AccessId, RangePartition],
+    ) -> Keyed | None:
+        """What a fixpoint is keyed on; None for one that is a barrier.
+
+        BlockedError where accesses have other ranges than others: then no sketch is that of all.
+        """
+        column = next((one.id for one in node.attributes if one.id in keyed), None)
+        if column is None:
+            return None
+        partitions = {sketched[access].id: sketched[access] for access in keyed[column]}
+        if len(partitions) > 1:
+            raise BlockedError("a recursion over accesses with other ranges each", node.span)
+        (partition,) = partitions.values()
+        return cls(column, partition, keyed[column])
+
+
+def _untagged(builder: Plumbing, flow: Flow) -> Flow:
+    """The rows without fragments: above, a row's own value tells them."""
+    return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
 def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
