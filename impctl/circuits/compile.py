@@ -8,7 +8,7 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
@@ -162,7 +162,7 @@ def compile_plan(
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
-    compiled_by = partial(
+    made = partial(
         _compiled,
         sketched=sketched,
         chooser=chooser,
@@ -170,30 +170,31 @@ def compile_plan(
         buffers=buffers,
         keyed_rows=keyed_rows(root, key_columns),
     )
-    if trees is not None:
-        blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
-        if any(isinstance(one.shape, TreeShape) for one in blocks):
-            compiled = compiled_by(root, {}, answer=answer, blocks=blocks)
-        else:
-            compiled = compile_plan(
-                root,
-                sketched,
-                key_columns,
-                chooser,
-                barriers=barriers,
-                buffers=buffers,
-                answer=answer,
-            )
-        return replace(compiled, shapes=tuple(one.shape for one in blocks))
+    plain = partial(_without_trees, made, root, key_columns, answer)
     whole = _counted_whole(found or (), sketched)
+    if trees is None:
+        return plain(whole)
+    blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
+    has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
+    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain(whole)
+    return replace(compiled, shapes=tuple(one.shape for one in blocks))
+
+
+def _without_trees(
+    made: Callable[..., Compiled],
+    root: Plan,
+    key_columns: KeyColumns,
+    answer: AnswerPlan | None,
+    whole: Plan | None,
+) -> Compiled:
+    """The circuit of joins by index; `whole` is the barrier that all that is sketched is below."""
     if whole is None or answer is not None:
-        return compiled_by(root, key_columns, answer=answer)
+        return made(root, key_columns, answer=answer)
     try:
-        return compiled_by(root, key_columns, has_doubts=False)
+        return made(root, key_columns, has_doubts=False)
     except BlockedError:
-        # All that is sketched lies below this barrier, whose rows all count: what stands above it
-        # cannot change a sketch.
-        return compiled_by(whole, {})
+        # The rows of this barrier all count: what stands above it cannot change a sketch.
+        return made(whole, {})
 
 
 def _counted_whole(
@@ -238,9 +239,7 @@ def _compiled(
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
-    # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
-    can_pass = answer is None if first is None else not first.operator.needs_rows
-    if chain is not None and can_pass and not builder.distant:
+    if chain is not None and _can_pass(first, answer) and not builder.distant:
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
@@ -257,6 +256,11 @@ def _compiled(
         note=_note(builder),
         kept=builder.kept,
     )
+
+
+def _can_pass(first: FirstGrouping | None, answer: AnswerPlan | None) -> bool:
+    """Without a grouping a pass counts rows; an answer, or groups that are read, need rows."""
+    return answer is None if first is None else not first.operator.needs_rows
 
 
 def _sketched(flow: Flow, root: Plan) -> Flow:

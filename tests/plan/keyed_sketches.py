@@ -5,7 +5,7 @@ Law: that one has the fragments of whatever the rows used above are derived from
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
@@ -14,6 +14,8 @@ from impctl.plan.recursion import keyed_rows
 from impctl.plan.safety.verdict import Verdict
 from tests.support.reference_plan import Annotated
 
+Sketches = Mapping[AccessId, Collection[int]]
+
 
 def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
     """Where the fixpoints that are keyed stand."""
@@ -21,15 +23,22 @@ def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
     return frozenset(at for at in verdict.key_columns if isinstance(nodes[at], Fixpoint))
 
 
-def evened(
-    root: Plan, verdict: Verdict, sketches: Mapping[AccessId, Collection[int]]
-) -> dict[AccessId, set[int]]:
+def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
     """The sketches, with those of a keyed fixpoint's accesses merged."""
     found = {access: set(fragments) for access, fragments in sketches.items()}
     for group in keyed_rows(root, verdict.key_columns).values():
         merged = set[int]().union(*(found[access] for access in group))
         found |= {access: set(merged) for access in group}
     return found
+
+
+def tries(
+    root: Plan, verdict: Verdict, sketches: Sketches, widened: Callable[[Sketches], Sketches]
+) -> Iterator[dict[AccessId, set[int]]]:
+    """These sketches and two wider ones, as a query can be run with them."""
+    yield evened(root, verdict, sketches)
+    for _ in range(2):
+        yield evened(root, verdict, widened(sketches))
 
 
 def without_keyed(root: Plan, verdict: Verdict, found: Annotated) -> Annotated:

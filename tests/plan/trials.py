@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 
 from impctl.aliases import AccessId, ColumnName
@@ -21,7 +21,7 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
-from tests.plan.keyed_sketches import evened, without_keyed
+from tests.plan.keyed_sketches import tries, without_keyed
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
 from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.wide_plans import LONG_SCALED, WIDE, WIDE_TABLE, WIDE_VALUES
@@ -298,11 +298,10 @@ def run_trial(
         if kept is not None:
             found = annotate(kept(root, trial, verdict), trial.tables, None, order)
         found = without_keyed(root, verdict, found)
-        sketches = accurate_sketches(found, root, trial.tables, trial.partitions, barriers=barriers)
-        for attempt in range(3):
-            wider = _widened(rng, sketches, trial.partitions) if attempt else sketches
-            tried = evened(root, verdict, wider)
-            instances = instances_of(root, trial.tables, trial.partitions, tried)
+        partitions = trial.partitions
+        sketches = accurate_sketches(found, root, trial.tables, partitions, barriers=barriers)
+        for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions)):
+            instances = instances_of(root, trial.tables, partitions, tried)
             ties = TieBreaks(rng)
             order = ties.at_random if shuffled else None
             result = bag(evaluate(root, trial.tables, instances, order))
@@ -389,7 +388,7 @@ def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict, check: Check)
     assert set(again.assumptions) == set(verdict.assumptions)
 
 
-def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[AccessId, set[int]]:
+def _widened(rng: Random, partitions: Partitions, sketches: Sketches) -> dict[AccessId, set[int]]:
     return {
         access: set(fragments)
         | {f for f in range(len(partitions[access][1]) + 2) if rng.random() < 0.4}

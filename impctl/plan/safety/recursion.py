@@ -20,7 +20,7 @@ from impctl.aliases import AccessId, ColumnName
 from impctl.plan.fixpoint_tables import leaves_of, table_of
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of, scans_of
 from impctl.plan.safety.direction import Columns
-from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs
+from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, KnownSigns, Signs
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status, equal_columns, refused
 from impctl.plan.safety.wording import difference
@@ -111,6 +111,21 @@ def keyed_fixpoint(
         keys=dict.fromkeys(sorted(sketched), frozenset({attribute.id})),
         identifiers=frozenset({frozenset(one.id for one in node.attributes)}),
     )
+
+
+def facts_of_rows(node: Fixpoint, state: NodeState) -> Iterator[Fact]:
+    """What is known of a fixpoint's columns, as facts of the table that has its rows."""
+    for attribute in table_of(node).attributes:
+        signs = state.columns.signs.get(attribute.id, NOTHING)
+        told = {
+            FactKind.NONNEGATIVE: signs.nonnegative,
+            FactKind.NONPOSITIVE: signs.nonpositive,
+            FactKind.NAN_FREE: signs.nan_free,
+            FactKind.NOT_NULL: signs.not_null,
+        }
+        for kind, is_so in told.items():
+            if is_so:
+                yield Fact(node.id, attribute.name, kind, FactSource.PREDICATE)
 
 
 def _is_key(attribute: Attribute, state: NodeState) -> bool:
