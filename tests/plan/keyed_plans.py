@@ -89,6 +89,8 @@ class KeyedMaker(FixpointMaker):
     def _keyed_step(self, table: str, columns: Sequence[Attribute]) -> Plan:
         rng = self.rng
         leaf = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
+        if rng.random() < 0.08:
+            return self._pairs(leaf)
         part: Plan = self._of(table if rng.random() < 0.9 else "u")
         if rng.random() < 0.15:
             part = self._having(part, attributes_of(part)[:1])
@@ -100,18 +102,32 @@ class KeyedMaker(FixpointMaker):
             on.append(_same(leaf.attributes[1], rng.choice(others) if others else key))
         condition = And(tuple(on)) if len(on) == 2 else on[0] if on else None
         plan: Plan = Join(JoinKind.INNER, *self._turned(leaf, part), condition)
-        if rng.random() < 0.15:
+        leaves = [leaf]
+        if rng.random() < 0.25:
             again = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
-            also = [_same(leaf.attributes[1], again.attributes[1])]
-            also += [_same(leaf.attributes[0], again.attributes[0])] * (rng.random() < 0.7)
-            plan = Join(JoinKind.INNER, plan, again, And((*also, *also)))
+            places = (1, 0) if rng.random() < 0.5 else (1, 1)
+            also = [_same(leaf.attributes[at], again.attributes[at]) for at in places]
+            plan = Join(JoinKind.INNER, *self._turned(plan, again), And(tuple(also)))
+            leaves.append(again)
         if rng.random() < 0.15:
             plan = Select(plan, self.predicate(attributes_of(plan)))
-        kept = leaf.attributes[0] if rng.random() < 0.6 else key
-        kept = rng.choice(leaf.attributes) if rng.random() < 0.1 else kept
+        own = rng.choice(leaves).attributes
+        kept = own[0] if rng.random() < 0.6 else key
+        kept = rng.choice(own) if rng.random() < 0.1 else kept
         found = rng.choice(self._numbers(part))
         made = [self._fresh(INTEGER) for _ in columns]
         return Project(plan, tuple(map(_column, made, (kept, found))))
+
+    def _pairs(self, leaf: Recursive) -> Plan:
+        """A step over two rows of the fixpoint alone, of one key or of any two."""
+        rng = self.rng
+        again = Recursive("r", tuple(self._fresh(one.type) for one in leaf.attributes))
+        on = self._equal(leaf.attributes, again.attributes)
+        if rng.random() < 0.5:
+            on = And((on, _same(leaf.attributes[0], again.attributes[0])))
+        made = [self._fresh(INTEGER) for _ in leaf.attributes]
+        kept = (again.attributes[0], rng.choice(leaf.attributes))
+        return Project(Join(JoinKind.INNER, leaf, again, on), tuple(map(_column, made, kept)))
 
     def _of(self, table: str) -> Scan:
         """An access of this table."""
@@ -161,7 +177,7 @@ def make_keyed_trial(seed: int) -> Trial:
         shared.setdefault((scan.table, partition[0]), partition)
     partitions = {}
     for scan in scans_of(root):
-        if rng.random() < 0.92:
+        if rng.random() < 0.88:
             own = [one for (table, _), one in shared.items() if table == scan.table]
             partitions[scan.access] = own[0] if rng.random() < 0.95 else rng.choice(own)
     if not partitions:
