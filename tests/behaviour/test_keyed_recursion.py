@@ -11,6 +11,7 @@ import duckdb
 import pytest
 from deltalake import DeltaTable
 
+from impctl.app.preparing import filters
 from tests.behaviour.keyed_workload import BARRIER, KEYED, change, tenants
 from tests.support.run_cli import Cli
 
@@ -57,6 +58,27 @@ def test_answers_through_maintained_sketches_are_those_of_all_rows(cli: Cli, see
             assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
             (written,) = cli.good("rewrite", "--query", name).results
             assert by_duckdb(cli, written["sql"]) == expected, name
+
+
+def test_filters_of_each_access_by_itself_would_be_noticed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that names its table once for base and query: the step is filtered elsewhere."""
+    expected = by_duckdb(cli, KEYED["shared"])
+    cli.good("capture", "--query", "shared")
+    (written,) = cli.good("rewrite", "--query", "shared").results
+    assert by_duckdb(cli, written["sql"]) == expected
+    monkeypatch.setattr(filters, "groups_of", lambda prepared, sketches: ())
+    (written,) = cli.good("rewrite", "--query", "shared").results
+    assert by_duckdb(cli, written["sql"]) != expected
+
+
+def test_explain_names_the_key(cli: Cli) -> None:
+    said = {}
+    for result in cli.good("explain").results:
+        (line,) = [one for one in result["plan"] if one["operator"] == "fixpoint"]
+        said[result["query"]] = "keyed on `t`" in line["why"]
+    assert {name for name, is_keyed in said.items() if is_keyed} == {*KEYED}
 
 
 def test_a_maintained_sketch_is_that_of_a_fresh_capture(cli: Cli) -> None:

@@ -300,7 +300,7 @@ def run_trial(
         found = without_keyed(root, verdict, found)
         partitions = trial.partitions
         sketches = accurate_sketches(found, root, trial.tables, partitions, barriers=barriers)
-        for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions)):
+        for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions=partitions)):
             instances = instances_of(root, trial.tables, partitions, tried)
             ties = TieBreaks(rng)
             order = ties.at_random if shuffled else None
@@ -388,7 +388,7 @@ def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict, check: Check)
     assert set(again.assumptions) == set(verdict.assumptions)
 
 
-def _widened(rng: Random, partitions: Partitions, sketches: Sketches) -> dict[AccessId, set[int]]:
+def _widened(rng: Random, sketches: Sketches, partitions: Partitions) -> dict[AccessId, set[int]]:
     return {
         access: set(fragments)
         | {f for f in range(len(partitions[access][1]) + 2) if rng.random() < 0.4}
