@@ -50,6 +50,9 @@ BARRIER = {
 }
 """Seeds that are not sketched; groups of several tenants; nothing that leaves tenants out."""
 
+KEPT = "mean"
+"""The query whose answer is kept."""
+
 
 def some_links(rng: random.Random, count: int) -> pa.Table:
     """Links of some tenants."""
@@ -78,7 +81,8 @@ def tenants(
     create_table(str(folder / "seeds"), pa.table(seeds))
     create_table(str(folder / "names"), pa.table({"t": [0, 6], "name": ["a", "b"]}))
     lines = [
-        f'  {name}: {{sql: "{sql}", sketch: {{links: t}}, policy: incremental}}'
+        f'  {name}: {{sql: "{sql}", sketch: {{links: t}}, policy: incremental, '
+        f"answer: {str(name == KEPT).lower()}}}"
         for name, sql in {**KEYED, **BARRIER}.items()
         if name in names
     ]
