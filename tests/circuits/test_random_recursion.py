@@ -15,6 +15,7 @@ from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.recursion import Keyed
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.plan.nodes import Fixpoint, Query
 from impctl.plan.recursion import keyed_rows
 from impctl.plan.rules.order import apply_rules
@@ -79,6 +80,23 @@ def test_a_barrier_in_its_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Keyed, "of", lambda node, keyed, sketched: None)
     with pytest.raises(AssertionError):
         several_cases(range(100), Counter(), make_keyed_trial)
+
+
+def test_nothing_below_carries_fragments() -> None:
+    """What is kept of base and step is kept without: a row's own value tells its fragment."""
+    seen = 0
+    for trial in map(make_keyed_trial, range(40)):
+        if not _keys(trial):
+            continue
+        root = apply_rules(trial.root)
+        verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+        compiled = compile_plan(
+            root, partitions_of(trial), verdict.key_columns, barriers=verdict.barrier_positions
+        )
+        (own,) = (one for one in compiled.circuit if isinstance(one, FixpointOperator))
+        assert own.form[2] == (0, 0)
+        seen += 1
+    assert seen > 10
 
 
 def test_other_ranges_for_each_access_are_no_circuit() -> None:
