@@ -25,6 +25,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import SideChoice
 from impctl.errors import UnsafeSketchError
+from impctl.plan.recursion import keyed_rows
 from impctl.workload.models import QuerySpec
 
 
@@ -59,6 +60,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
+    keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
     kept = kept_state(desk, spec, way)
     if kept is not None:
         way = way_as_stored(prepared, chosen.verdict, partitions, way, kept.stored)
@@ -67,7 +69,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         mode=way.mode.value,
         reason=way.reason,
         policy=policy,
-        plan=plan_entries(desk.tables, prepared, way, kept, notes),
+        plan=plan_entries(desk.tables, prepared, way, kept, notes, keyed),
         attributes=chosen.candidates,
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),

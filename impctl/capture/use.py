@@ -174,15 +174,23 @@ def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
 
 
 def place_filters(
-    query: Query, filters: Mapping[AccessId, RangeFilter]
+    query: Query,
+    filters: Mapping[AccessId, RangeFilter],
+    groups: Iterable[Collection[AccessId]] = (),
 ) -> dict[AccessId, RangeFilter]:
     """The filter that each access can have in the query's text; none for one that reads all.
 
     A table named once in the text but read by several accesses (a CTE used twice) gets a filter
     only if all of them have one over one partition, and then what any of them needs. Over two
-    partitions, each access would see what the other one needs: ranges of its own in part.
+    partitions, each access would see what the other one needs: ranges of its own in part. So it is
+    of `groups` of accesses whose filter must be the same, wherever they stand in the text.
     """
-    return _shared(_places(query).values(), filters)
+    tied: list[list[Scan]] = [list(scans) for scans in _places(query).values()]
+    for group in groups:
+        met = [scans for scans in tied if any(scan.access in group for scan in scans)]
+        tied = [scans for scans in tied if scans not in met]
+        tied.append([scan for scans in met for scan in scans])
+    return _shared(tied, filters)
 
 
 def table_filters(

@@ -29,7 +29,7 @@ from impctl.circuits.flows import (
 from impctl.circuits.joins import build_join
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
-from impctl.circuits.recursion import build_fixpoint, build_leaf
+from impctl.circuits.recursion import Keyed, build_fixpoint, build_leaf
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
 from impctl.circuits.strategy import Chooser
@@ -90,9 +90,10 @@ class Builder(Plumbing):
         has_doubts: bool = True,
         answer: AnswerPlan | None = None,
         blocks: Sequence[PlannedBlock] = (),
+        keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
     ) -> None:
         """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
-        grouping column that tells it.
+        grouping column that tells it; `keyed_rows` the columns of the fixpoints that are KEYED.
 
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; the rows of an `answer` are kept, of which those that
@@ -103,6 +104,7 @@ class Builder(Plumbing):
         self.sketched = sketched
         self.first_grouping: FirstGrouping | None = None
         self._keyed = keyed
+        self._keyed_rows = keyed_rows
         self._last_top = id(last_top)
         self._node_of: dict[int, Plan] = {}
         self._conditions: Mapping[AccessId, tuple[Expr, ...]] = {}
@@ -219,7 +221,9 @@ class Builder(Plumbing):
     def _recursion(self, node: Recursive | Fixpoint) -> Flow:
         if isinstance(node, Recursive):
             return build_leaf(self, node)
-        return build_fixpoint(self, node, Builder(self.sketched))
+        inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
+        key = Keyed.of(node, self._keyed_rows, self.sketched)
+        return build_fixpoint(self, node, inner, key)
 
     def _relation(self, node: Scan | OneRow) -> Flow:
         if isinstance(node, OneRow):

@@ -8,8 +8,9 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
+from functools import partial
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
@@ -38,11 +39,13 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.plan.recursion import keyed_rows
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]
+KeyedRows = Mapping[AttributeId, tuple[AccessId, ...]]
 
 
 _TURNED_OUT = "it turned out small enough to keep"
@@ -151,37 +154,47 @@ def compile_plan(
     that have one; the same numbers give the same circuit. `blocks` are what these numbers come to,
     where that is known already (`planned_blocks`).
 
-    `key_columns` tells for the i-th node of `nodes_of(root)` which grouping column equals each
-    access's partition attribute, `barriers` at which positions there are barriers (default: at
-    every top-k that is not the last step); both are the verdict's (`plan.safety.verdict`).
+    `key_columns` tells for the i-th node of `nodes_of(root)` which column, of a grouping or a
+    fixpoint, equals each access's partition attribute, `barriers` at which positions there are
+    barriers (default: at every top-k that is not the last step); both are the verdict's.
     `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
     values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
-    if trees is not None:
-        blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
-        compiled = _with_trees(blocks, root, sketched, chooser, found, buffers, answer)
-        if compiled is None:
-            compiled = compile_plan(
-                root,
-                sketched,
-                key_columns,
-                chooser,
-                barriers=barriers,
-                buffers=buffers,
-                answer=answer,
-            )
-        return replace(compiled, shapes=tuple(one.shape for one in blocks))
+    made = partial(
+        _compiled,
+        sketched=sketched,
+        chooser=chooser,
+        barriers=found,
+        buffers=buffers,
+        keyed_rows=keyed_rows(root, key_columns),
+    )
+    plain = partial(_without_trees, made, root, key_columns, answer)
     whole = _counted_whole(found or (), sketched)
+    if trees is None:
+        return plain(whole)
+    blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
+    has_tree = any(isinstance(one.shape, TreeShape) for one in blocks)
+    compiled = made(root, {}, answer=answer, blocks=blocks) if has_tree else plain(whole)
+    return replace(compiled, shapes=tuple(one.shape for one in blocks))
+
+
+def _without_trees(
+    made: Callable[..., Compiled],
+    root: Plan,
+    key_columns: KeyColumns,
+    answer: AnswerPlan | None,
+    whole: Plan | None,
+) -> Compiled:
+    """The circuit of joins by index; `whole` is the barrier that all that is sketched is below."""
     if whole is None or answer is not None:
-        return _compiled(root, sketched, key_columns, chooser, found, buffers, answer=answer)
+        return made(root, key_columns, answer=answer)
     try:
-        return _compiled(root, sketched, key_columns, chooser, found, buffers, has_doubts=False)
+        return made(root, key_columns, has_doubts=False)
     except BlockedError:
-        # All that is sketched lies below this barrier, whose rows all count: what stands above it
-        # cannot change a sketch.
-        return _compiled(whole, sketched, {}, chooser, found, buffers)
+        # The rows of this barrier all count: what stands above it cannot change a sketch.
+        return made(whole, {})
 
 
 def _counted_whole(
@@ -196,12 +209,13 @@ def _counted_whole(
 
 def _compiled(
     root: Plan,
-    sketched: Mapping[AccessId, RangePartition],
     key_columns: KeyColumns,
+    *,
+    sketched: Mapping[AccessId, RangePartition],
     chooser: Chooser | None,
     barriers: Collection[Plan] | None,
     buffers: Buffers,
-    *,
+    keyed_rows: KeyedRows,
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
     blocks: Sequence[PlannedBlock] = (),
@@ -220,13 +234,12 @@ def _compiled(
         has_doubts=has_doubts,
         answer=answer,
         blocks=blocks,
+        keyed_rows=keyed_rows,
     )
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
     found, first = None, builder.first_grouping
-    # Without a grouping a pass counts rows; an answer, or groups that are read, need rows.
-    can_pass = answer is None if first is None else not first.operator.needs_rows
-    if chain is not None and can_pass and not builder.distant:
+    if chain is not None and _can_pass(first, answer) and not builder.distant:
         found = _described(root, chain, circuit, first, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
@@ -245,25 +258,15 @@ def _compiled(
     )
 
 
+def _can_pass(first: FirstGrouping | None, answer: AnswerPlan | None) -> bool:
+    """Without a grouping a pass counts rows; an answer, or groups that are read, need rows."""
+    return answer is None if first is None else not first.operator.needs_rows
+
+
 def _sketched(flow: Flow, root: Plan) -> Flow:
     if not flow.accesses:
         raise BlockedError("the query has no sketch to maintain", root.span)
     return flow
-
-
-def _with_trees(
-    blocks: Sequence[PlannedBlock],
-    root: Plan,
-    sketched: Mapping[AccessId, RangePartition],
-    chooser: Chooser | None,
-    barriers: Collection[Plan] | None,
-    buffers: Buffers,
-    answer: AnswerPlan | None,
-) -> Compiled | None:
-    """The circuit in which trees serve what they can; None where they can serve nothing."""
-    if all(isinstance(one.shape, NoTree) for one in blocks):
-        return None
-    return _compiled(root, sketched, {}, chooser, barriers, buffers, answer=answer, blocks=blocks)
 
 
 def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = None) -> Compiled:

@@ -5,18 +5,19 @@ is; above the rows of the fixpoint their ranks go along as columns, one per leaf
 row derived is the greatest of them. Of UNION ALL, where every row is derived from one, it is the
 level of that row. All rows of a fixpoint count, used above or not: the fragments
 of whatever takes part in deriving them go to the root on a branch of their own, and above the
-fixpoint rows carry none of these any more. Each place that reads an entry has a fixpoint of its
-own.
+fixpoint rows carry none of these any more. Not so where it is keyed on a column: then rows carry
+the fragment of their own value, for every access below. Each place that reads an entry has a
+fixpoint of its own.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
 the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AttributeId, FixpointId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
@@ -26,6 +27,7 @@ from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.operators.key_tags import KeyTags
 from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
@@ -46,6 +48,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.recursion import reads_fixpoint, reads_once
+from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
 _RANK = "rank"
@@ -60,8 +63,10 @@ _PRESERVED = {
 """Which sides of a join may read the fixpoint: more rows there are never fewer rows above."""
 
 
-def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
-    """The operators of a fixpoint; `inner` builds those of its step."""
+def build_fixpoint(
+    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None = None
+) -> Flow:
+    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`."""
     if not node.is_set and not reads_once(node):
         what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
         raise BlockedError(what, node.span)
@@ -71,6 +76,8 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     base = _as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
     taken = _taken_apart(node)
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
+    if key is not None:
+        base, *apart = (_untagged(builder, flow) for flow in (base, *apart))
     step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
@@ -84,6 +91,9 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
         grouped = _grouped(node.best, columns)
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     rows = Flow(builder.put(operator, base, *apart), columns, ())
+    if key is not None:
+        tags = KeyTags(key.column, key.partition, len(key.accesses))
+        return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
     if accesses:
         builder.barriers.append(Flow(builder.put(Lineage(operator), rows), (), accesses))
     return rows
@@ -96,6 +106,40 @@ def _grouped(best: BestOnly, columns: Sequence[Column]) -> Grouped:
         tuple((names[value.place], value.greatest) for value in best.values),
         best.keeps_null,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """The column that a fixpoint is keyed on, the accesses below and the ranges of all of them."""
+
+    column: AttributeId
+    partition: RangePartition
+    accesses: tuple[AccessId, ...]
+
+    @classmethod
+    def of(
+        cls,
+        node: Fixpoint,
+        keyed: Mapping[AttributeId, tuple[AccessId, ...]],
+        sketched: Mapping[AccessId, RangePartition],
+    ) -> Keyed | None:
+        """What a fixpoint is keyed on; None for one that is a barrier.
+
+        BlockedError where accesses have other ranges than others: then no sketch is that of all.
+        """
+        column = next((one.id for one in node.attributes if one.id in keyed), None)
+        if column is None:
+            return None
+        partitions = {sketched[access].id: sketched[access] for access in keyed[column]}
+        if len(partitions) > 1:
+            raise BlockedError("a recursion over accesses with other ranges each", node.span)
+        (partition,) = partitions.values()
+        return cls(column, partition, keyed[column])
+
+
+def _untagged(builder: Plumbing, flow: Flow) -> Flow:
+    """The rows without fragments: above, a row's own value tells them."""
+    return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
 
 def build_leaf(builder: Plumbing, node: Recursive) -> Flow:

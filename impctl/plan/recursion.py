@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AttributeId, FixpointId
+from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, columns_of, conjuncts
 from impctl.plan.nodes import (
@@ -83,6 +83,22 @@ def stable_columns(fixpoint: Fixpoint) -> frozenset[AttributeId]:
             for way in ways
         )
     )
+
+
+def keyed_rows(
+    root: Plan, key_columns: Mapping[int, Mapping[AccessId, AttributeId]]
+) -> dict[AttributeId, tuple[AccessId, ...]]:
+    """By the column that a fixpoint is keyed on, all accesses below that are sketched on it.
+
+    `key_columns` are those of the plan's verdict, by the positions of nodes.
+    """
+    nodes = tuple(nodes_of(root))
+    return {
+        column: tuple(keys)
+        for position, keys in key_columns.items()
+        if isinstance(nodes[position], Fixpoint)
+        for column in set(keys.values())
+    }
 
 
 def reads_fixpoint(plan: Plan, fixpoint: FixpointId) -> bool:

@@ -6,7 +6,7 @@ Out of scope: the rules themselves (`plan.rules.push_selections`, `plan.rules.be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from impctl.aliases import AttributeId
 from impctl.expr.nodes import columns_of
@@ -26,18 +26,25 @@ from impctl.plan.nodes import (
 from impctl.plan.recursion import is_linear, stable_columns
 
 
-def recursion_notes(root: Plan) -> Mapping[int, str]:
-    """Remarks by the position of the node in `nodes_of(root)`."""
+def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
+    """Remarks by the position of the node in `nodes_of(root)`.
+
+    `keyed` are the columns that fixpoints are keyed on.
+    """
     found, all_kept = {}, _all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
-            found[position] = "; ".join((*_of_fixpoint(node), *all_kept.get(position, ())))
+            own = _of_fixpoint(node, frozenset(keyed))
+            found[position] = "; ".join((*own, *all_kept.get(position, ())))
         elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
             found[position] = _of_filter(node, node.child)
     return {position: note for position, note in found.items() if note}
 
 
-def _of_fixpoint(node: Fixpoint) -> Iterator[str]:
+def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]:
+    keys = keyed & {attribute.id for attribute in node.attributes}
+    if keys:
+        yield f"keyed on {_named(node, keys)}: its sketch has the rows of the keys used above it"
     stable = stable_columns(node)
     if node.best is not None:
         stable &= {node.attributes[place].id for place in node.best.keys}
@@ -46,7 +53,7 @@ def _of_fixpoint(node: Fixpoint) -> Iterator[str]:
     if not is_linear(node):
         yield "a step reads it more than once, each time all of its rows"
     table = _whole_table(node.base)
-    if table is not None:
+    if table is not None and not keys:
         yield f"its first part is every row of `{table}`, so is its sketch of that part"
 
 

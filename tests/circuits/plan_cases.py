@@ -19,6 +19,7 @@ from impctl.data.schema import Kind, SqlType
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
+from tests.plan.keyed_sketches import evened
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches
 from tests.plan.witness_plans import kept_by_witnesses
@@ -103,6 +104,8 @@ class Judged:
     oracle: Plan
     barriers: tuple[int, ...]
     counted: frozenset[int]
+    verdict: Verdict | None = None
+    """On the oracle, where it has top-k or fixpoints."""
 
     @classmethod
     def of(
@@ -126,14 +129,15 @@ class Judged:
             return None
         if tops - counted and verdict.ties is not None:
             return None
-        return cls(root, verdict.barrier_positions, frozenset(counted))
+        return cls(root, verdict.barrier_positions, frozenset(counted), verdict)
 
     def sketches(self, trial: Trial, tables: Tables) -> dict[str, set[int]]:
         """The fragments of the result, and of the first rows of each top-k that counts whole."""
         found = annotate(self.oracle, tables, whole_windows=True)
         counted = {at: rows for at, rows in found.first_rows.items() if at in self.counted}
         found = replace(found, first_rows=counted)
-        return accurate_sketches(found, trial.root, tables, trial.partitions)
+        sketches = accurate_sketches(found, trial.root, tables, trial.partitions)
+        return sketches if self.verdict is None else evened(self.oracle, self.verdict, sketches)
 
 
 def _window_calls(plan: Plan) -> int:

@@ -8,13 +8,26 @@ By hand: `IMPCTL_FUZZ=10` and `-m slow` for 6,000 plans.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
+from impctl.aliases import AccessId, AttributeId
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.recursion import Keyed
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.plan.nodes import Fixpoint, Query
+from impctl.plan.recursion import keyed_rows
+from impctl.plan.rules.order import apply_rules
+from impctl.plan.safety.verdict import check_safety
+from impctl.sketch.partition import RangePartition
+from tests.circuits.plan_cases import partitions_of
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial
+from tests.plan.keyed_plans import make_keyed_trial
 from tests.plan.trials import Trial
 from tests.support.random_cases import TIMES
 
@@ -35,3 +48,79 @@ def test_sketches_of_random_plans_with_a_fixpoint(
     assert seen["exact"] > len(cases) // 3, seen
     for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "anti", "left"):
         assert seen[f"with {kind}"] > len(cases) // 50, seen
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(150), id="few"),
+        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_random_plans_whose_fixpoints_are_keyed(cases: Sequence[int]) -> None:
+    """One sketch for all accesses below: the fragments of the keys of the rows that are used."""
+    seen: Counter[str] = Counter()
+    several_cases(cases, seen, make_keyed_trial)
+    assert seen["exact"] > len(cases) // 2, seen
+    assert seen["exact"] - seen["with barrier"] > len(cases) // 2, seen
+    for kind in ("Aggregate", "TopK", "semi", "anti", "tree", "groups read"):
+        assert seen[f"with {kind}"] > len(cases) // 50, seen
+
+
+def test_tags_of_another_column_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(
+        node: Fixpoint,
+        keyed: Mapping[AttributeId, tuple[AccessId, ...]],
+        sketched: Mapping[AccessId, RangePartition],
+    ) -> Keyed | None:
+        found = whole(node, keyed, sketched)
+        return None if found is None else replace(found, column=node.attributes[1].id)
+
+    whole = Keyed.of
+    monkeypatch.setattr(Keyed, "of", other)
+    with pytest.raises(AssertionError):
+        several_cases(range(100), Counter(), make_keyed_trial)
+
+
+def test_a_barrier_in_its_place_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Keyed, "of", lambda node, keyed, sketched: None)
+    with pytest.raises(AssertionError):
+        several_cases(range(100), Counter(), make_keyed_trial)
+
+
+def test_nothing_below_carries_fragments() -> None:
+    """What is kept of base and step is kept without: a row's own value tells its fragment."""
+    seen = 0
+    for trial in map(make_keyed_trial, range(40)):
+        if not _keys(trial):
+            continue
+        root = apply_rules(trial.root)
+        verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+        compiled = compile_plan(
+            root, partitions_of(trial), verdict.key_columns, barriers=verdict.barrier_positions
+        )
+        (own,) = (one for one in compiled.circuit if isinstance(one, FixpointOperator))
+        assert own.form[2] == (0, 0)
+        seen += 1
+    assert seen > 10
+
+
+def test_other_ranges_for_each_access_are_no_circuit() -> None:
+    trial = next(
+        one
+        for one in map(make_keyed_trial, range(100))
+        if any(len(keys) > 1 for keys in _keys(one).values())
+    )
+    root, partitions = apply_rules(trial.root), partitions_of(trial)
+    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    (access, *_) = next(iter(_keys(trial).values()))
+    own = partitions[access]
+    partitions[access] = replace(own, boundaries=(*own.boundaries, 1000))
+    with pytest.raises(BlockedError, match="other ranges each"):
+        compile_plan(root, partitions, verdict.key_columns, barriers=verdict.barrier_positions)
+
+
+def _keys(trial: Trial) -> Mapping[AttributeId, tuple[AccessId, ...]]:
+    root = apply_rules(trial.root)
+    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    return keyed_rows(root, verdict.key_columns) if verdict.safe else {}

@@ -37,7 +37,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from tests.plan.focused_plans import FocusedMaker
-from tests.plan.trials import Trial, make_trial, random_partition
+from tests.plan.trials import Boundaries, Trial, make_trial, random_partition
 
 _KINDS = (JoinKind.INNER,) * 6 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
 
@@ -178,5 +178,10 @@ def make_fixpoint_trial(seed: int) -> Trial:
     root = FixpointMaker(rng).plan()
     scans = scans_of(root)
     chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
+    shared: dict[tuple[str, str], Boundaries] = {}
+    partitions = {}
+    for scan in chosen:
+        # A column of a table has the same ranges for all accesses.
+        column, boundaries = random_partition(rng, scan)
+        partitions[scan.access] = column, shared.setdefault((scan.table, column), boundaries)
     return replace(make_trial(seed), root=root, partitions=partitions)

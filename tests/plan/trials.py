@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from random import Random
 
 from impctl.aliases import AccessId, ColumnName
@@ -21,6 +21,7 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
+from tests.plan.keyed_sketches import tries, without_keyed
 from tests.plan.random_plans import CATALOG, MONEY, PlanMaker
 from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.wide_plans import LONG_SCALED, WIDE, WIDE_TABLE, WIDE_VALUES
@@ -296,10 +297,11 @@ def run_trial(
         answers = [bag(row for row, _ in found.rows)]
         if kept is not None:
             found = annotate(kept(root, trial, verdict), trial.tables, None, order)
-        sketches = accurate_sketches(found, root, trial.tables, trial.partitions, barriers=barriers)
-        for attempt in range(3):
-            tried = sketches if attempt == 0 else _widened(rng, sketches, trial.partitions)
-            instances = instances_of(root, trial.tables, trial.partitions, tried)
+        found = without_keyed(root, verdict, found)
+        partitions = trial.partitions
+        sketches = accurate_sketches(found, root, trial.tables, partitions, barriers=barriers)
+        for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions=partitions)):
+            instances = instances_of(root, trial.tables, partitions, tried)
             ties = TieBreaks(rng)
             order = ties.at_random if shuffled else None
             result = bag(evaluate(root, trial.tables, instances, order))

@@ -7,9 +7,10 @@ Out of scope: attributes and sides of joins (`app.explain`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import assert_never
 
+from impctl.aliases import AttributeId
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.preparing.filters import filters_of, interval_texts
 from impctl.app.preparing.prepared import PreparedQuery
@@ -86,16 +87,18 @@ def plan_entries(
     way: Way | None,
     kept: StoredPieces | None,
     notes: Mapping[int, str] = _NO_NOTES,
+    keyed: Collection[AttributeId] = (),
 ) -> tuple[PlanEntry, ...]:
     """The lines in the order of `nodes_of`, the blocking operator with its reason.
 
-    `notes` are more to say of a line, by its position.
+    `notes` are more to say of a line, by its position; `keyed` are the columns that fixpoints are
+    keyed on.
     """
     nodes = tuple(nodes_of(prepared.root))
     blocking = None if way is None or way.mode is Mode.EXACT else _blocking(nodes, way.span)
     held, read = _held(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
-    recursive = recursion_notes(prepared.root)
+    recursive = recursion_notes(prepared.root, keyed)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):

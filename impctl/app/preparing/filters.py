@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.app.preparing.keyed_sketches import evened, groups_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_by_table, wanted_files
 from impctl.app.workbench.pinned import PinnedTables
@@ -64,11 +65,15 @@ def filters_of(
     `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
     filters are such as can be asked of a table's rows before the query reads them.
     """
+    sketches = evened(prepared, sketches)
     ranges = {
         sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
     }
-    placed = table_filters if by_table else place_filters
-    filters = placed(prepared.query, ranges)
+    if by_table:
+        # Accesses of one table have one filter there, and so have those of a group.
+        filters = table_filters(prepared.query, ranges)
+    else:
+        filters = place_filters(prepared.query, ranges, groups_of(prepared, sketches))
     parts: dict[TableName, tuple[ReadPart, ...]] = {}
     for sketch in () if for_text else _alone(prepared, sketches):
         table = sketch.partition.table

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
+from impctl.app.preparing.keyed_sketches import evened
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.read_ahead import one_ahead
 from impctl.app.using.answer_costs import rows_of
@@ -102,7 +103,8 @@ def engine_rows(
     `engine_answer`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
-    used = {one.access: one for one in sketches if one.access in pruned.filters}
+    read_by = evened(prepared, sketches)
+    used = {one.access: one for one in read_by if one.access in pruned.filters}
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.

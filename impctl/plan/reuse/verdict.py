@@ -22,8 +22,10 @@ from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import check_safety, of_core
+from impctl.plan.safety.verdict import Verdict, check_safety, of_core
 from impctl.values import dataclass
+
+_LOOKED_AT = "a LIMIT of the query looks at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,18 +65,20 @@ def check_reuse(
     if not before.safe:
         reason = f"the sketch is no longer safe for the query it was captured for: {before.reason}"
         return ReuseVerdict(False, reason)
-    if fingerprint(plan) == fingerprint(model):
-        return ReuseVerdict(
-            True, "it was captured for the same conditions and limits", None, accesses
-        )
     here = of_core(safety, asked, core, own)
     there = of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
         if not core_verdict.safe:
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(here.barrier_positions) <= set(there.barrier_positions):
-        return ReuseVerdict(False, "the sketch lacks the rows that a LIMIT of the query looks at")
-    if _holds_recursion(plan, model, sketched):
+        what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
+        return ReuseVerdict(False, f"the sketch lacks the rows that {what}")
+    if fingerprint(plan) == fingerprint(model):
+        # What one of them puts out beside may ask for barriers, so it is not the first question.
+        return ReuseVerdict(
+            True, "it was captured for the same conditions and limits", None, accesses
+        )
+    if _holds_recursion(plan, model, sketched, there.barrier_positions):
         return ReuseVerdict(True, "it holds all that the same recursion derives", None, accesses)
     found = find_mismatch(plan, model, facts)
     if found is not None:
@@ -83,13 +87,25 @@ def check_reuse(
     return ReuseVerdict(True, reason, None, accesses)
 
 
-def _holds_recursion(plan: Plan, model: Plan, sketched: Collection[AccessId]) -> bool:
+def _lacks_recursion(plan: Plan, here: Verdict, there: Verdict) -> bool:
+    lacking = set(here.barrier_positions) - set(there.barrier_positions)
+    return any(isinstance(n, Fixpoint) for at, n in enumerate(nodes_of(plan)) if at in lacking)
+
+
+def _holds_recursion(
+    plan: Plan, model: Plan, sketched: Collection[AccessId], barriers: Collection[int]
+) -> bool:
     """Whether all that is sketched lies below fixpoints that both plans have, constants and all.
 
-    The sketch holds derivations of all their rows, so any query over them has its answer.
+    The sketch holds derivations of all their rows, so any query over them has its answer. Not so
+    of fixpoints that are no `barriers` but keyed: they are as tables are.
     """
     held: set[AccessId] = set()
-    for node, other in zip(nodes_of(plan), nodes_of(model), strict=True):
-        if isinstance(other, Fixpoint) and fingerprint(node) == fingerprint(other):
+    for at, (node, other) in enumerate(zip(nodes_of(plan), nodes_of(model), strict=True)):
+        if (
+            at in barriers
+            and isinstance(other, Fixpoint)
+            and fingerprint(node) == fingerprint(other)
+        ):
             held |= {scan.access for scan in scans_of(other)}
     return bool(held) and held >= set(sketched)

@@ -11,15 +11,17 @@ Out of scope: the rules, choosing what to judge (`plan.safety.choose`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cached_property
 
-from impctl.aliases import AccessId, ColumnName, TableName
+from impctl.aliases import AccessId, ColumnName, FixpointId, TableName
 from impctl.expr.nodes import substitute
 from impctl.plan.nodes import (
+    Fixpoint,
     Plan,
     Project,
     Query,
+    Recursive,
     Scan,
     Select,
     Sort,
@@ -31,6 +33,7 @@ from impctl.plan.nodes import (
 from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.ordering import first_rows_per_partition
+from impctl.plan.safety.recursion import key_candidates, keyed_fixpoint, leaf
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.transfer import (
     changing_state,
@@ -127,13 +130,17 @@ class _Asked:
     """In order of the accesses, so that equal ones give equal keys."""
     known: int
     has_rank_barriers: bool
+    has_keyed_fixpoints: bool
+    leaves: Mapping[FixpointId, int] = field(default_factory=dict)
+    """Inside a step: the place of the column that the rows of its fixpoint are KEYED on."""
 
     def concerning(self, place: _Place) -> tuple[object, ...]:
         """The part of it that the states from this place down depend on."""
         sketched: tuple[tuple[AccessId, ColumnName], ...] = ()
         if not place.accesses.isdisjoint(self.sketched):
             sketched = tuple([s for s in self.sketched.items() if s[0] in place.accesses])
-        return sketched, self.known & place.concerning, self.has_rank_barriers
+        barriers = (self.has_rank_barriers, self.has_keyed_fixpoints)
+        return sketched, self.known & place.concerning, barriers, tuple(self.leaves.items())
 
 
 class PlanJudge:
@@ -144,6 +151,7 @@ class PlanJudge:
         self.scans = tuple(node for node in self.nodes if isinstance(node, Scan))
         self.accesses = frozenset(scan.access for scan in self.scans)
         self.has_ranks = any(isinstance(n, TopK) and n.rank is not None for n in self.nodes)
+        self.has_fixpoints = any(isinstance(node, Fixpoint) for node in self.nodes)
         self._wording = wording
         self._root = _place(root, at_root=True)
         self.last_needed: frozenset[Fact] = frozenset()
@@ -157,13 +165,20 @@ class PlanJudge:
         facts: Iterable[Fact],
         *,
         has_rank_barriers: bool = False,
+        has_keyed_fixpoints: bool = False,
     ) -> Analysis:
         """Judge every node, with these accesses sketched and these facts taken as true.
 
-        `has_rank_barriers`: first ranks are barriers also where they could stay KEYED.
+        `has_rank_barriers`: first ranks are barriers also where they could stay KEYED;
+        `has_keyed_fixpoints`: fixpoints stay KEYED where they can.
         """
         known = self.known(facts)
-        return self.of_known(sketched, known, has_rank_barriers=has_rank_barriers)
+        return self.of_known(
+            sketched,
+            known,
+            has_rank_barriers=has_rank_barriers,
+            has_keyed_fixpoints=has_keyed_fixpoints,
+        )
 
     def of_known(
         self,
@@ -171,14 +186,27 @@ class PlanJudge:
         known: int,
         *,
         has_rank_barriers: bool = False,
+        has_keyed_fixpoints: bool = False,
     ) -> Analysis:
         """`of`, with the facts as `known` tells them."""
-        asked = _Asked(dict(sorted(sketched.items())), known, has_rank_barriers)
+        own = dict(sorted(sketched.items()))
+        asked = _Asked(own, known, has_rank_barriers, has_keyed_fixpoints)
         return Analysis(self.nodes, self._judged(self._root, asked))
 
-    def of_all_facts(self, sketched: Mapping[AccessId, ColumnName]) -> Analysis:
+    def of_all_facts(
+        self,
+        sketched: Mapping[AccessId, ColumnName],
+        *,
+        has_rank_barriers: bool = False,
+        has_keyed_fixpoints: bool = False,
+    ) -> Analysis:
         """Judge every node as if all that a fact could say of a column were so."""
-        return self.of_known(sketched, self._all_known)
+        return self.of_known(
+            sketched,
+            self._all_known,
+            has_rank_barriers=has_rank_barriers,
+            has_keyed_fixpoints=has_keyed_fixpoints,
+        )
 
     def known(self, facts: Iterable[Fact]) -> int:
         """The bits of these facts; those of columns that the plan does not read have none."""
@@ -213,10 +241,25 @@ class PlanJudge:
     def _judged(self, place: _Place, asked: _Asked) -> Judged:
         key = asked.concerning(place)
         known = place.found.get(key)
+        if known is None and asked.has_keyed_fixpoints and isinstance(place.node, Fixpoint):
+            known = self._keyed(place.node, place, asked)
         if known is None:
             inputs = tuple([self._judged(part, asked) for part in place.inputs])
-            known = place.found[key] = Judged(self._state(place, inputs, asked), inputs)
+            known = Judged(self._state(place, inputs, asked), inputs)
+        place.found[key] = known
         return known
+
+    def _keyed(self, node: Fixpoint, place: _Place, asked: _Asked) -> Judged | None:
+        """The fixpoint as KEYED on one of its columns; None where it is on none."""
+        base, step = place.inputs
+        first = self._judged(base, asked)
+        for key in key_candidates(node, first.state, asked.sketched):
+            leaves = {**asked.leaves, node.id: key}
+            other = self._judged(step, replace(asked, leaves=leaves))
+            state = keyed_fixpoint(node, key, first.state, other.state)
+            if state is not None:
+                return Judged(place.same(state), (first, other))
+        return None
 
     def _state(self, place: _Place, inputs: tuple[Judged, ...], asked: _Asked) -> NodeState:
         node = place.node
@@ -225,6 +268,8 @@ class PlanJudge:
         if isinstance(node, Scan):
             name = asked.sketched.get(node.access)
             return place.same(scan_state(node, name, place.columns_of(asked.known)))
+        if isinstance(node, Recursive):
+            return place.same(leaf(node, asked.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
         unsafe = next((found for found in below if found.status is Status.UNSAFE), None)
         state = self._by_inputs(place, below, asked) if unsafe is None else unsafe

@@ -27,9 +27,9 @@ from impctl.plan.nodes import (
     Project,
     Query,
     Sort,
-    TopK,
     scans_of,
 )
+from impctl.plan.safety.barriers import barrier_positions, chosen_barriers
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.grouping import grouped_keys
 from impctl.plan.safety.judging import Analysis, Judges, PlanJudge
@@ -64,12 +64,14 @@ class Verdict:
 
     `keyed`: per access, the root's output columns that equal its partition attribute.
     `key_columns`: for an Aggregate at that position of `nodes_of(root)`, per access the grouping
-    output that equals its partition attribute: all rows of a group lie in one fragment.
+    output that equals its partition attribute: all rows of a group lie in one fragment. For a
+    fixpoint that is KEYED the column that all accesses below have in common, and one sketch.
     `root_keyed`: touch maintenance is allowed.
     `facts`: all that it rests on; `assumptions`: those of them that are from statistics and must be
     checked again for every later version. `barrier_positions`: nodes whose rows' lineage belongs to
     the sketch even if the rows are dropped above, among them first ranks within keys where
-    `has_rank_barriers`. `ties`: why several answers are right, if so.
+    `has_rank_barriers`, and no fixpoints that are KEYED, as where `has_keyed_fixpoints` those are
+    that can be. `ties`: why several answers are right, if so.
     """
 
     safe: bool
@@ -81,6 +83,7 @@ class Verdict:
     root_keyed: bool = False
     facts: tuple[Fact, ...] = ()
     has_rank_barriers: bool = False
+    has_keyed_fixpoints: bool = False
     barrier_positions: tuple[int, ...] = ()
     ties: Refusal | None = None
 
@@ -109,11 +112,13 @@ def check_safety(
     facts: Collection[Fact],
     *,
     has_rank_barriers: bool | None = None,
+    has_keyed_fixpoints: bool | None = None,
     judges: Judges | None = None,
 ) -> Verdict:
     """Judge sketches of `sketched[access]` for all these accesses together.
 
-    `has_rank_barriers` as of a verdict before; by itself, only where it cannot be safe otherwise.
+    `has_rank_barriers` and `has_keyed_fixpoints` as of a verdict before; by themselves, as
+    `plan.safety.barriers` chooses.
     `judges` remember what they found, for further sketches of the same plans.
     """
     by = (Judges() if judges is None else judges).of(query)
@@ -125,9 +130,8 @@ def check_safety(
             reason = f"`{name}` has several right answers, and what rows there are depends on it"
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
-    if has_rank_barriers is None:
-        has_rank_barriers = _needs_rank_barriers(sketched, by)
-    judge = _Judge(query, sketched, has_rank_barriers, by)
+    barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
+    judge = _Judge(query, sketched, *barriers, by)
     # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
     found = judge.of(facts)
     refusal = found.root.refusal
@@ -148,24 +152,24 @@ class _Judge:
     query: Query
     sketched: Mapping[AccessId, ColumnName]
     has_rank_barriers: bool
+    has_keyed_fixpoints: bool
     by: PlanJudge
 
     def of(self, facts: Collection[Fact]) -> Analysis:
         """The states of all nodes, with these facts taken as true."""
-        return self.by.of(self.sketched, facts, has_rank_barriers=self.has_rank_barriers)
+        return self._by(self.by.known(facts))
 
     def is_safe(self, known: int) -> bool:
         """Whether the facts that the plan's judge tells by these bits are enough."""
-        found = self.by.of_known(self.sketched, known, has_rank_barriers=self.has_rank_barriers)
-        return found.root.status is not Status.UNSAFE
+        return self._by(known).root.status is not Status.UNSAFE
 
-
-def _needs_rank_barriers(sketched: Mapping[AccessId, ColumnName], by: PlanJudge) -> bool:
-    """Whether no facts at all make the plan safe while ranks within keys stay KEYED.
-
-    It must not depend on what is known today: other barriers later would be another sketch.
-    """
-    return by.has_ranks and by.of_all_facts(sketched).root.status is Status.UNSAFE
+    def _by(self, known: int) -> Analysis:
+        return self.by.of_known(
+            self.sketched,
+            known,
+            has_rank_barriers=self.has_rank_barriers,
+            has_keyed_fixpoints=self.has_keyed_fixpoints,
+        )
 
 
 def judged_by(
@@ -179,8 +183,14 @@ def judged_by(
     It may be unsafe: a plan without the column that keeps groups whole has less to show for it.
     InvariantError where the first one is unsafe.
     """
-    facts, is_whole = verdict.required().facts, verdict.has_rank_barriers
-    return check_safety(query, sketched, facts, has_rank_barriers=is_whole, judges=judges)
+    return check_safety(
+        query,
+        sketched,
+        verdict.required().facts,
+        has_rank_barriers=verdict.has_rank_barriers,
+        has_keyed_fixpoints=verdict.has_keyed_fixpoints,
+        judges=judges,
+    )
 
 
 def check_kept(
@@ -303,7 +313,8 @@ def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdic
         root_keyed=_is_root_keyed(judge.query.root, found, judge.sketched),
         facts=tuple(facts),
         has_rank_barriers=judge.has_rank_barriers,
-        barrier_positions=_barriers(found),
+        has_keyed_fixpoints=judge.has_keyed_fixpoints,
+        barrier_positions=barrier_positions(found),
         ties=root.ties,
     )
 
@@ -333,6 +344,9 @@ def _key_columns(found: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
             keys = grouped_keys(node, found.states[position + 1])
             if keys:
                 keyed[position] = {access: min(columns) for access, columns in keys.items()}
+        elif isinstance(node, Fixpoint) and found.states[position].status is Status.KEYED:
+            keys = found.states[position].keys
+            keyed[position] = {access: min(columns) for access, columns in keys.items()}
     return keyed
 
 
@@ -349,32 +363,13 @@ def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, Colu
     return True
 
 
-def _barriers(found: Analysis) -> tuple[int, ...]:
-    """Nodes that make sketched inputs exact: fixpoints, and top-k that are not the last step."""
-    last = 0
-    while isinstance(found.nodes[last], Project | Sort):
-        last += 1
-    return tuple(
-        position
-        for position, (node, state) in enumerate(zip(found.nodes, found.states, strict=True))
-        if state.status is Status.EXACT
-        and (
-            (isinstance(node, Fixpoint) and state.sketched)
-            or (
-                isinstance(node, TopK)
-                and position != last
-                and found.states[position + 1].status is not Status.EXACT
-            )
-        )
-    )
-
-
 def states_of(
     verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
 ) -> tuple[NodeState, ...]:
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
     found = verdict.required()
-    judge = _Judge(query, sketched, found.has_rank_barriers, Judges().of(query))
+    barriers = (found.has_rank_barriers, found.has_keyed_fixpoints)
+    judge = _Judge(query, sketched, *barriers, Judges().of(query))
     return judge.of(found.facts).states
 
 

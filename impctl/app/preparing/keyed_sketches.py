@@ -1,0 +1,49 @@
+"""Sketches that are one sketch: those of all accesses below a fixpoint that is keyed.
+
+Law: what is said here holds of any fixpoint that can be keyed, whether its sketches were captured
+so or with its barrier: a wider sketch gives the same answer. Rows of a fixpoint that is keyed are
+all there, or not at all, only where all accesses below read the same ranges.
+Out of scope: when a fixpoint can be keyed (`plan.safety.recursion`), places of the text that such
+accesses share with others (`capture.use`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from impctl.aliases import AccessId
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.plan.fixpoint_tables import is_recursive
+from impctl.plan.safety.barriers import keyed_groups
+from impctl.plan.safety.judging import Judges
+from impctl.sketch.fragments import FragmentSet
+from impctl.store.records import StoredSketch
+
+Groups = Collection[frozenset[AccessId]]
+
+
+def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Groups:
+    """Per fixpoint that can be keyed with these sketches, the accesses that read by one filter.
+
+    By the plan that is run, and by the one that sketches are kept by.
+    """
+    judges, found = Judges(), set[frozenset[AccessId]]()
+    for root in (prepared.core, prepared.root):
+        if sketches and is_recursive(root):
+            by = judges.of(replace(prepared.query, root=root))
+            own = {s.access: s.attribute for s in sketches if s.access in by.accesses}
+            found.update(keyed_groups(root, own, by))
+    return found
+
+
+def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
+    """The sketches, those of one group with what any of them has; none where ranges differ."""
+    found = {sketch.access: sketch for sketch in sketches}
+    for group in groups_of(prepared, sketches):
+        own = [found.pop(access) for access in group if access in found]
+        if len({sketch.partition.id for sketch in own}) == 1:
+            ids = {one for sketch in own for one in sketch.fragments.ids}
+            every = FragmentSet.of(sorted(ids), own[0].partition.size)
+            found |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
+    return tuple(found[sketch.access] for sketch in sketches if sketch.access in found)

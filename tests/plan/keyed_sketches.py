@@ -1,0 +1,48 @@
+"""Sketches of a plan whose fixpoints are keyed: one for all accesses below such a fixpoint.
+
+Law: that one has the fragments of whatever the rows used above are derived from, by any access.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+
+from impctl.aliases import AccessId
+from impctl.plan.nodes import Fixpoint, Plan, nodes_of
+from impctl.plan.recursion import keyed_rows
+from impctl.plan.safety.verdict import Verdict
+from tests.support.reference_plan import Annotated
+
+Sketches = Mapping[AccessId, Collection[int]]
+
+
+def keyed_positions(root: Plan, verdict: Verdict) -> frozenset[int]:
+    """Where the fixpoints that are keyed stand."""
+    nodes = tuple(nodes_of(root))
+    return frozenset(at for at in verdict.key_columns if isinstance(nodes[at], Fixpoint))
+
+
+def evened(root: Plan, verdict: Verdict, sketches: Sketches) -> dict[AccessId, set[int]]:
+    """The sketches, with those of a keyed fixpoint's accesses merged."""
+    found = {access: set(fragments) for access, fragments in sketches.items()}
+    for group in keyed_rows(root, verdict.key_columns).values():
+        merged = set[int]().union(*(found[access] for access in group))
+        found |= {access: set(merged) for access in group}
+    return found
+
+
+def tries(
+    root: Plan, verdict: Verdict, sketches: Sketches, widened: Callable[[Sketches], Sketches]
+) -> Iterator[dict[AccessId, set[int]]]:
+    """These sketches and two wider ones, as a query can be run with them."""
+    yield evened(root, verdict, sketches)
+    for _ in range(2):
+        yield evened(root, verdict, widened(sketches))
+
+
+def without_keyed(root: Plan, verdict: Verdict, found: Annotated) -> Annotated:
+    """The rows with what barriers need, not with all that keyed fixpoints are derived from."""
+    keyed = keyed_positions(root, verdict)
+    kept = {at: rows for at, rows in found.first_rows.items() if at not in keyed}
+    return replace(found, first_rows=kept)

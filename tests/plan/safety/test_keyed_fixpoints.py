@@ -1,0 +1,281 @@
+"""Fixpoints that are keyed: one sketch of all accesses below never changes the answer.
+
+IMPCTL_FUZZ multiplies the number of trials. The mutations break one rule each and must be found
+out. Which fixpoints are keyed is told by examples: where one has to be a barrier, why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from impctl.plan.nodes import Fixpoint, Query, attributes_of, nodes_of
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.safety import judging, recursion
+from impctl.plan.safety.status import NodeState, Status
+from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from tests.plan import keyed_sketches, trials
+from tests.plan.keyed_plans import make_keyed_trial
+from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
+from tests.plan.network import read
+from tests.plan.trials import (
+    Tally,
+    Violation,
+    accurate_sketches,
+    check_keys,
+    instances_of,
+    run_trial,
+)
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure
+from tests.support.reference_plan import annotate, evaluate
+
+_FIRST_SEED = 5_000_000
+_ENOUGH = 3_000
+"""Trials within which a broken rule must show."""
+
+
+@few_then_rest(400, 4000, first=_FIRST_SEED)
+def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
+    tally, keyed = Tally(by_status={}), 0
+    for seed in cases:
+        trial = make_keyed_trial(seed)
+        verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
+        keyed += verdict.safe and bool(keyed_positions(trial.root, verdict))
+        run_trial(seed, tally, make=make_keyed_trial)
+    assert tally.accepted > tally.trials // 2
+    assert keyed > tally.trials // 3
+    assert {Status.EXACT, Status.KEYED, Status.CONTAINED} <= set(tally.by_status or ())
+
+
+@few_then_rest(200, 3000, first=_FIRST_SEED)
+def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
+    tally = Tally()
+    for seed in cases:
+        run_trial(seed, tally, make=make_keyed_trial, rewrite=apply_rules)
+    assert tally.accepted > tally.trials // 2
+
+
+@few_then_rest(150, 2000, first=_FIRST_SEED)
+def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range) -> None:
+    looked = 0
+    for seed in cases:
+        trial = make_keyed_trial(seed)
+        verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
+        if verdict.safe and keyed_positions(trial.root, verdict):
+            try:
+                looked += check_keys(trial.root, trial, verdict)
+            except ReferenceFailure:
+                continue
+    assert looked > len(cases)
+
+
+@few_then_rest(150, 2000, first=_FIRST_SEED)
+def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(cases: range) -> None:
+    """What is captured goes by the core, what is read by the plan that is run."""
+    for seed in cases:
+        trial = make_keyed_trial(seed)
+        planned = Query("", apply_rules(trial.root))
+        verdict = check_safety(planned, trial.sketched, trial.facts)
+        if not verdict.safe:
+            continue
+        core = core_of(trial.root)
+        own = judging.Judges().of(Query("", core))
+        sketched = {a: c for a, c in trial.sketched.items() if a in own.accesses}
+        found = check_safety(
+            Query("", core),
+            sketched,
+            verdict.facts,
+            has_rank_barriers=verdict.has_rank_barriers,
+            has_keyed_fixpoints=verdict.has_keyed_fixpoints,
+        )
+        if found.safe:
+            assert _groups(core, found) == _groups(planned.root, verdict), seed
+
+
+def _groups(root: Any, verdict: Verdict) -> set[frozenset[str]]:
+    return {frozenset(verdict.key_columns[at]) for at in keyed_positions(root, verdict)}
+
+
+def _is_found_out() -> bool:
+    """Whether some trial shows a wrong answer."""
+    tally = Tally()
+    for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
+        try:
+            run_trial(seed, tally, make=make_keyed_trial)
+        except Violation:
+            return True
+    return False
+
+
+def test_a_base_of_all_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a base that nothing is sketched of, and none of those derived from them (CE-R8)."""
+    whole = recursion.key_candidates
+
+    def any_base(node: Fixpoint, base: NodeState, sketched: Mapping[str, str]) -> Iterator[int]:
+        if base.status is not Status.EXACT or base.sketched:
+            yield from whole(node, base, sketched)
+        elif any(scan.access in sketched for scan in trials.scans_of(node)):
+            yield from range(len(attributes_of(node)))
+
+    monkeypatch.setattr(judging, "key_candidates", any_base)
+    assert _is_found_out()
+
+
+def test_a_step_that_changes_the_key_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recursion, "_is_key", lambda attribute, state: True)
+    assert _is_found_out()
+
+
+def test_a_sketch_per_access_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each access wider by itself, as where a query is run without minding that they are one."""
+
+    def apart(root: Any, verdict: Any, sketches: Any) -> Any:
+        return sketches
+
+    monkeypatch.setattr(keyed_sketches, "evened", apart)
+    assert _is_found_out()
+
+
+ENTRY = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
+)
+PAIRS = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT {} FROM r JOIN r o ON {}) "
+)
+BEST = (
+    "WITH RECURSIVE r(t, n, v) AS (SELECT cost, dst, src FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst, r.v + l.src FROM r JOIN links l ON r.n = l.src) "
+)
+FEW = "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 1"
+BOTH = {"links#1": "cost", "links#2": "cost"}
+
+
+def _judged(sql: str, sketched: Mapping[str, str]) -> tuple[Query, Verdict]:
+    query = read(sql)
+    query = Query(query.sql, apply_rules(query.root))
+    return query, check_safety(query, sketched, ())
+
+
+@pytest.mark.parametrize(
+    ("sql", "sketched"),
+    [
+        (ENTRY + FEW, BOTH),
+        (ENTRY + "SELECT t FROM r GROUP BY t HAVING AVG(n) > 3", BOTH),
+        (ENTRY + "SELECT t FROM r WHERE n = 9", BOTH),
+        (ENTRY + "SELECT t FROM r WHERE n = 9 ORDER BY t LIMIT 1", BOTH),
+        (ENTRY + "SELECT t, n FROM r WHERE n NOT IN (SELECT n FROM nodes)", BOTH),
+        (ENTRY + "SELECT t FROM (SELECT t, n, COUNT(*) OVER (PARTITION BY t) AS k FROM r) x "
+         "WHERE k = 2", BOTH),
+        # A step over another table, of which there is no sketch, joins rows of all keys.
+        (ENTRY.replace(" AND r.t = l.cost", "") + FEW, {"links#1": "cost"}),
+        (ENTRY.replace("SELECT r.t, l.dst", "SELECT l.cost, l.dst") + FEW, BOTH),
+        # From two rows of one key.
+        (PAIRS.format("r.t, o.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
+        (PAIRS.format("o.t, r.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
+        # The best rows of groups within keys.
+        (BEST + "SELECT t, n, MIN(v) FROM r GROUP BY t, n HAVING MIN(v) < 4", {"links#1": "cost"}),
+        # Groups by the key in the step.
+        (ENTRY.replace("JOIN links l", "JOIN (SELECT cost, src, MAX(dst) AS dst FROM links "
+                       "GROUP BY cost, src) l") + FEW, BOTH),
+    ],
+)  # fmt: skip
+def test_keyed_where_a_key_is_kept_and_something_above_leaves_keys_out(
+    sql: str, sketched: Mapping[str, str]
+) -> None:
+    query, verdict = _judged(sql, sketched)
+    assert verdict.safe, verdict.reason
+    (position,) = keyed_positions(query.root, verdict)
+    assert set(verdict.key_columns[position]) == {*sketched}
+    assert not any(
+        isinstance(node, Fixpoint)
+        for at, node in enumerate(nodes_of(query.root))
+        if at in verdict.barrier_positions
+    )
+
+
+@pytest.mark.parametrize(
+    ("sql", "sketched"),
+    [
+        # Nothing above leaves a key out.
+        (ENTRY + "SELECT t, COUNT(*) FROM r GROUP BY t", BOTH),
+        (ENTRY + "SELECT DISTINCT t FROM r UNION SELECT n FROM nodes", BOTH),
+        # Keys are not what groups are by.
+        (ENTRY + "SELECT n FROM r GROUP BY n HAVING COUNT(*) <= 1", BOTH),
+        (ENTRY + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)", BOTH),
+        # The base has rows of all keys, the step has not.
+        (ENTRY + FEW, {"links#2": "cost"}),
+        # The key is not the column that is sketched, or has ranges of its own.
+        (ENTRY + FEW, {"links#1": "cost", "links#2": "region"}),
+        (ENTRY + FEW, dict.fromkeys(BOTH, "region")),
+        (ENTRY.replace(" AND r.t = l.cost", "") + FEW, BOTH),
+        # From two rows of any two keys.
+        (PAIRS.format("r.t, o.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
+        (PAIRS.format("o.t, r.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
+        # A column of another type, though equal to the one that is sketched.
+        (ENTRY.replace("cost, dst FROM links WHERE src = 1", "src, dst FROM links WHERE src = cost")
+         + FEW, BOTH),
+        # The best rows of groups that have rows of any key.
+        (BEST + "SELECT n, MIN(v) FROM r GROUP BY n HAVING MIN(v) < 4", {"links#1": "cost"}),
+        # Two tables.
+        (ENTRY.replace("SELECT cost, dst FROM links WHERE src = 1", "SELECT t, n FROM seeds")
+         .replace("r.t = l.cost", "r.t = l.src") + FEW, {"seeds#1": "t", "links#1": "src"}),
+    ],
+)  # fmt: skip
+def test_a_barrier_elsewhere(sql: str, sketched: Mapping[str, str]) -> None:
+    query, verdict = _judged(sql, sketched)
+    assert verdict.safe, verdict.reason
+    assert keyed_positions(query.root, verdict) == frozenset()
+    assert any(
+        isinstance(list(nodes_of(query.root))[p], Fixpoint) for p in verdict.barrier_positions
+    )
+
+
+def _rows(*rows: tuple[int, int, int]) -> dict[str, Any]:
+    own = [
+        {"cost": t, "src": src, "dst": dst, "region": "A", "weight": 1.0} for t, src, dst in rows
+    ]
+    return {"links": own}
+
+
+CE_R8 = _rows((1, 1, 2), (2, 1, 2), (2, 2, 3))
+"""Key 1 reaches one node, key 2 two: the answer is key 1 alone."""
+
+
+@pytest.mark.parametrize(
+    ("sketches", "answer"),
+    [
+        ({"links#1": {1}, "links#2": {1}}, {(1, 1)}),
+        ({"links#1": {1, 2}, "links#2": {1, 2}}, {(1, 1)}),
+        # Of one access only, which the rule at use never does.
+        ({"links#1": {1, 2}, "links#2": {1}}, {(1, 1), (2, 1)}),
+    ],
+)
+def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
+    sketches: Mapping[str, set[int]], answer: set[tuple[int, int]]
+) -> None:
+    root = read(ENTRY + FEW).root
+    partitions: Any = dict.fromkeys(BOTH, ("cost", (1, 2)))
+    assert set(evaluate(root, CE_R8)) == {(1, 1)}
+    assert set(evaluate(root, CE_R8, instances_of(root, CE_R8, partitions, sketches))) == answer
+
+
+def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
+    query, verdict = _judged(ENTRY + FEW, BOTH)
+    found = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
+    partitions: Any = dict.fromkeys(BOTH, ("cost", (1, 2)))
+    sketches = accurate_sketches(found, query.root, CE_R8, partitions)
+    assert sketches == {"links#1": {1}, "links#2": set()}
+    assert evened(query.root, verdict, sketches) == {"links#1": {1}, "links#2": {1}}
+
+
+def test_a_verdict_is_carried_with_its_choice() -> None:
+    """A plan that leaves no key out any more is still kept as the one that was accepted."""
+    query, verdict = _judged(ENTRY + "SELECT t FROM r WHERE n = 9", BOTH)
+    above = Query("", next(node for node in nodes_of(query.root) if isinstance(node, Fixpoint)))
+    assert keyed_positions(above.root, carried(verdict, above, BOTH)) == {0}
+    assert keyed_positions(above.root, check_safety(above, BOTH, ())) == frozenset()
