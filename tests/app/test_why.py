@@ -36,6 +36,12 @@ QUERIES = {
         UNION
         SELECT r.x, l.b FROM r JOIN links l ON r.y = l.a WHERE l.w < 6)
       SELECT x, y FROM r WHERE x = 1""",
+    "of_constants": """
+      WITH RECURSIVE r(n) AS (
+        SELECT * FROM (SELECT CAST(1 AS BIGINT) AS n UNION ALL SELECT a FROM seeds) s
+        UNION
+        SELECT l.b FROM r JOIN links l ON r.n = l.a)
+      SELECT n FROM r""",
     "joined": "SELECT k.a, k.b, l.b AS c FROM links k JOIN links l ON k.b = l.a WHERE k.w < 5",
     "some": "SELECT DISTINCT a FROM links WHERE w > 2",
     "witnesses": "SELECT DISTINCT a FROM links WHERE w > 2",

@@ -40,6 +40,12 @@ QUERIES = {
     "by_groups": "WITH RECURSIVE r(n) AS (SELECT MAX(n) FROM seeds UNION SELECT g.top FROM r JOIN "
     "(SELECT src, MAX(dst) AS top FROM links GROUP BY src) g ON r.n = g.src) SELECT n FROM r",
 }
+OF_CONSTANTS = {
+    "from_constant": "WITH RECURSIVE r(n) AS (SELECT CAST(7 AS BIGINT) UNION SELECT l.dst FROM r "
+    "JOIN links l ON r.n = l.src) SELECT s.t, COUNT(*) AS k FROM r JOIN seeds s ON r.n = s.n "
+    "GROUP BY s.t"
+}
+"""With a row that is in no table."""
 LEFT_TO_SPARK = {
     "running": REACH + "SELECT n, SUM(n) OVER (ORDER BY n ROWS BETWEEN UNBOUNDED PRECEDING AND "
     "CURRENT ROW) AS s FROM r WHERE n IS NOT NULL",
@@ -99,7 +105,7 @@ def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[st
     create_table(str(folder / "links"), some_links(rng, LINKS))
     seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
     create_table(str(folder / "seeds"), pa.table(seeds))
-    every = {**QUERIES, **LEFT_TO_SPARK, **BAGS, **BEST}
+    every = {**QUERIES, **OF_CONSTANTS, **LEFT_TO_SPARK, **BAGS, **BEST}
     lines = [
         f'  {name}: {{sql: "{every[name]}", sketch: {{links: src}}, policy: incremental, '
         f"answer: {str(name == KEPT).lower()}}}"

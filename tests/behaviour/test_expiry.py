@@ -232,3 +232,33 @@ def test_sketches_hold_what_is_live(
         ran = ground.mine.good("maintain")
         assert {result["action"] for result in ran.results} <= {"exact", "none"}
         ground.check()
+
+
+def test_why_and_changes_are_told_as_of_the_instant_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hours = [START + timedelta(hours=hour) for hour in (1, 0, 2)]
+    links = {
+        "a": pa.array([1, 2, 1], pa.int64()),
+        "b": pa.array([2, 3, 3], pa.int64()),
+        "at": pa.array(hours, pa.timestamp("us", tz="UTC")),
+    }
+    create_table(str(tmp_path / "links"), pa.table(links))
+    sql = (
+        "WITH RECURSIVE r(n) AS (SELECT b FROM links WHERE a = 1 UNION "
+        "SELECT l.b FROM r JOIN links l ON r.n = l.a) SELECT n FROM r"
+    )
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\ntables: {links: {path: links, expiry: {column: at, after: 1 day}}}\n"
+        f"queries: {{reach: {{sql: '{sql}', answer: true}}}}\nstore: .impctl\n"
+    )
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture", "--now", START.isoformat())
+    edge = hours[0] + timedelta(days=1)
+    for now, left, gone in ((edge - timedelta(seconds=1), [2, 3], []), (edge, [3], [[2]])):
+        at = ("--now", now.isoformat())
+        (told,) = cli.good("changes", "--query", "reach", *at).results
+        assert [row[-1:] for row in told["rows"]] == gone
+        for node in (2, 3):
+            ran = cli("why", "--query", "reach", "--row", f"n={node}", *at)
+            assert (ran.code == 0) == (node in left), ran.document

@@ -14,7 +14,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.behaviour.recursive_workload import BEST, KEPT, QUERIES, change, network, some_links
+from tests.behaviour.recursive_workload import (
+    BEST,
+    KEPT,
+    OF_CONSTANTS,
+    QUERIES,
+    change,
+    network,
+    some_links,
+)
 from tests.support.run_cli import Cli
 
 TABLES = ("links", "seeds")
@@ -90,6 +98,26 @@ def test_a_maintained_sketch_is_that_of_a_fresh_capture(cli: Cli) -> None:
         store = ("--store", str(cli.workload.parent / "fresh"))
         cli.good("capture", *store)
         assert fragments(cli) == fragments(cli, *store)
+
+
+def test_with_the_least_state_sketches_are_those_of_a_fresh_capture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = network(tmp_path, capsys, [*QUERIES, *OF_CONSTANTS])
+    monkeypatch.setenv("IMPCTL_DISK", "0")
+    rng = random.Random(4)
+    cli.good("capture")
+    for _ in range(3):
+        change(cli.workload.parent, rng)
+        cli.good("maintain")
+        store = ("--store", str(cli.workload.parent / "fresh"))
+        monkeypatch.delenv("IMPCTL_DISK")
+        cli.good("capture", *store)
+        monkeypatch.setenv("IMPCTL_DISK", "0")
+        assert fragments(cli) == fragments(cli, *store)
+        for name, sql in {**QUERIES, **OF_CONSTANTS}.items():
+            found = answers(cli, name, "--sketch", "always", "--by", "engine")
+            assert found == by_duckdb(cli, sql), name
 
 
 def test_a_sketch_of_what_is_reached_leaves_the_rest_out(cli: Cli) -> None:

@@ -115,6 +115,9 @@ class _Maker:
     def _operator(self, at: int) -> Node:
         operator = self._operators[at]
         inputs = tuple(self._node(wire) for wire in self._wires[at])
+        if not inputs:
+            # Its rows are those of no table: no change reaches them, and nothing is read.
+            return Node(work=Work.SCAN)
         if operator.held_sides:
             return Node(work=Work.JOIN, inputs=inputs, pieces=self._sides(operator, at))
         keepers = [keeper.name for keeper in operator.arrangements()]

@@ -41,6 +41,7 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
 )
+from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
 NUMBER = "_impctl_number"
@@ -69,6 +70,9 @@ class Numbering:
                 number = number_of(plan)
                 scan = replace(plan, attributes=(*plan.attributes, number))
                 return NumberedPlan(scan, (number,))
+            case OneRow():
+                # It is there whatever the tables hold: nothing is needed for it.
+                return NumberedPlan(plan, ())
             case Select() | Sort():
                 below = self.of(plan.child, is_counted=is_counted)
                 return NumberedPlan(replace(plan, child=below.plan), below.numbers)
@@ -142,6 +146,10 @@ def _passed(numbers: tuple[Attribute, ...]) -> tuple[ComputedColumn, ...]:
 def _reason(plan: Plan) -> str:
     """Why rows of a node are not made of rows below it alone."""
     match plan:
+        case Join(kind=JoinKind.ANTI):
+            return (
+                "NOT EXISTS, NOT IN or an anti join gives rows because of rows that are not there"
+            )
         case Join(kind=kind):
             return f"a {kind} join gives rows because of rows that are not there"
         case SetOperation(kind=kind):

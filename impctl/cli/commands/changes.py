@@ -15,6 +15,7 @@ from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
     MemoryGiven,
+    Now,
     OneQuery,
     Quiet,
     SparkProfile,
@@ -77,6 +78,7 @@ def changes(
     interval: Interval = None,
     max_runs: MaxLooks = None,
     memory: MemoryGiven = None,
+    now: Now = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
     json: AsJson = False,
@@ -94,7 +96,9 @@ def changes(
     """
     name = one_query("changes", names)
     display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
-    settings = settings_of(workload, store=store, spark_profile=spark_profile, memory=memory)
+    settings = settings_of(
+        workload, store=store, spark_profile=spark_profile, memory=memory, now=now
+    )
     request = follow_request(follow, interval, None, None, max_runs)
     if request is not None:
         given = {"--since": since, "--out": out, "--limit": limit}

@@ -13,6 +13,7 @@ from impctl.cli.options import (
     AsJson,
     LockTimeout,
     MemoryGiven,
+    Now,
     OneQuery,
     Params,
     PolicyName,
@@ -62,16 +63,16 @@ def why(
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
     memory: MemoryGiven = None,
+    now: Now = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
     """Tell which rows of tables a row of the answer stems from.
 
-    With --row a smallest set of rows that gives this row of the answer, where that is proved; else
-    rows of which none can be left out, or all rows of its group: it is said which. With --without
-    the rows of the answer that would go, or come, if these rows of tables were not there; no table
-    is touched. The engine reads through the sketch, which is maintained first.
+    With --row a smallest set that gives this row of the answer, where proved; else one of which no
+    row can be left out, or all rows of its group: it is said which. With --without what would go of
+    the answer, or come, if rows of tables were not there. The sketch is maintained first.
 
     Example: impctl why workloads/running-example.yaml --query q_top --row brand=Apple
     """
@@ -96,5 +97,6 @@ def why(
         lock_timeout=lock_timeout,
         spark_profile=spark_profile,
         memory=memory,
+        now=now,
     )
     return on_workbench("why", display, settings, use_case)
