@@ -3,10 +3,10 @@
 Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a query
 is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the rank of a
 row derived is the greatest of them. Of UNION ALL, where every row is derived from one, it is the
-level of that row. All rows of a fixpoint count, used above or not: the fragments
-of whatever takes part in deriving them go to the root on a branch of their own, and above the
-fixpoint rows carry none of these any more. Each place that reads an entry has a fixpoint of its
-own.
+level of that row. All rows of a fixpoint count, used above or not: the fragments of whatever takes
+part in deriving them (or in one derivation of each, where that is asked for) go to the root on a
+branch of their own, and above the fixpoint rows carry none of these any more. Each place that reads
+an entry has a fixpoint of its own.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
 the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
 """
@@ -76,7 +76,8 @@ def build_fixpoint(builder: Plumbing, node: Fixpoint, inner: Plumbing) -> Flow:
     )
     operator: FixpointOperator | Levels
     if node.is_set:
-        operator = FixpointOperator(name, columns, rank, circuit, counts)
+        chooses = node.chooses and bool(accesses)
+        operator = FixpointOperator(name, columns, rank, circuit, counts, chooses=chooses)
     else:
         operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     rows = Flow(builder.put(operator, base, *apart), columns, ())

@@ -156,6 +156,8 @@ class _Writer:
         kind = [str(plan.is_set)] if isinstance(plan, Fixpoint) else []
         if isinstance(plan, Fixpoint) and plan.levels is not None:
             kind.append(f"{plan.levels} levels")
+        if isinstance(plan, Fixpoint) and plan.chooses:
+            kind.append("one derivation")
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -267,7 +267,9 @@ class Fixpoint:
 
     Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
     equals NULL), and leaves read all of T; else every derivation counts (UNION ALL), and rows in
-    more levels than `levels` (None: 100) are an error. Copies of an entry share the id alone.
+    more levels than `levels` (None: 100) are an error. Copies of an entry share the id alone. If it
+    `chooses`, a sketch of a set needs one derivation of each row; no SQL asks for that
+    (`plan.rules.witnesses`).
     """
 
     id: FixpointId
@@ -276,6 +278,7 @@ class Fixpoint:
     attributes: tuple[Attribute, ...]
     is_set: bool
     levels: int | None = None
+    chooses: bool = False
     span: Span | None = field(default=None, compare=False)
 
 

@@ -2,7 +2,9 @@
 
 Law: all rows of a fixpoint count, used above or not: its sketches hold whatever takes part in
 deriving them. Over a table with these rows, the base, the step and the query above are queries of
-their own, each captured as any other; what they need of an access together is its sketch.
+their own, each captured as any other; what they need of an access together is its sketch. That is
+of all derivations, also where one of each row would do: which one a sketch holds is its own choice,
+so whether it holds one is told by deriving the rows over it.
 Out of scope: the rows (`spark.rounds`), one such capture (`spark.sketches`).
 """
 
@@ -21,16 +23,19 @@ from impctl.plan.fixpoint_tables import (
     step_over_table,
     table_of,
 )
-from impctl.plan.nodes import Plan, Query, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures
+from impctl.spark.fragments import with_fragment
 from impctl.spark.rounds import Frames, Rounds
 from impctl.spark.sketches import capture_sketches
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_FRAGMENT = "impctl_fragment"
 
 
 def capture_recursive(
@@ -67,3 +72,37 @@ def _parts(rounds: Rounds, plan: Plan, frames: Frames) -> Iterator[tuple[Plan, F
         rows = rounds.rows(fixpoint, frames)
         leaves = dict.fromkeys((table_of(leaf).access for leaf in leaves_of(fixpoint)), rows)
         yield from _parts(rounds, step_over_table(fixpoint), {**frames, **leaves})
+
+
+def derives_all(
+    spark: SparkSession,
+    fixpoint: Fixpoint,
+    partitions: Mapping[AccessId, RangePartition],
+    held: Mapping[AccessId, FragmentSet],
+    frames: Frames,
+    *,
+    versions: Mapping[TableName, TableVersion] | None = None,
+    limits: Limits = LIMITS,
+) -> bool:
+    """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
+
+    `frames` have the columns of the partitions.
+    """
+    with plain_failures(versions):
+        some = {
+            access: _within(frame, partitions[access], held[access]) if access in held else frame
+            for access, frame in frames.items()
+        }
+        over, over_all = (Rounds(spark, limits).rows(fixpoint, one) for one in (some, frames))
+        apart = over.exceptAll(over_all).unionAll(over_all.exceptAll(over))
+        return not apart.take(1)
+
+
+def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
+    """The rows of these fragments."""
+    from pyspark.sql import functions as F
+
+    tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)
+    rows = [(number,) for number in held.ids]
+    ids = frame.sparkSession.createDataFrame(rows, f"{_FRAGMENT} int")
+    return tagged.join(F.broadcast(ids), _FRAGMENT, "left_semi").drop(_FRAGMENT)
