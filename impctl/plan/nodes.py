@@ -225,10 +225,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Explode:
-    """The child's rows once for every element of an array or map, `made` by the function beside.
-
-    With `outer` a row without an element comes once, beside it NULL.
-    """
+    """The child's rows once for every element of an array or map, `made` by the function beside;
+    with `outer` a row without an element once, beside it NULL."""
 
     child: Plan
     function: str
@@ -265,11 +263,9 @@ class Recursive:
 class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
 
-    Columns match by position and have one type in all three. With `is_set` rows are distinct (NULL
-    equals NULL), and leaves read all of T; else every derivation counts (UNION ALL), and rows in
-    more levels than `levels` (None: 100) are an error. Copies of an entry share the id alone. If it
-    `chooses`, a sketch of a set needs one derivation of each row; no SQL asks for that
-    (`plan.rules.witnesses`).
+    Columns match by position, of one type in all three. With `is_set` rows are distinct, NULL like
+    NULL, and leaves read all of T; else all derivations count (UNION ALL), in so many `levels` (100
+    for None). Copies share the id alone. One that `chooses` is sketched by a derivation per row.
     """
 
     id: FixpointId

@@ -19,7 +19,7 @@ from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.support.run_cli import Cli
 
 ROUTES = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7 UNION SELECT l.dst FROM r "
-CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst <= {}) SELECT n FROM r WHERE n > {}"
+CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst >= {}) SELECT n FROM r WHERE n > {}"
 
 
 @pytest.fixture
@@ -87,15 +87,21 @@ def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
 
 
 def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """CE-R6: the way chosen for `dst <= 50` may not be there for `dst <= 29`."""
+    """CE-R6: with a narrower condition inside, the way chosen is not there."""
     cli = network(tmp_path, capsys, ["reach"], "witness")
-    text = cli.workload.read_text().replace(QUERIES["reach"], CAPPED.format(50, 3))
+    text = cli.workload.read_text().replace(QUERIES["reach"], CAPPED.format(10, 3))
     cli.workload.write_text(text)
-    links = {"src": [7, 7, 33, 24], "dst": [33, 24, 28, 28]}
+    links = {"src": [7, 15, 15, 18, 24], "dst": [15, 18, 24, 28, 28]}
     write_deltalake(str(tmp_path / "links"), pa.table(links), mode="overwrite")
     cli.good("capture")
-    # Inside, as CE-R6, and above, where it would do.
-    for asked in (CAPPED.format(29, 3), CAPPED.format(50, 4)):
+    (own,) = cli.good("rewrite", "--query", "reach").results
+    narrower = CAPPED.format(20, 3)
+    assert by_duckdb(cli, narrower) == {(15,): 1, (24,): 1, (28,): 1}
+    naive = own["sql"].replace(">= 10", ">= 20")
+    assert naive != own["sql"]
+    assert by_duckdb(cli, naive) == {(15,): 1, (24,): 1}, "by the sketch as it is"
+    # Inside, and above, where it would do.
+    for asked in (narrower, CAPPED.format(10, 4)):
         (result,) = cli.good("rewrite", "--sql", asked, "--sketch", "auto").results
         (candidate,) = result["reuse"]["candidates"]
         assert not candidate["allowed"]
