@@ -149,8 +149,8 @@ class _Held:
         """
         if weights.min() < 0:
             raise never_held("ways to derive rows")
+        # A row outside, of rank 0, has no derivation whose bodies are all inside.
         is_low: Bools = (weights > 0) & (self.ranks < ranks[self.owners])
-        is_low &= ranks[self.owners] > 0
         low = is_low.nonzero()[0]
         low = low[starts_in(self.owners[low])] if len(low) else low
         places = np.full(len(ranks), -1, dtype=np.int64)

@@ -130,7 +130,9 @@ class _Placer:
 
     def _derived(self, node: Fixpoint, position: int) -> Plan:
         """The fixpoint with a choice among derivations, where rows are not counted by them."""
-        if not self.states[position].sketched:
+        state = self.states[position]
+        if state.status is not Status.EXACT or not state.sketched:
+            # Where it is no barrier its rows themselves carry what they stem from.
             return node
         if not node.is_set:
             return self._whole(node, position, "UNION ALL counts all derivations of a row")

@@ -186,6 +186,27 @@ def test_a_derivation_of_a_body_that_returned_later_is_not_low() -> None:
     assert made.fragments()[1, 3] == 1
 
 
+def test_a_row_whose_rank_alone_changed_chooses_anew() -> None:
+    """Most rows go, so that ranks begin again: those of 1, 2 and 3 are what they were, that of 4,
+    which came by 3, is lower now: 3 came after it."""
+    others = range(10, 31)
+    links = Counter({(1, 2, 1): 1, (2, 3, 1): 1, (3, 4, 0): 1, (1, 10, 1): 1})
+    links.update({(10, other, 1): 1 for other in others})
+    tables = {"links": links, "seeds": Counter({(1, 0): 1})}
+    made = recursive("reach", chooses=True)
+    made.step(tables)
+    made.step({"links": Counter({(1, 4, 3): 1}), "seeds": Counter()})
+    links[1, 4, 3] += 1
+    before = {row: rank for row, (rank, _, _) in made.ranked().items()}
+    assert made.fragments()[1, 0] == 1
+    made.step({"links": Counter({(1, 10, 1): -1}), "seeds": Counter()})
+    tables["links"] = links - Counter({(1, 10, 1): 1})
+    check(made, "reach", tables, random.Random(2))
+    after = {row: rank for row, (rank, _, _) in made.ranked().items()}
+    assert [row for row in after if after[row] != before[row]] == [(4,)]
+    assert made.fragments()[1, 3] == 1
+
+
 def test_sets_are_ordered_as_their_lists_whatever_their_form() -> None:
     rng = random.Random(3)
     for _ in range(200):
