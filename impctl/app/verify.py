@@ -1,7 +1,9 @@
 """Use case: recapture in Spark at the stored versions and compare.
 
 Law: the oracle shares nothing with the maintained state but the partition; a sketch that lacks a
-fragment of the accurate one is unsound (exit 5), one that has more has slack. With results, the
+fragment of the accurate one is unsound (exit 5), one that has more has slack. A sketch that holds
+one derivation of each row of a fixpoint has no accurate one: it is unsound where rows derived over
+it are not all there are, and its slack is what no derivation uses. With results, the
 query is also run with and without its sketch and the two answers compared as bags, and with them
 the one that is kept; doubles may differ by what the order of a floating sum can make of them, and
 rows that tie at a LIMIT by which of them there are. Of a LIMIT without an order, that leaves any of
@@ -20,7 +22,7 @@ from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.kept_ending import known_ending
 from impctl.app.capturing.moments import stored_moments
-from impctl.app.capturing.recapture import recaptured
+from impctl.app.capturing.recapture import needed
 from impctl.app.capturing.uncaptured import captured_query
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -103,10 +105,11 @@ def _verified(desk: Workbench, spec: QuerySpec, results: bool) -> list[VerifyRes
     stored = captured_query(desk, desk.reading_store(), spec)
     check_definition(desk, spec, stored)
     prepared = prepare(desk, spec, stored_moments(stored))
-    verdict, partitions = restored_verdict(desk.tables, prepared, stored)
+    verdict, _ = restored_verdict(desk.tables, prepared, stored)
     desk.spark()
     desk.reporter.step(f"recapturing {spec.name}")
-    accurate = recaptured(desk, prepared, verdict, partitions, stored.versions)
+    held = {one.access: (one.partition, one.fragments) for one in stored.sketches}
+    accurate = needed(desk, prepared, verdict, held, stored.versions)
     equal, counts_only, kept = None, False, None
     if results:
         equal, counts_only, kept = _results_equal(desk, prepared, stored)

@@ -3,11 +3,11 @@
 Law: what of a step reads no row of the fixpoint is built beside it, once, as any part of a query
 is; above the rows of the fixpoint their ranks go along as columns, one per leaf, and the rank of a
 row derived is the greatest of them. Of UNION ALL, where every row is derived from one, it is the
-level of that row. All rows of a fixpoint count, used above or not: the fragments
-of whatever takes part in deriving them go to the root on a branch of their own, and above the
-fixpoint rows carry none of these any more. Not so where it is keyed on a column: then rows carry
-the fragment of their own value, for every access below. Each place that reads an entry has a
-fixpoint of its own.
+level of that row. All rows of a fixpoint count, used above or not: the fragments of whatever takes
+part in deriving them (or in one derivation of each, where that is asked for) go to the root on a
+branch of their own, and above the fixpoint rows carry none of these any more. Not so where it is
+keyed on a column: then rows carry the fragment of their own value, for every access below. Each
+place that reads an entry has a fixpoint of its own.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
 the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
 """
@@ -86,7 +86,8 @@ def build_fixpoint(
     if not node.is_set:
         operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     elif node.best is None:
-        operator = FixpointOperator(name, columns, rank, circuit, counts)
+        chooses = node.chooses and bool(accesses)
+        operator = FixpointOperator(name, columns, rank, circuit, counts, chooses=chooses)
     else:
         grouped = _grouped(node.best, columns)
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)

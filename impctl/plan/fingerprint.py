@@ -157,6 +157,8 @@ class _Writer:
         if isinstance(plan, Fixpoint) and plan.levels is not None:
             kind.append(f"{plan.levels} levels")
         kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
+        if isinstance(plan, Fixpoint) and plan.chooses:
+            kind.append("one derivation")
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -226,10 +226,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Explode:
-    """The child's rows once for every element of an array or map, `made` by the function beside.
-
-    With `outer` a row without an element comes once, beside it NULL.
-    """
+    """The child's rows once for every element of an array or map, `made` by the function beside;
+    with `outer` a row without an element once, beside it NULL."""
 
     child: Plan
     function: str
@@ -266,7 +264,8 @@ class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
 
     Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
-    every derivation counts (UNION ALL), in so many `levels` at most (None: 100).
+    every derivation counts (UNION ALL), in so many `levels` at most (None: 100). One that `chooses`
+    is sketched by one derivation of each row.
     """
 
     id: FixpointId
@@ -276,6 +275,7 @@ class Fixpoint:
     is_set: bool
     levels: int | None = None
     best: BestOnly | None = None
+    chooses: bool = False
     span: Span | None = field(default=None, compare=False)
 
 

@@ -2,9 +2,11 @@
 
 Law: all rows of a fixpoint count, used above or not: its sketches hold whatever takes part in
 deriving them. Over a table with these rows, the base, the step and the query above are queries of
-their own, each captured as any other; what they need of an access together is its sketch. Of a
-fixpoint that is keyed the query above alone counts: the sketch of the table with its rows, on the
-column that it is keyed on, is that of every access below.
+their own, each captured as any other; what they need of an access together is its sketch. That is
+of all derivations, also where one of each row would do: which one a sketch holds is its own choice,
+so whether it holds one is told by deriving the rows over it. Of a fixpoint that is keyed the query
+above alone counts: the sketch of the table with its rows, on the column that it is keyed on, is
+that of every access below.
 Out of scope: the rows (`spark.rounds`), one such capture (`spark.sketches`).
 """
 
@@ -31,12 +33,15 @@ from impctl.plan.safety.verdict import Verdict, carried, states_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures
+from impctl.spark.fragments import with_fragment
 from impctl.spark.rounds import Frames, Rounds
 from impctl.spark.sketches import capture_sketches
 from impctl.values import dataclass
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_FRAGMENT = "impctl_fragment"
 
 
 def capture_recursive(
@@ -122,3 +127,37 @@ def _parts(
         known = {**frames, **dict.fromkeys(tables, rows)}
         for part in deriving(fixpoint):
             yield from _parts(rounds, part, known, keyed)
+
+
+def derives_all(
+    spark: SparkSession,
+    fixpoint: Fixpoint,
+    partitions: Mapping[AccessId, RangePartition],
+    held: Mapping[AccessId, FragmentSet],
+    frames: Frames,
+    *,
+    versions: Mapping[TableName, TableVersion] | None = None,
+    limits: Limits = LIMITS,
+) -> bool:
+    """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
+
+    `frames` have the columns of the partitions.
+    """
+    with plain_failures(versions):
+        some = {
+            access: _within(frame, partitions[access], held[access]) if access in held else frame
+            for access, frame in frames.items()
+        }
+        over, over_all = (Rounds(spark, limits).rows(fixpoint, one) for one in (some, frames))
+        apart = over.exceptAll(over_all).unionAll(over_all.exceptAll(over))
+        return not apart.take(1)
+
+
+def _within(frame: DataFrame, partition: RangePartition, held: FragmentSet) -> DataFrame:
+    """The rows of these fragments."""
+    from pyspark.sql import functions as F
+
+    tagged = with_fragment(frame, partition, partition.attribute, _FRAGMENT)
+    rows = [(number,) for number in held.ids]
+    ids = frame.sparkSession.createDataFrame(rows, f"{_FRAGMENT} int")
+    return tagged.join(F.broadcast(ids), _FRAGMENT, "left_semi").drop(_FRAGMENT)

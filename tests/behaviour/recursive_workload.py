@@ -99,8 +99,11 @@ def _target(rng: random.Random, source: int | None) -> int | None:
     return source // SPAN * SPAN + rng.randrange(SPAN)
 
 
-def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str]) -> Cli:
-    """The command line over a workload of these queries."""
+def network(
+    folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str], lineage: str = "all"
+) -> Cli:
+    """The command line over a workload of these queries; the answer of `KEPT` is kept where the
+    sketches hold all rows."""
     rng = random.Random(1)
     create_table(str(folder / "links"), some_links(rng, LINKS))
     seeds = {"t": pa.array([1, 1, 2, 3, 3], pa.int64()), "n": pa.array([7, 30, 13, None, 50])}
@@ -108,7 +111,7 @@ def network(folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[st
     every = {**QUERIES, **OF_CONSTANTS, **LEFT_TO_SPARK, **BAGS, **BEST}
     lines = [
         f'  {name}: {{sql: "{every[name]}", sketch: {{links: src}}, policy: incremental, '
-        f"answer: {str(name == KEPT).lower()}}}"
+        f"lineage: {lineage}, answer: {str(name == KEPT and lineage == 'all').lower()}}}"
         for name in names
     ]
     text = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_constants_moved_inside_move_rows_of_its_tables_only() -> None:
     assert moved_conditions(*above, is_open_above=True) == {}
 
 
-def test_no_witness_stands_inside_a_fixpoint() -> None:
+def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None:
     sql = (
         "WITH RECURSIVE r(n) AS (SELECT src FROM links GROUP BY src "
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
@@ -223,7 +224,28 @@ def test_no_witness_stands_inside_a_fixpoint() -> None:
     (fixpoint,) = fixpoints_of(found.query.root)
     assert not any(isinstance(node, Witness) for node in nodes_of(fixpoint))
     inside = list(nodes_of(query.root)).index(fixpoints_of(query.root)[0])
-    assert all(position < inside for position in found.notes)
+    assert all(position <= inside for position in found.notes)
+    assert "one derivation" in found.notes[inside]
+    assert fixpoint.chooses
+    assert fingerprint(query.root) == fingerprint(_ruled(sql).root)
+    assert fingerprint(replace(fixpoint, chooses=False)) != fingerprint(fixpoint)
+    assert core_of(found.query.root) != core_of(query.root), "its state is another"
+
+
+def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None:
+    text = REACHED + "SELECT m.n FROM r JOIN nodes m ON r.n = m.n"
+    for sql, access, column in (
+        (text, "nodes#1", Column("n", LONG)),
+        (text.replace("UNION", "UNION ALL"), "links#1", Column("dst", LONG)),
+    ):
+        query = _ruled(sql)
+        verdict = check_safety(query, {access: column.name}, ())
+        assert verdict.safe
+        found = witnessed(query, verdict, {access: column})
+        (fixpoint,) = fixpoints_of(found.query.root)
+        assert not fixpoint.chooses
+        notes = [note for note in found.notes.values() if "UNION ALL counts" in note]
+        assert bool(notes) == ("UNION ALL" in sql)
 
 
 def test_values_that_depend_on_the_order_of_rows_decide_in_a_fixpoint() -> None:

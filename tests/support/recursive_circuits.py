@@ -326,8 +326,11 @@ def recursive(
     kind: str = "numbers",
     limits: Limits | LevelLimits = LIMITS,
     thin: int = THIN,
+    *,
+    chooses: bool = False,
 ) -> Recursive:
-    """A fresh circuit of the program, whose fronts up to so many rows are followed row by row."""
+    """A fresh circuit of the program, whose fronts up to so many rows are followed row by row; if
+    it `chooses`, one derivation of each row is told."""
     nodes = KINDS[kind]
     head, *tables = _SOURCES[program]
     step, of_step = _STEPS[program](nodes)
@@ -337,7 +340,9 @@ def recursive(
     base = made.put(Project(outputs), -1)
     fixpoint: Fixpoint | Levels
     if isinstance(limits, Limits):
-        fixpoint = Fixpoint("fix", made.columns(*names), "rank", step, (1, of_step), limits)
+        columns = made.columns(*names)
+        accesses = (1, of_step)
+        fixpoint = Fixpoint("fix", columns, "rank", step, accesses, limits, chooses=chooses)
         fixpoint.thin = thin
     else:
         fixpoint = Levels("fix", made.columns(*names), "rank", step, (1, of_step), limits)
@@ -346,10 +351,10 @@ def recursive(
     marked = made.put(Project([*((n, made.ref(n)) for n in names), ("is_row", _mark(True))]), at)
     void = [(name, Literal(None, nodes.type)) for name in names]
     told = made.put(Project([*void, ("is_row", _mark(False))]), lineage)
-    columns = tuple((name, name) for name in (*names, "is_row"))
-    accesses = 1 + of_step
-    none, every = (None,) * accesses, tuple(range(accesses))
-    made.put(Union([Branch(columns, none), Branch(columns, every)]), marked, told)
+    pairs = tuple((name, name) for name in (*names, "is_row"))
+    count = 1 + of_step
+    none, every = (None,) * count, tuple(range(count))
+    made.put(Union([Branch(pairs, none), Branch(pairs, every)]), marked, told)
     scans = {
         name: Scan(
             [(column, column, nodes.type) for column in ("a", "b")[: 1 + (name == "links")]],
@@ -357,7 +362,7 @@ def recursive(
         )
         for name in ("links", "seeds")
     }
-    return Recursive(nodes, fixpoint, made.circuit(), tuple(tables), accesses, len(names), scans)
+    return Recursive(nodes, fixpoint, made.circuit(), tuple(tables), count, len(names), scans)
 
 
 def _mark(is_row: bool) -> Literal:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
-from impctl.plan.nodes import Plan, Query, Witness, nodes_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
@@ -48,7 +48,8 @@ class KeptPlan:
     @property
     def has_witnesses(self) -> bool:
         """Whether the lineage is a choice: another row may come to decide that did not change."""
-        return any(isinstance(node, Witness) for node in nodes_of(self.query.root))
+        nodes = nodes_of(self.query.root)
+        return any(isinstance(n, Witness) or (isinstance(n, Fixpoint) and n.chooses) for n in nodes)
 
 
 def answer_verdict(

@@ -17,7 +17,7 @@ from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.readers import partners_of
-from impctl.app.capturing.recapture import recaptured
+from impctl.app.capturing.recapture import needed, recaptured
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import need_of
 from impctl.app.maintaining.done import StepDone
@@ -153,8 +153,11 @@ class Follower:
 
     def checked(self, accurate: Mapping[AccessId, FragmentSet] | None = None) -> AgainstRecapture:
         """The sketches against those given, else against recapture at their versions."""
-        accurate = self.recapture() if accurate is None else accurate
         held = {sketch.access: sketch.fragments for sketch in self.stored.sketches}
+        if accurate is None:
+            sketches = {s.access: (s.partition, s.fragments) for s in self.stored.sketches}
+            versions = self.stored.versions
+            accurate = needed(self.scratch, self.prepared, self.verdict, sketches, versions)
         relations = [compare(fragments, accurate[a]) for a, fragments in held.items()]
         return AgainstRecapture(all(r.covers for r in relations), sum(r.slack for r in relations))
 

@@ -36,17 +36,37 @@ class Told:
         self.accesses = accesses
         self._batches: list[Batch] = []
 
-    def of_base(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        """Derivations without a body."""
-        if any(self.accesses) and len(weights):
-            none = [no_fragments(len(weights)) for _ in range(self.accesses[1])]
-            self._batches.append(Batch({}, weights, (*tags, *none)))
+    def derived(self, found: Batch, *, of_base: bool) -> None:
+        """Derivations with their heads and the ranks of their bodies, by the base or the step."""
+        if of_base:
+            self._tell(found.weights, found.tags, 1)
+        else:
+            self.of_step(found.weights, found.tags)
 
     def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
-        """Those that the step makes."""
+        """Derivations that the step makes."""
+        self._tell(weights, tags, 0)
+
+    def _tell(self, weights: Ints, tags: Sequence[Tags], other: int) -> None:
         if any(self.accesses) and len(weights):
-            none = [no_fragments(len(weights)) for _ in range(self.accesses[0])]
-            self._batches.append(Batch({}, weights, (*none, *tags)))
+            self.keep(Batch({}, weights, self.padded(len(weights), tags, other)))
+
+    def padded(self, rows: int, tags: Sequence[Tags], other: int) -> tuple[Tags, ...]:
+        """A tag per access of so many rows; those of the `other` part, 0 the base, are empty."""
+        none = [no_fragments(rows) for _ in range(self.accesses[other])]
+        return (*none, *tags) if other == 0 else (*tags, *none)
+
+    def keep(self, batch: Batch) -> None:
+        """To be told, or looked at in the end."""
+        self._batches.append(batch)
+
+    def taken(self) -> Sequence[Batch]:
+        """All that was kept, which is kept no longer."""
+        taken, self._batches = self._batches, []
+        return taken
+
+    def end(self, touched: TouchedRows) -> None:
+        """The step is over; the rows touched are as it leaves them."""
 
     def batch(self) -> Batch:
         """All of them."""
@@ -116,7 +136,7 @@ class CircuitMoves:
         found = self._step.step(*sources)
         if found is None or not len(found):
             return np.zeros(0, dtype=np.int64)
-        self._told.of_step(found.weights, found.tags)
+        self._told.derived(found, of_base=False)
         return counted(self._touched, found, self._rank)
 
 

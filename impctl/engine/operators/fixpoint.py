@@ -30,6 +30,7 @@ from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.choices import Choices, ToldOfChoices
 from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
@@ -56,7 +57,8 @@ class Fixpoint(Operator):
     `step` is a circuit: in its first input are rows of the fixpoint without tags, which have their
     rank in a column `rank` beside `columns`; its output has these columns too, and there the
     highest rank of the rows that took part, or `NO_BODY`. `accesses` are how many tags the base's
-    rows carry, and the step's. UnsupportedError beyond `limits`.
+    rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
+    (`fixpoint.choices`). UnsupportedError beyond `limits`.
     """
 
     holds_back = True
@@ -69,12 +71,14 @@ class Fixpoint(Operator):
         step: Circuit,
         accesses: tuple[int, int] = (0, 0),
         limits: Limits = LIMITS,
+        *,
+        chooses: bool = False,
     ) -> None:
         assert not step.reads, "the rows of a step's sides are kept"
         self.limits = limits
         self.thin = THIN
         """Rows of a front up to which it is followed row by row, where the step is plain."""
-        self.form = (tuple(columns), rank, accesses, step.wires)
+        self.form = (tuple(columns), rank, accesses, step.wires, chooses)
         self._rank = rank
         self._ids = tuple(column for column, _ in columns)
         self._step = step
@@ -86,7 +90,9 @@ class Fixpoint(Operator):
         self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
         """Of the base, and of the step."""
         self._told = Told(accesses)
-        self._plain = plain_step(step, columns, rank)
+        # What is followed row by row tells no derivations.
+        self._plain = None if chooses else plain_step(step, columns, rank)
+        self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
 
     @property
@@ -124,16 +130,16 @@ class Fixpoint(Operator):
         """T after these rows of the base and of the step's tables came or went; and derivations by
         the step that were waiting."""
         touched = TouchedRows(self.rows)
-        self._told = Told(self._accesses)
+        self._told = self._fresh_told()
         moves = self._moves(touched)
         slots = []
         if base is not None and len(base):
-            self._told.of_base(base.weights, base.tags)
             lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
-            base = Batch({**base.columns, self._rank: lowest}, base.weights, ())
+            base = Batch({**base.columns, self._rank: lowest}, base.weights, base.tags)
+            self._told.derived(base, of_base=True)
             slots.append(counted(touched, base, self._rank))
         if waiting is not None:
-            self._told.of_step(waiting.weights, waiting.tags)
+            self._told.derived(waiting, of_base=False)
             slots.append(counted(touched, waiting, self._rank))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
@@ -141,7 +147,13 @@ class Fixpoint(Operator):
             self._send_out(touched, moves, distinct_values(np.concatenate(slots)))
             self._let_in(touched, moves)
             moves.end()
+            self._told.end(touched)
         return touched.kept()
+
+    def _fresh_told(self) -> Told:
+        if self._choices is None:
+            return Told(self._accesses)
+        return ToldOfChoices(self._accesses, self._choices)
 
     def _moves(self, touched: TouchedRows) -> Moves:
         by_step = CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
@@ -191,14 +203,15 @@ class Fixpoint(Operator):
         return max((-wire for wires in self._step.wires for wire in wires), default=1)
 
     def told(self) -> Batch:
-        """What the last step changed in the derivations whose bodies are all in T: their tags, the
-        base's first."""
+        """What the last step changed in the derivations whose bodies are all in T, or of those in
+        the ones that were chosen: their tags, the base's first."""
         return self._told.batch()
 
     # What is remembered.
 
     def arrangements(self) -> Sequence[Keeper]:
-        return (self.rows.arrangement, *self._step.arrangements())
+        chosen = () if self._choices is None else (self._choices.index,)
+        return (self.rows.arrangement, *chosen, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
         """The rank given last, how many rows T has, and the step's own."""

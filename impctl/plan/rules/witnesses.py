@@ -4,6 +4,7 @@ Law: the plan yields the query's rows on every database; a witness node below wh
 leaves over the others, so that lineage is that of deciding rows. It is put where the proof holds
 (docs/soundness.md, "Witnesses"): a grouping with nothing but MIN, MAX, BOOL_AND and BOOL_OR whose
 value over part of the rows cannot be a better one, DISTINCT, and the right side of EXISTS or IN.
+Of a fixpoint that is a set one derivation of each row decides; which one is the engine's choice.
 Elsewhere the whole lineage is kept, and the reason said. Of rows that decide alike those with the
 least sketched values are taken, so that the choice is always the same.
 Out of scope: whether the query is safe at all (`plan.safety.verdict`).
@@ -59,6 +60,7 @@ from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
 from impctl.values import dataclass
 
+_CHOOSES = "its sketch holds one derivation of each row (where Spark captures it, all of them)"
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
@@ -107,9 +109,9 @@ class _Placer:
             firsts.append(self._position)
             inputs.append(self.placed(child))
         if isinstance(node, Fixpoint):
-            # Each row is derived from rows that were derived; which ones decide is not proved.
+            # Of its parts whole groups and all partners stay: a derivation is of all these rows.
             self._drop_notes(position)
-            return node
+            return self._derived(node, position)
         whole = with_inputs(node, tuple(inputs))
         below = [self.states[first] for first in firsts]
         match whole:
@@ -125,6 +127,19 @@ class _Placer:
         """Forget what was noted below the node of this position."""
         for below in range(position, self._position):
             self.notes.pop(below, None)
+
+    def _derived(self, node: Fixpoint, position: int) -> Plan:
+        """The fixpoint with a choice among derivations, where rows are not counted by them."""
+        state = self.states[position]
+        if state.status is not Status.EXACT or not state.sketched:
+            # Where it is no barrier its rows themselves carry what they stem from.
+            return node
+        if not node.is_set:
+            return self._whole(node, position, "UNION ALL counts all derivations of a row")
+        if node.best is not None:
+            return self._whole(node, position, "the best rows have all their derivations")
+        self.notes[position] = _CHOOSES
+        return replace(node, chooses=True)
 
     def _grouped(self, node: Aggregate, state: NodeState, below: NodeState, position: int) -> Plan:
         if not _has_choice(below) or len(grouped_keys(node, below)) == len(below.sketched):

@@ -170,13 +170,13 @@ def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
             assert found is not None
             stored_fragments[name] = {s.access: s.fragments for s in found.sketches}
 
-    def recaptured(desk: Workbench, prepared: Any, *_: Any) -> Any:
+    def needed(desk: Workbench, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":
             raise RuntimeError("Spark stumbled")
         return stored_fragments[prepared.spec.name]
 
     monkeypatch.setattr(Workbench, "spark", lambda _: None)
-    monkeypatch.setattr(verify_module, "recaptured", recaptured)
+    monkeypatch.setattr(verify_module, "needed", needed)
     ran = many("verify")
     assert (ran.code, ran.error["query"]) == (1, "corrupt")
     assert {r["query"]: r["covers"] for r in ran.results} == {
