@@ -41,6 +41,9 @@ def why(
     `row` has values of columns of the answer, `without` conditions on rows of its tables; one of
     them is given. `limit`: how many rows are told.
     """
+    if query is not None:
+        # Before anything else is said of a query that is not there.
+        desk.queries([query])
     if bool(row) == bool(without):
         raise UsageError(
             "`why` asks for a row of the answer or for rows that are left out: one of them",
