@@ -67,7 +67,10 @@ class LeftOut:
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
         found = truth(self._condition, values, len(rows))
         if bool(found.is_unsure.any()):
-            raise NotExactError("A condition on rows of a table is too close to call")
+            raise NotExactError(
+                "A condition on rows of a table is too close to call",
+                hint="compare doubles in `--without` with a value that is not as close to theirs",
+            )
         is_out = found.sure_true()
         self.rows += int(is_out.sum())
         return rows.filter(pa.array(~is_out))
