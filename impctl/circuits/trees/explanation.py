@@ -97,7 +97,8 @@ def _entry(
     kept = tuple(expr_text(expr, names) for expr in node.kept)
     return NodeEntry(
         at=at,
-        bag=tuple(access.removesuffix("#1") for access in node.accesses) or ("one row",),
+        bag=tuple(access.removesuffix("#1") for access in node.accesses)
+        or (() if node.rows is None else ("one row",)),
         parent=None if node.parent is None else places.index(node.parent),
         edge="" if node.parent is None else str(node.edge),
         key=tuple(kept[place] for place in node.key),
