@@ -25,11 +25,11 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
 from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.engine.operators.fixpoint import NO_BODY
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.operators.key_tags import KeyTags
 from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
+from impctl.engine.operators.recursion import NO_BODY, Recursion
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
 from impctl.plan.best_only import BestOnly
 from impctl.plan.nodes import (
@@ -82,7 +82,7 @@ def build_fixpoint(
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
     counts = (len(base.accesses), len(step.accesses))
-    operator: FixpointOperator | BestFixpoint | Levels
+    operator: Recursion
     if not node.is_set:
         operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     elif node.best is None:

@@ -24,12 +24,13 @@ from impctl.engine.fixpoint.limits import LIMITS, LevelLimits, Limits
 from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.fixpoint import NO_BODY, Fixpoint
+from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.merge import Merge
 from impctl.engine.operators.project import Project
+from impctl.engine.operators.recursion import NO_BODY
 from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
 from impctl.engine.operators.union import Branch, Union

@@ -20,15 +20,15 @@ operator (`operators.lineage`): rows that come out carry no fragment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import LONG, SqlType
+from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import distinct_values
-from impctl.data.vector import Ints, Vector
-from impctl.engine.batch import Batch, stacked_batches
+from impctl.data.vector import Ints
+from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.choices import Choices, ToldOfChoices
 from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
@@ -38,11 +38,9 @@ from impctl.engine.fixpoint.plain_step import plain_step
 from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.fixpoint.touched_rows import TouchedRows
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.tags import apart
+from impctl.engine.operator import Keeper
+from impctl.engine.operators.recursion import Recursion
 
-NO_BODY = -1
-"""The rank of a derivation that no row of the fixpoint takes part in: below all others."""
 _LARGE = 0.75
 """The share of all rows that may go out in a step before the rest follows at once.
 
@@ -51,7 +49,7 @@ was a quarter, a step took about twice as long as without.
 """
 
 
-class Fixpoint(Operator):
+class Fixpoint(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
     `step` is a circuit: in its first input are rows of the fixpoint without tags, which have their
@@ -60,8 +58,6 @@ class Fixpoint(Operator):
     rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
     (`fixpoint.choices`). UnsupportedError beyond `limits`.
     """
-
-    holds_back = True
 
     def __init__(
         self,
@@ -74,21 +70,14 @@ class Fixpoint(Operator):
         *,
         chooses: bool = False,
     ) -> None:
-        assert not step.reads, "the rows of a step's sides are kept"
+        super().__init__(name, rank, step, accesses)
         self.limits = limits
         self.thin = THIN
         """Rows of a front up to which it is followed row by row, where the step is plain."""
         self.form = (tuple(columns), rank, accesses, step.wires, chooses)
-        self._rank = rank
-        self._ids = tuple(column for column, _ in columns)
-        self._step = step
-        self._accesses = accesses
         self.rows = RankedRows(name, columns)
-        self._stage, self._count = 0, 0
-        self._counters = (f"{name}.stage", f"{name}.count")
-        self._is_filling = False
-        self._held_back: tuple[list[Batch], list[Batch]] = ([], [])
-        """Of the base, and of the step."""
+        self._stage = 0
+        self._stage_counter = f"{name}.stage"
         self._told = Told(accesses)
         # What is followed row by row tells no derivations.
         self._plain = None if chooses else plain_step(step, columns, rank)
@@ -100,47 +89,24 @@ class Fixpoint(Operator):
         """Whether the step is one join, which is followed without stepping its operators."""
         return self._plain is not None
 
-    def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
-        """The rows that came or went; None while it fills."""
-        if self._is_filling:
-            found = (base, self._step.step(None, *tables))
-            for held, batch in zip(self._held_back, found, strict=True):
-                held += [_apart(batch)] if batch is not None and len(batch) else []
-            return None
-        return self._changed(base, tables)
-
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
         self.limits = limits
 
-    def fill(self, is_filling: bool) -> None:
-        """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
-        self._is_filling = is_filling
-
-    def filled(self) -> Iterator[Batch]:
-        """All rows of T, found at once."""
-        waiting, self._held_back = self._held_back, ([], [])
-        if any(waiting):
-            base, step = (stacked_batches(found) if found else None for found in waiting)
-            yield self._changed(base, (), step)
-
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
-        """T after these rows of the base and of the step's tables came or went; and derivations by
-        the step that were waiting."""
         touched = TouchedRows(self.rows)
         self._told = self._fresh_told()
         moves = self._moves(touched)
         slots = []
         if base is not None and len(base):
-            lowest = Vector(LONG, np.full(len(base), NO_BODY, dtype=np.int64))
-            base = Batch({**base.columns, self._rank: lowest}, base.weights, base.tags)
+            base = self._stamped(base)
             self._told.derived(base, of_base=True)
-            slots.append(counted(touched, base, self._rank))
+            slots.append(counted(touched, base, self._stamp))
         if waiting is not None:
             self._told.derived(waiting, of_base=False)
-            slots.append(counted(touched, waiting, self._rank))
+            slots.append(counted(touched, waiting, self._stamp))
         if any(table is not None and len(table) for table in tables):
             slots.append(moves.changed(tables))
         if touched.count:
@@ -156,10 +122,10 @@ class Fixpoint(Operator):
         return ToldOfChoices(self._accesses, self._choices)
 
     def _moves(self, touched: TouchedRows) -> Moves:
-        by_step = CircuitMoves(self._step, self._inputs, self._rank, touched, self._told)
+        by_step = CircuitMoves(self._step, self._inputs, self._stamp, touched, self._told)
         if self._plain is None:
             return by_step
-        parts = (self._plain, by_step, self._rank, touched, self._told)
+        parts = (self._plain, by_step, self._stamp, touched, self._told)
         return JoinedMoves(*parts, self._seen, self.thin)
 
     def _send_out(self, touched: TouchedRows, moves: Moves, slots: Ints) -> None:
@@ -197,11 +163,6 @@ class Fixpoint(Operator):
         while len(derived):
             derived = moves.come(derived, admit)
 
-    @property
-    def _inputs(self) -> int:
-        """How many inputs the step reads."""
-        return max((-wire for wires in self._step.wires for wire in wires), default=1)
-
     def told(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T, or of those in
         the ones that were chosen: their tags, the base's first."""
@@ -215,40 +176,12 @@ class Fixpoint(Operator):
 
     def counters(self) -> Mapping[str, int]:
         """The rank given last, how many rows T has, and the step's own."""
-        own = dict(zip(self._counters, (self._stage, self._count), strict=True))
-        return {**own, **self._step.counters()}
+        return {self._stage_counter: self._stage, **super().counters()}
 
     def take_up(self, counters: Mapping[str, int]) -> None:
-        self._stage, self._count = (counters[name] for name in self._counters)
-        self._step.take_up(counters)
-
-    @property
-    def joined_rows(self) -> int:
-        return self._step.joined_rows
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._step.unsure_rows
-
-    @property
-    def can_output(self) -> bool:
-        return True
+        self._stage = counters[self._stage_counter]
+        super().take_up(counters)
 
     def output(self) -> Batch:
         """All rows of T. Cost: the rows."""
         return self.rows.rows()
-
-    def keeps_like(self, other: Operator) -> bool:
-        """With other constants in its step it would have other rows: then it does not."""
-        if not isinstance(other, Fixpoint) or not super().keeps_like(other):
-            return False
-        mine, theirs = tuple(self._step), tuple(other._step)
-        return len(mine) == len(theirs) and all(
-            one.keeps_like(same) and one.says_like(same)
-            for one, same in zip(mine, theirs, strict=True)
-        )
-
-
-def _apart(batch: Batch) -> Batch:
-    """The batch with tags that hold no other state, as it was then, in memory."""
-    return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))

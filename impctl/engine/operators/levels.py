@@ -15,25 +15,22 @@ Not to be confused with `fixpoint`, which has each row once. Lineage is told by 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import LONG, SqlType
-from impctl.data.vector import Ints, Vector
+from impctl.data.schema import SqlType
+from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.levelled_rows import LevelledRows
 from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.tags import apart, no_fragments
-
-_NO_BODY = -1
-"""The level of what a row of the base is derived from."""
+from impctl.engine.operator import Keeper
+from impctl.engine.operators.recursion import Recursion
 
 
-class Levels(Operator):
+class Levels(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
     `step` is a circuit: in its first input are rows of T without tags, which have their level in a
@@ -41,8 +38,6 @@ class Levels(Operator):
     row that it was made of. `accesses` are how many tags the base's rows carry, and the step's.
     UnsupportedError beyond `limits`; no step may follow one that raised.
     """
-
-    holds_back = True
 
     def __init__(
         self,
@@ -53,51 +48,26 @@ class Levels(Operator):
         accesses: tuple[int, int] = (0, 0),
         limits: LevelLimits = LEVEL_LIMITS,
     ) -> None:
-        assert not step.reads, "the rows of a step's sides are kept"
+        super().__init__(name, level, step, accesses)
         self.limits = limits
         self.form = (tuple(columns), level, accesses, step.wires, limits)
-        self._step = step
-        self._accesses = accesses
         self.rows = LevelledRows(name, columns, level)
-        self._level = level
-        self._count = 0
-        self._counter = f"{name}.count"
-        self._others = max((-wire for wires in step.wires for wire in wires), default=1) - 1
-        self._is_filling = False
-        self._held_back: list[Batch] = []
         self._told: list[Batch] = []
 
-    def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
-        """The rows that came or went; None while it fills."""
-        found = [self._of_base(base), self._of_step(self._step.step(None, *tables))]
-        derivations = [batch for batch in found if len(batch)]
-        if self._is_filling:
-            self._held_back += [_apart(batch) for batch in derivations]
-            return None
-        return self._changed(derivations)
-
-    def fill(self, is_filling: bool) -> None:
-        """While it fills, derivations wait: rows come in once all tables' rows are at hand."""
-        self._is_filling = is_filling
-
-    def filled(self) -> Iterator[Batch]:
-        """All rows of T, found at once."""
-        waiting, self._held_back = self._held_back, []
-        if waiting:
-            yield self._changed(waiting)
-
-    def _changed(self, derivations: Sequence[Batch]) -> Batch:
-        """T after these derivations came or went, and what follows from them."""
+    def _changed(
+        self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
+    ) -> Batch:
+        derivations = self._derivations(base, tables, waiting)
         self._told = []
         self.rows.begin()
-        waiting: dict[int, list[Batch]] = {}
+        rising: dict[int, list[Batch]] = {}
         for batch in derivations:
-            self._sort_in(batch, waiting)
+            self._sort_in(batch, rising)
         output = []
         came = 0
-        while waiting:
-            level = min(waiting)
-            rows = self.rows.count(level, stacked_batches(waiting.pop(level)))
+        while rising:
+            level = min(rising)
+            rows = self.rows.count(level, stacked_batches(rising.pop(level)))
             if not len(rows):
                 continue
             change = int(rows.weights.sum())
@@ -106,38 +76,21 @@ class Levels(Operator):
             self._count += change
             self.limits.check(level + 1, came)
             output.append(rows)
-            self._sort_in(self._of_step(self._step.step(rows, *[None] * self._others)), waiting)
+            found = self._stepped(rows)
+            if found is not None and len(found):
+                self._sort_in(self._of_step(found), rising)
         self.limits.check(0, self._count)
         self.rows.keep()
         return self._without_levels(output)
 
-    def _sort_in(self, derivations: Batch, waiting: dict[int, list[Batch]]) -> None:
+    def _sort_in(self, derivations: Batch, rising: dict[int, list[Batch]]) -> None:
         """Put rows to the level that they come to: above that of what they are made of."""
-        if not len(derivations):
-            return
         if any(self._accesses):
             self._told.append(Batch({}, derivations.weights, derivations.tags))
         heads = Batch(derivations.columns, derivations.weights, ())
-        levels: Ints = heads.columns[self._level].values
+        levels: Ints = heads.columns[self._stamp].values
         for level in np.unique(levels).tolist():
-            waiting.setdefault(level + 1, []).append(heads.keep(levels == level))
-
-    def _of_base(self, batch: Batch | None) -> Batch:
-        """The base's rows as derivations."""
-        own, others = self._accesses
-        if batch is None or not len(batch):
-            return empty_batch(own + others)
-        level = Vector(LONG, np.full(len(batch), _NO_BODY, dtype=np.int64))
-        none = tuple(no_fragments(len(batch)) for _ in range(others))
-        return Batch({**batch.columns, self._level: level}, batch.weights, (*batch.tags, *none))
-
-    def _of_step(self, batch: Batch | None) -> Batch:
-        """The step's rows as derivations."""
-        own, others = self._accesses
-        if batch is None or not len(batch):
-            return empty_batch(own + others)
-        none = tuple(no_fragments(len(batch)) for _ in range(own))
-        return Batch(batch.columns, batch.weights, (*none, *batch.tags))
+            rising.setdefault(level + 1, []).append(heads.keep(levels == level))
 
     def _without_levels(self, parts: Sequence[Batch]) -> Batch:
         """The rows of several levels by their columns alone."""
@@ -156,42 +109,7 @@ class Levels(Operator):
     def arrangements(self) -> Sequence[Keeper]:
         return (self.rows.arrangement, *self._step.arrangements())
 
-    def counters(self) -> Mapping[str, int]:
-        """How many rows T has, and the step's own."""
-        return {self._counter: self._count, **self._step.counters()}
-
-    def take_up(self, counters: Mapping[str, int]) -> None:
-        self._count = counters[self._counter]
-        self._step.take_up(counters)
-
-    @property
-    def joined_rows(self) -> int:
-        return self._step.joined_rows
-
-    @property
-    def unsure_rows(self) -> int:
-        return self._step.unsure_rows
-
-    @property
-    def can_output(self) -> bool:
-        return True
-
     def output(self) -> Batch:
         """All rows of T. Cost: the rows."""
         rows = self.rows.whole()
         return self._without_levels([rows] if len(rows) else [])
-
-    def keeps_like(self, other: Operator) -> bool:
-        """With other constants in its step it would have other rows: then it does not."""
-        if not isinstance(other, Levels) or not super().keeps_like(other):
-            return False
-        mine, theirs = tuple(self._step), tuple(other._step)
-        return len(mine) == len(theirs) and all(
-            one.keeps_like(same) and one.says_like(same)
-            for one, same in zip(mine, theirs, strict=True)
-        )
-
-
-def _apart(batch: Batch) -> Batch:
-    """The batch with tags that hold no other state, as it was then, in memory."""
-    return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))

@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
-from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.levels import Levels
+from impctl.engine.operators.recursion import Recursion
 
 
 class Lineage(Operator):
     """Its input is the output of the fixpoint, which is there whenever that was stepped."""
 
-    def __init__(self, fixpoint: Fixpoint | BestFixpoint | Levels) -> None:
+    def __init__(self, fixpoint: Recursion) -> None:
         self._fixpoint = fixpoint
         self.form = fixpoint.form
 
