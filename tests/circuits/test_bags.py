@@ -28,17 +28,16 @@ from tests.circuits.test_recursion import (
     COLUMNS,
     Case,
     Row,
-    Stored,
     case_of,
     case_of_sql,
     change_of,
     expected,
-    sketches_of,
     some_change,
     some_row,
 )
 from tests.plan.network import fixpoints_of
 from tests.support.reference_plan import bag, evaluate
+from tests.support.restored_query import Stored, sketches_of
 
 REACH = (
     "WITH RECURSIVE r(n, k) AS (SELECT a, CAST(0 AS BIGINT) FROM seeds UNION ALL {} WHERE r.k < 3) "

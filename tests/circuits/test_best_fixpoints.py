@@ -27,6 +27,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.restored_query import Stored, sketches_of
 
 Row = Mapping[str, int | None]
 
@@ -152,30 +153,6 @@ def some_change(
 def change_of(name: str, rows: Sequence[Row], weights: Sequence[int]) -> TableChange:
     arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[name]}
     return TableChange(pa.table(arrays), np.array(weights, dtype=np.int64))
-
-
-class Stored:
-    """What a store would hold of a query's state."""
-
-    def __init__(self) -> None:
-        self.runs: dict[str, dict[int, pa.Table]] = {}
-
-    def taken_up(self, query: MaintainedQuery, compiled: Compiled) -> MaintainedQuery:
-        """A fresh session that goes on from what is stored of this one."""
-        for keeper in query.keepers():
-            held, change = self.runs.setdefault(keeper.name, {}), keeper.changes()
-            for sequence in change.drop:
-                del held[sequence]
-            held.update(change.put)
-        query.saved()
-        fresh = MaintainedQuery(compiled)
-        runs = {name: sorted(held.items()) for name, held in self.runs.items()}
-        fresh.restore(runs, query.circuit.counters())
-        return fresh
-
-
-def sketches_of(query: MaintainedQuery) -> dict[str, set[int]]:
-    return {access: set(found) for access, found in query.fragments().items()}
 
 
 def rows_kept(query: MaintainedQuery, case: Case) -> object:

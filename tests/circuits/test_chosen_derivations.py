@@ -35,12 +35,10 @@ from tests.circuits.test_recursion import (
     QUERIES,
     Case,
     Row,
-    Stored,
     case_of,
     change_of,
     expected,
     fragment,
-    sketches_of,
     some_change,
     some_row,
 )
@@ -50,6 +48,7 @@ from tests.plan.witness_plans import kept_by_witnesses
 from tests.support.random_cases import TIMES
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.restored_query import Stored, sketches_of
 
 UNSAFE = {"groups in the step", "a group as base"}
 """Those that no sketch on another column than that of the groups is safe for."""

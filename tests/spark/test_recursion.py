@@ -29,11 +29,11 @@ from tests.circuits.test_recursion import (
     case_of_sql,
     change_of,
     expected,
-    sketches_of,
     some_change,
     some_row,
 )
 from tests.support.reference_plan import bag
+from tests.support.restored_query import sketches_of
 
 pytestmark = pytest.mark.spark
 
