@@ -6,7 +6,7 @@ By hand: `IMPCTL_FUZZ=50` and `-m "slow or not slow"` for three hundred cases, t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,11 @@ def test_the_answer_is_the_same(
     assert any(result["files_kept"] < result["files_total"] for result in captured)
 
 
-def _first_alone(query: Any, wanted: Mapping[str, RangeFilter]) -> dict[str, RangeFilter]:
+def _first_alone(
+    query: Any, wanted: Mapping[str, RangeFilter], groups: Iterable[Collection[str]] = ()
+) -> dict[str, RangeFilter]:
     """Of accesses at one place the first one's filter, whatever the others need."""
+    assert not list(groups)
     return {
         scan.access: wanted[scans[0].access]
         for scans in use._places(query).values()
@@ -80,7 +83,7 @@ def test_one_filter_for_two_accesses_is_found_out(
 ) -> None:
     monkeypatch.setattr(filters, "place_filters", _first_alone)
     monkeypatch.setattr(use, "place_filters", _first_alone)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="WITH c AS"):
         _judge_all(tmp_path, capsys)
 
 
