@@ -43,7 +43,8 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
     }
     (path / "w.yaml").write_text(json.dumps(workload))
     cli = Cli(capsys, path / "w.yaml")
-    if cli("capture").code:
+    if code := cli("capture").code:
+        assert code == 3, "refused, and nothing else"
         return None
     for rows in arriving(seed, case.files):
         write_deltalake(str(path / "t"), rows, mode="append")
