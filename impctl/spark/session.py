@@ -41,6 +41,9 @@ FIXED = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.relationPrecedence": "false",
     "spark.sql.caseSensitive": "false",
+    # What a text itself says (MAX RECURSION LEVEL) goes before the first.
+    "spark.sql.cteRecursionLevelLimit": "100",
+    "spark.sql.cteRecursionRowLimit": "1000000",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.files.ignoreCorruptFiles": "false",
     "spark.sql.files.ignoreMissingFiles": "false",
