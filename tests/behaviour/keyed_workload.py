@@ -23,9 +23,15 @@ ENTRY = (
     "WITH RECURSIVE r(t, n) AS (SELECT t, dst FROM links WHERE src = 0 "
     "UNION SELECT r.t, l.dst FROM r JOIN links l ON r.t = l.t AND r.n = l.src) "
 )
+LEVELS = (
+    "WITH RECURSIVE r(t, n, k) AS (SELECT t, dst, 1 FROM links WHERE src = 0 "
+    "UNION ALL SELECT r.t, l.dst, k + 1 FROM r JOIN links l ON r.t = l.t AND r.n = l.src "
+    "WHERE k < 4) "
+)
 KEYED = {
     "few": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) <= 1",
     "many": ENTRY + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) > 3",
+    "paths": LEVELS + "SELECT t, COUNT(*) AS k FROM r GROUP BY t HAVING COUNT(*) <= 3",
     "mean": ENTRY + "SELECT t FROM r GROUP BY t HAVING AVG(n) > 3",
     "reached": ENTRY + "SELECT t FROM r WHERE n = 4",
     "unnamed": ENTRY + "SELECT r.t, r.n FROM r WHERE r.n = 2 AND NOT EXISTS "

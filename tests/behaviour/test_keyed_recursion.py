@@ -58,7 +58,9 @@ def test_answers_through_maintained_sketches_are_those_of_all_rows(cli: Cli, see
             assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
             assert answers(cli, name, "--by", "engine") == expected, name
             (written,) = cli.good("rewrite", "--query", name).results
-            assert by_duckdb(cli, written["sql"]) == expected, name
+            assert written["runs_on_spark"] == (name == "paths")
+            if not written["runs_on_spark"]:
+                assert by_duckdb(cli, written["sql"]) == expected, name
         assert answers(cli, KEPT, "--by", "state") == by_duckdb(cli, KEYED[KEPT])
 
 

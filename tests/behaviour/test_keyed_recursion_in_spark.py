@@ -11,7 +11,7 @@ from tests.behaviour.keyed_workload import change, tenants
 
 pytestmark = pytest.mark.spark
 
-NAMES = ("few", "shared")
+NAMES = ("few", "paths", "shared")
 
 
 def test_spark_finds_the_keys_of_the_rows_that_are_used(

@@ -27,7 +27,7 @@ from tests.circuits.plan_cases import partitions_of
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial
-from tests.plan.keyed_plans import make_keyed_trial
+from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.trials import Trial
 from tests.support.random_cases import TIMES
 
@@ -57,10 +57,13 @@ def test_sketches_of_random_plans_with_a_fixpoint(
         pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
     ],
 )
-def test_sketches_of_random_plans_whose_fixpoints_are_keyed(cases: Sequence[int]) -> None:
+@pytest.mark.parametrize("make", [make_keyed_trial, make_keyed_bag_trial], ids=["set", "bag"])
+def test_sketches_of_random_plans_whose_fixpoints_are_keyed(
+    cases: Sequence[int], make: Callable[[int], Trial]
+) -> None:
     """One sketch for all accesses below: the fragments of the keys of the rows that are used."""
     seen: Counter[str] = Counter()
-    several_cases(cases, seen, make_keyed_trial)
+    several_cases(cases, seen, make)
     assert seen["exact"] > len(cases) // 2, seen
     assert seen["exact"] - seen["with barrier"] > len(cases) // 2, seen
     for kind in ("Aggregate", "TopK", "semi", "anti", "tree", "groups read"):

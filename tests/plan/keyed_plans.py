@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 
 from impctl.data.schema import INTEGER
-from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -39,13 +39,20 @@ _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQU
 
 
 class KeyedMaker(FixpointMaker):
-    """Pairs of a key and a node: the base of one table, steps along its rows with that key."""
+    """Pairs of a key and a node: the base of one table, steps along its rows with that key.
+
+    With a `deepest` level fixpoints are of UNION ALL, and have the level as one more column.
+    """
+
+    def __init__(self, rng: Random, deepest: int | None = None) -> None:
+        super().__init__(rng)
+        self.deepest = deepest
 
     def plan(self) -> Plan:
         """A plan with something above the fixpoint that keys, or rows of keys, can fail."""
         rng = self.rng
         plan: Plan = self.fixpoint()
-        key, node = attributes_of(plan)
+        key, node, *_ = attributes_of(plan)
         match rng.randrange(9):
             case 0 | 1 | 2:
                 plan = self._having(plan, (key,))
@@ -74,7 +81,7 @@ class KeyedMaker(FixpointMaker):
         """The step changes the node alone, but for a few that change or forget the key."""
         rng = self.rng
         table = rng.choice(("t", "u"))
-        columns = (self._fresh(INTEGER), self._fresh(INTEGER))
+        columns = tuple(self._fresh(INTEGER) for _ in range(2 if self.deepest is None else 3))
         base: Plan = self._of(table if rng.random() < 0.9 else "t")
         if rng.random() < 0.2:
             base = self._having(base, attributes_of(base)[:1])
@@ -83,13 +90,15 @@ class KeyedMaker(FixpointMaker):
         made = [self._fresh(INTEGER) for _ in columns]
         first, *rest = self._numbers(base)
         outputs = (first, rng.choice(rest) if rest and rng.random() < 0.9 else first)
-        base = Project(base, tuple(map(_column, made, outputs)))
-        return Fixpoint("r", base, self._keyed_step(table, columns), columns, True)
+        own = list(map(_column, made[:2], outputs))
+        own += [ComputedColumn(level, Literal(0, INTEGER)) for level in made[2:]]
+        base, is_set = Project(base, tuple(own)), self.deepest is None
+        return Fixpoint("r", base, self._keyed_step(table, columns), columns, is_set)
 
     def _keyed_step(self, table: str, columns: Sequence[Attribute]) -> Plan:
         rng = self.rng
         leaf = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
-        if rng.random() < 0.08:
+        if self.deepest is None and rng.random() < 0.08:
             return self._pairs(leaf)
         part: Plan = self._of(table if rng.random() < 0.9 else "u")
         if rng.random() < 0.15:
@@ -103,7 +112,7 @@ class KeyedMaker(FixpointMaker):
         condition = And(tuple(on)) if len(on) == 2 else on[0] if on else None
         plan: Plan = Join(JoinKind.INNER, *self._turned(leaf, part), condition)
         leaves = [leaf]
-        if rng.random() < 0.25:
+        if self.deepest is None and rng.random() < 0.25:
             again = Recursive("r", tuple(self._fresh(INTEGER) for _ in columns))
             places = (1, 0) if rng.random() < 0.5 else (1, 1)
             also = [_same(leaf.attributes[at], again.attributes[at]) for at in places]
@@ -116,7 +125,13 @@ class KeyedMaker(FixpointMaker):
         kept = rng.choice(own) if rng.random() < 0.1 else kept
         found = rng.choice(self._numbers(part))
         made = [self._fresh(INTEGER) for _ in columns]
-        return Project(plan, tuple(map(_column, made, (kept, found))))
+        outputs = list(map(_column, made[:2], (kept, found)))
+        if self.deepest is not None:
+            level = leaf.attributes[2].ref()
+            plan = Select(plan, Compare(CompareOp.LESS, level, Literal(self.deepest, INTEGER)))
+            deeper = Arithmetic(ArithmeticOp.ADD, level, Literal(1, INTEGER))
+            outputs.append(ComputedColumn(made[2], deeper))
+        return Project(plan, tuple(outputs))
 
     def _pairs(self, leaf: Recursive) -> Plan:
         """A step over two rows of the fixpoint alone, of one key or of any two."""
@@ -167,7 +182,17 @@ def _same(one: Attribute, other: Attribute) -> Expr:
 def make_keyed_trial(seed: int) -> Trial:
     """A trial with such a fixpoint; tables and facts are those of the seed's own trial."""
     rng = Random(f"keyed {seed}")
-    root = KeyedMaker(rng).plan()
+    return _trial(seed, rng, KeyedMaker(rng))
+
+
+def make_keyed_bag_trial(seed: int) -> Trial:
+    """The same of UNION ALL, with levels that end it."""
+    rng = Random(f"keyed bag {seed}")
+    return _trial(seed, rng, KeyedMaker(rng, deepest=rng.randint(1, 3)))
+
+
+def _trial(seed: int, rng: Random, maker: KeyedMaker) -> Trial:
+    root = maker.plan()
     shared = {}
     for scan in scans_of(root):
         partition = random_partition(rng, scan)

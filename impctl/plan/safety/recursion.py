@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from impctl.aliases import AccessId, ColumnName
+from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.plan.fixpoint_tables import leaves_of, table_of
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of, scans_of
 from impctl.plan.safety.direction import Columns
@@ -51,12 +51,11 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
             refusal = _inexact(node, side, state)
             if refusal is not None:
                 return refusal
-    every = frozenset(attribute.id for attribute in node.attributes)
     return NodeState(
         Status.EXACT,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
-        identifiers=frozenset({every}) if node.is_set else frozenset(),
+        identifiers=_identifiers(node),
         ties=ties,
     )
 
@@ -93,9 +92,8 @@ def keyed_fixpoint(
     leaves = {table_of(one).access for one in leaves_of(node)}
     made, attribute = attributes_of(node.step)[place], node.attributes[place]
     is_keyed = (
-        node.is_set
         # Rows of other keys beat some of this one where groups are not within keys.
-        and (node.best is None or place in node.best.keys)
+        (node.best is None or place in node.best.keys)
         and base.ties is None
         and step.ties is None
         and step.status is Status.KEYED
@@ -111,7 +109,7 @@ def keyed_fixpoint(
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
         keys=dict.fromkeys(sorted(sketched), frozenset({attribute.id})),
-        identifiers=frozenset({frozenset(one.id for one in node.attributes)}),
+        identifiers=_identifiers(node),
     )
 
 
@@ -128,6 +126,12 @@ def facts_of_rows(node: Fixpoint, state: NodeState) -> Iterator[Fact]:
         for kind, is_so in told.items():
             if is_so:
                 yield Fact(node.id, attribute.name, kind, FactSource.PREDICATE)
+
+
+def _identifiers(node: Fixpoint) -> frozenset[frozenset[AttributeId]]:
+    """All columns tell the rows of a set apart."""
+    every = frozenset(attribute.id for attribute in node.attributes)
+    return frozenset({every}) if node.is_set else frozenset()
 
 
 def _is_key(attribute: Attribute, state: NodeState) -> bool:

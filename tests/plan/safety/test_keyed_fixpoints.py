@@ -6,7 +6,7 @@ out. Which fixpoints are keyed is told by examples: where one has to be a barrie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from impctl.plan.safety import judging, recursion
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from tests.plan import keyed_sketches, trials
-from tests.plan.keyed_plans import make_keyed_trial
+from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import read
 from tests.plan.trials import (
@@ -37,32 +37,39 @@ _ENOUGH = 3_000
 """Trials within which a broken rule must show."""
 
 
+both = pytest.mark.parametrize("make", [make_keyed_trial, make_keyed_bag_trial], ids=["set", "bag"])
+Make = Callable[[int], trials.Trial]
+
+
+@both
 @few_then_rest(400, 4000, first=_FIRST_SEED)
-def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
+def test_accepted_sketches_never_change_the_answer(cases: range, make: Make) -> None:
     tally, keyed = Tally(by_status={}), 0
     for seed in cases:
-        trial = make_keyed_trial(seed)
+        trial = make(seed)
         verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
         keyed += verdict.safe and bool(keyed_positions(trial.root, verdict))
-        run_trial(seed, tally, make=make_keyed_trial)
+        run_trial(seed, tally, make=make)
     assert tally.accepted > tally.trials // 2
     assert keyed > tally.trials // 3
     assert {Status.EXACT, Status.KEYED, Status.CONTAINED} <= set(tally.by_status or ())
 
 
+@both
 @few_then_rest(200, 3000, first=_FIRST_SEED)
-def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
+def test_they_are_right_after_the_plan_rules_too(cases: range, make: Make) -> None:
     tally = Tally()
     for seed in cases:
-        run_trial(seed, tally, make=make_keyed_trial, rewrite=apply_rules)
+        run_trial(seed, tally, make=make, rewrite=apply_rules)
     assert tally.accepted > tally.trials // 2
 
 
+@both
 @few_then_rest(150, 2000, first=_FIRST_SEED)
-def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range) -> None:
+def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range, make: Make) -> None:
     looked = 0
     for seed in cases:
-        trial = make_keyed_trial(seed)
+        trial = make(seed)
         verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
         if verdict.safe and keyed_positions(trial.root, verdict):
             try:
@@ -72,11 +79,12 @@ def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range) -> None:
     assert looked > len(cases)
 
 
+@both
 @few_then_rest(150, 2000, first=_FIRST_SEED)
-def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(cases: range) -> None:
+def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(cases: range, make: Make) -> None:
     """What is captured goes by the core, what is read by the plan that is run."""
     for seed in cases:
-        trial = make_keyed_trial(seed)
+        trial = make(seed)
         planned = Query("", apply_rules(trial.root))
         verdict = check_safety(planned, trial.sketched, trial.facts)
         if not verdict.safe:
@@ -99,12 +107,12 @@ def _groups(root: Any, verdict: Verdict) -> set[frozenset[str]]:
     return {frozenset(verdict.key_columns[at]) for at in keyed_positions(root, verdict)}
 
 
-def _is_found_out() -> bool:
+def _is_found_out(make: Make = make_keyed_trial) -> bool:
     """Whether some trial shows a wrong answer."""
     tally = Tally()
     for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
         try:
-            run_trial(seed, tally, make=make_keyed_trial)
+            run_trial(seed, tally, make=make)
         except Violation:
             return True
     return False
@@ -124,9 +132,12 @@ def test_a_base_of_all_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert _is_found_out()
 
 
-def test_a_step_that_changes_the_key_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@both
+def test_a_step_that_changes_the_key_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, make: Make
+) -> None:
     monkeypatch.setattr(recursion, "_is_key", lambda attribute, state: True)
-    assert _is_found_out()
+    assert _is_found_out(make)
 
 
 def test_a_sketch_per_access_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +161,10 @@ PAIRS = (
 BEST = (
     "WITH RECURSIVE r(t, n, v) AS (SELECT cost, dst, src FROM links WHERE src = 1 UNION "
     "SELECT r.t, l.dst, r.v + l.src FROM r JOIN links l ON r.n = l.src) "
+)
+LEVELS = (
+    "WITH RECURSIVE r(t, n, k) AS (SELECT cost, dst, 1 FROM links WHERE src = 1 UNION ALL "
+    "SELECT r.t, l.dst, k + 1 FROM r JOIN links l ON r.n = l.src AND r.t = l.cost WHERE k < 4) "
 )
 FEW = "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 1"
 BOTH = {"links#1": "cost", "links#2": "cost"}
@@ -179,6 +194,8 @@ def _judged(sql: str, sketched: Mapping[str, str]) -> tuple[Query, Verdict]:
         (PAIRS.format("o.t, r.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
         # The best rows of groups within keys.
         (BEST + "SELECT t, n, MIN(v) FROM r GROUP BY t, n HAVING MIN(v) < 4", {"links#1": "cost"}),
+        # Each row as often as it is derived.
+        (LEVELS + FEW, BOTH),
         # Groups by the key in the step.
         (ENTRY.replace("JOIN links l", "JOIN (SELECT cost, src, MAX(dst) AS dst FROM links "
                        "GROUP BY cost, src) l") + FEW, BOTH),
