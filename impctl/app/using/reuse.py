@@ -226,8 +226,13 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
     verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
+    # An answer that is kept is that of the other query's own constants.
     found = replace(
-        current, prepared=prepared, sketches=mapped(current.sketches, verdict), assumptions=()
+        current,
+        prepared=prepared,
+        sketches=mapped(current.sketches, verdict),
+        assumptions=(),
+        generation=None,
     )
     return _Used(found, verdict.reason)
 

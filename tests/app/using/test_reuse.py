@@ -278,3 +278,17 @@ def test_a_new_default_is_another_definition(cli: Cli, folder: Path) -> None:
     assert ran.results[0]["stale"]
     ran = cli.good("maintain", "--query", "wide")
     assert ran.results[0]["reason_code"] == "definition_changed"
+
+
+def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) -> None:
+    own = "    sketch: {t: g}\n  narrow"
+    (folder / "w.yaml").write_text(WORKLOAD.replace(own, f"    answer: true\n{own}"))
+    cli.good("capture")
+    asked = ("query", "--sketch", "auto")
+    kept = cli.good(*asked, "--query", "wide").results[0]
+    assert (kept["by"], len(kept["rows"])) == ("state", 3)
+    ran = cli.good(*asked, "--query", "wide", "--param", "low=15").results[0]
+    assert ran["reuse"]["query"] == "wide"
+    assert ran["rows"] == [[0, 2, 40], [3, 2, 40]]
+    text = "SELECT g FROM t WHERE note <> 'none' AND x >= 15 GROUP BY g HAVING COUNT(*) >= 2"
+    assert cli.good(*asked, "--sql", text).results[0]["rows"] == [[0], [3]]
