@@ -41,10 +41,10 @@ _SMALL = (CompareOp.LESS, CompareOp.LESS_EQUAL, CompareOp.GREATER, CompareOp.EQU
 class KeyedMaker(FixpointMaker):
     """Pairs of a key and a node: the base of one table, steps along its rows with that key."""
 
-    def plan(self) -> Plan:
-        """A plan with something above the fixpoint that keys, or rows of keys, can fail."""
+    def above(self, fixpoint: Fixpoint) -> Plan:
+        """Something above the fixpoint that keys, or rows of keys, can fail."""
         rng = self.rng
-        plan: Plan = self.fixpoint()
+        plan: Plan = fixpoint
         key, node = attributes_of(plan)
         match rng.randrange(9):
             case 0 | 1 | 2:
