@@ -15,6 +15,7 @@ from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
+from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.results import Outcome, RewriteResult
 from impctl.app.using.lost_nan import losing_nan
 from impctl.app.using.older_versions import AtVersions
@@ -26,9 +27,12 @@ from impctl.app.using.worth import worth_using
 from impctl.app.workbench.whole_file import write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, TableError
+from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile
 from impctl.workload.models import SketchUse
+
+BEST_ROWS_ONLY = "best_rows_only"
 
 
 def rewrite(
@@ -74,7 +78,17 @@ def rewrite(
         _write_files(desk, found.versions, pruned.files, files)
     plain = filters_of(desk.tables, found.prepared, (), found.versions)
     record_use(desk, found, pruned, plain, command="rewrite")
-    return Outcome((result,), found.warnings)
+    return Outcome((result,), (*found.warnings, *_endless(found.prepared)))
+
+
+def _endless(prepared: PreparedQuery) -> list[str]:
+    """That another reader of the text may find no end where impctl does."""
+    best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
+    return [
+        f"recursive `{name}` ends because impctl keeps its best rows alone; elsewhere the text may "
+        f"go on for ever where its data has circles [{BEST_ROWS_ONLY}]"
+        for name in sorted(best)
+    ]
 
 
 def _as_it_stands(desk: Workbench, found: Unread, files: Path | None) -> Outcome:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import now_of, trigger_of
+from impctl.app.preparing.expiry import has_expiry
 from impctl.app.results.results import Outcome, Result
 from impctl.app.results.simulated import RecordedRuns, SimulateResult
 from impctl.app.simulating.arrivals_file import replay_of_file
@@ -29,6 +30,7 @@ from impctl.store.reader import StoreReader
 from impctl.workload.models import QuerySpec
 
 NOTHING_TO_REPLAY = "nothing_to_replay"
+_NO_EXPIRY = "rows that expire are not replayed: figures are those of the commits alone"
 _FEW = 20
 """Commits below which a replay says little."""
 _TAIL = 60.0
@@ -52,6 +54,8 @@ def simulate(
         raise _nothing(replay, request)
     if replay.count < _FEW:
         warnings.append(f"only {replay.count} commits are replayed: figures say little")
+    if has_expiry(desk.workload.tables[name] for name in _names(tables)):
+        warnings.append(_NO_EXPIRY)
     model = Model(desk, store, specs, tables, replay, request.look)
     figures = []
     for number, setting in enumerate(settings, start=1):
@@ -106,6 +110,10 @@ def _tables(
     return found
 
 
+def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
+    return sorted({name for found in tables.values() for name in found})
+
+
 def _replay(
     desk: Workbench,
     store: StoreReader,
@@ -115,7 +123,7 @@ def _replay(
     request: SimulateRequest,
     late: Late | None,
 ) -> Replay:
-    names = sorted({name for found in tables.values() for name in found})
+    names = _names(tables)
     if request.arrivals is not None:
         triggers = [trigger_of(spec) for spec in specs]
         triggers += [one.trigger for one in settings if one.trigger is not None]

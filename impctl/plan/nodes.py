@@ -149,10 +149,9 @@ class Distinct:
 
 @dataclass(frozen=True, slots=True)
 class SetOperation:
-    """UNION, EXCEPT or INTERSECT, with ALL or without; columns match by position.
+    """UNION, EXCEPT or INTERSECT, with ALL or without.
 
-    `attributes` are the outputs; the i-th one comes from the i-th column of either side.
-    """
+    The i-th of the `attributes`, its outputs, comes from the i-th column of either side."""
 
     kind: SetKind
     all: bool
@@ -302,9 +301,9 @@ Plan = (
 class Query:
     """A parsed query: its text, its plan, and the tables it reads, in order of appearance.
 
-    `nondeterministic` names constructs (with their spans) whose answer two runs need not share.
-    `mentions` are the tables that the text names and where, read or not; `live` is asked of rows of
-    those with an expiry. With a `cut`, the text leaves so many of the plan's rows, whichever.
+    `nondeterministic`: constructs, with spans, whose answer two runs need not share; `mentions`:
+    tables that the text names and where, read or not; `live` is asked of rows of those with an
+    expiry; `unused`: fixpoints of WITH entries that no plan has. A `cut` leaves so many rows.
     """
 
     sql: str
@@ -313,6 +312,7 @@ class Query:
     mentions: tuple[tuple[Span, TableName], ...] = ()
     cut: int | None = None
     live: tuple[tuple[TableName, LiveRows], ...] = ()
+    unused: tuple[Fixpoint, ...] = ()
 
     @property
     def tables(self) -> tuple[TableName, ...]:

@@ -19,6 +19,7 @@ import pytest
 from deltalake import write_deltalake
 
 import impctl
+from impctl.cli.output.why import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
@@ -305,6 +306,30 @@ def test_a_program_asks_the_same(lake: tuple[Cli, Tables]) -> None:
         assert without.removed == {"links": row[2]}
         with pytest.raises(UsageError, match="no such row"):
             opened.why("groups", row={"a": 10**6})
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
+)
+def test_what_is_no_finite_number_has_its_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], value: float
+) -> None:
+    numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
+    create_table(str(tmp_path / "t"), numbers)
+    query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"
+    text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
+    (tmp_path / "w.yaml").write_text(text)
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture")
+    for word in words:
+        (found,) = cli.good("why", "--row", f"x={word}").results
+        assert found["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
+    with impctl.open(tmp_path / "w.yaml") as workload:
+        result = workload.why("q", row={"x": value})
+        assert isinstance(result, impctl.WhyResult)
+        assert result.rows[0].row["x"] == value
+    assert any(f"x={words[0]}" in line for line in why_lines(result))
 
 
 def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:

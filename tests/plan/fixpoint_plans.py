@@ -47,8 +47,12 @@ class FixpointMaker(FocusedMaker):
 
     def plan(self) -> Plan:
         """A plan with one fixpoint, most often not as the last step."""
+        return self.above(self.fixpoint())
+
+    def above(self, fixpoint: Fixpoint) -> Plan:
+        """What uses the rows of a fixpoint."""
         rng = self.rng
-        plan: Plan = self.fixpoint()
+        plan: Plan = fixpoint
         if rng.random() < 0.4:
             plan = Select(plan, self._narrow(attributes_of(plan)))
         match rng.randrange(6):

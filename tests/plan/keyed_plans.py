@@ -48,10 +48,10 @@ class KeyedMaker(FixpointMaker):
         super().__init__(rng)
         self.deepest = deepest
 
-    def plan(self) -> Plan:
-        """A plan with something above the fixpoint that keys, or rows of keys, can fail."""
+    def above(self, fixpoint: Fixpoint) -> Plan:
+        """Something above the fixpoint that keys, or rows of keys, can fail."""
         rng = self.rng
-        plan: Plan = self.fixpoint()
+        plan: Plan = fixpoint
         key, node, *_ = attributes_of(plan)
         match rng.randrange(9):
             case 0 | 1 | 2:

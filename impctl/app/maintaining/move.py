@@ -10,7 +10,7 @@ Out of scope: the step itself (`circuits.session`), whether the clock moved
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import Snapshot
+from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
@@ -55,10 +55,23 @@ _NO_GROUPS = (
 
 @dataclass(slots=True)
 class FilesRead:
-    """How many files were read for rows that move, of how many."""
+    """Which files were read for rows that move, of how many; once each, whoever reads them."""
 
-    read: int = 0
-    total: int = 0
+    uris: set[str] = field(default_factory=set)
+    of: dict[TableName, int] = field(default_factory=dict)
+
+    def add(self, snapshot: Snapshot, files: Iterable[DataFile]) -> None:
+        """Count these files of a table."""
+        self.uris.update(file.uri for file in files)
+        self.of[snapshot.table] = len(snapshot.files)
+
+    @property
+    def read(self) -> int:
+        return len(self.uris)
+
+    @property
+    def total(self) -> int:
+        return sum(self.of.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +109,7 @@ class Move:
         """The rows of the files that may hold some that come or go."""
         snapshot = self.snapshot(source.table)
         files = files_meeting(snapshot, source, moved.rows_that_move)
-        self.files.read += len(files)
-        self.files.total += len(snapshot.files)
+        self.files.add(snapshot, files)
         yield from read_batches(snapshot, source.scan.table_columns, files)
 
     def moved_rows(self) -> Iterator[Batch]:

@@ -24,7 +24,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
-from impctl.plan.nodes import Select, nodes_of
+from impctl.plan.nodes import Select, nodes_of, scans_of
 from impctl.plan.safety.choose import Choice, Costs, Option, choose_attributes
 from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
@@ -186,7 +186,8 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
     for table, name in prepared.spec.sketch.items():
         if table not in prepared.tables:
             raise UsageError(
-                f"Query `{prepared.spec.name}` asks for a sketch of `{table}` but does not read it",
+                f"Query `{prepared.spec.name}` asks for a sketch of `{table}`"
+                f"{_why_not(prepared, table)}",
                 hint=f"it reads: {', '.join(prepared.tables)}",
                 code="sketch_table_unused",
                 location=prepared.spec.location,
@@ -202,6 +203,15 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
             )
         wanted[table] = column.name
     return wanted
+
+
+def _why_not(prepared: PreparedQuery, table: TableName) -> str:
+    """Why a table is not among those that the plan reads."""
+    if table not in prepared.query.tables:
+        return " but does not read it"
+    if all(scan.table != table for scan in scans_of(prepared.query.root)):
+        return ", which only a WITH entry names that nothing uses"
+    return ", but nothing that it reads of it decides on the answer"
 
 
 def _entries(

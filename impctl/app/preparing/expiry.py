@@ -10,6 +10,7 @@ Out of scope: the condition in plans (`plan.live_rows`), carrying a sketch past 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
@@ -75,9 +76,17 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
             code="expiry_column",
             location=expiry.location,
         )
-    edge = now - timedelta(microseconds=expiry.after)
+    try:
+        edge = now - timedelta(microseconds=expiry.after)
+        local = edge.astimezone(zone_of(zone))
+    except OverflowError:
+        raise UsageError(
+            f"No time is as early as rows of `{snapshot.table}` would expire at {now.isoformat()}",
+            hint="give `--now`, or IMPCTL_NOW, a later time",
+            code="now_range",
+        ) from None
     if column.type == DATE:
-        days = (edge.astimezone(zone_of(zone)).date() - _EPOCH.date()).days
+        days = (local.date() - _EPOCH.date()).days
         return LiveRows(column.name, Literal(days, DATE))
     return LiveRows(column.name, Literal((edge - _EPOCH) // _MICROSECOND, TIMESTAMP))
 
@@ -106,11 +115,21 @@ def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], no
         least = _least_live(desk.tables, table, version, live)
         if least is not None:
             after = timedelta(microseconds=expiry.after)
-            found.append(_instant(least, is_day=live.later_than.type == DATE, zone=zone) + after)
+            # What expires after the last year that there is never does.
+            with suppress(OverflowError):
+                seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
+                found.append(seen + after)
     if not found:
         return NEVER
     micros = (min(found) - _EPOCH) // _MICROSECOND
-    return (_EPOCH + timedelta(seconds=-(-micros // _SECOND))).isoformat()
+    return _text_of(-(-micros // _SECOND))
+
+
+def _text_of(seconds: int) -> str:
+    try:
+        return (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return NEVER
 
 
 def _instant(value: int, *, is_day: bool, zone: str) -> datetime:

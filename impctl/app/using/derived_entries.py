@@ -1,7 +1,7 @@
 """WITH entries that read themselves by UNION, derived for Spark, which does not run them.
 
 Law: the rows are those of the entry over the rows that the query reads: of each access those of its
-filter, for whole ranges, as the text has them.
+filter, for whole ranges, as the text has them. Entries that nothing uses have no rows.
 Out of scope: the rounds (`spark.rounds`), the text that reads them (`capture.use`).
 """
 
@@ -53,14 +53,18 @@ def derived_entries(
     Given `sketches`, those that the query was pruned by, the engine derives what it can: in rounds
     of Spark the same takes seconds a round.
     """
-    outer = list(_outer(prepared))
-    if not outer:
+    outer, unused = list(_outer(prepared)), _unused(prepared)
+    if not outer and not unused:
         return ()
     from impctl.spark.failures import plain_failures
     from impctl.spark.rounds import Rounds
 
-    desk.reporter.step(f"deriving rows of {prepared.spec.name}")
+    if outer:
+        desk.reporter.step(f"deriving rows of {prepared.spec.name}")
     found, rounds = [], Rounds(desk.spark(), limits_of(desk))
+    for place, (span, fixpoint) in enumerate(unused.items()):
+        rows = desk.spark().createDataFrame([], _schema(fixpoint))
+        found.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
     for place, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
@@ -110,6 +114,31 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
             found = ruled.get(span, [])
             is_one = len(copies) == len(found) and len({fingerprint(one) for one in found}) == 1
             yield span, (found if is_one else copies)[0]
+
+
+def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
+    """Sets of entries that nothing reads, which stand in no other one: no row of them is asked for,
+    but Spark refuses the text with them in it.
+    """
+    read = {span for span, _ in _outer(prepared)}
+    alone = {one.span: one for one in prepared.query.unused if one.is_set and one.span is not None}
+    every = {*read, *alone}
+    return {
+        span: one
+        for span, one in alone.items()
+        if span not in read and not any(_is_within(span, other) for other in every)
+    }
+
+
+def _is_within(span: Span, other: Span) -> bool:
+    return span != other and other.start <= span.start and span.end <= other.end
+
+
+def _schema(fixpoint: Fixpoint) -> str:
+    """The columns as Spark has them written."""
+    names = (attribute.name.replace("`", "``") for attribute in fixpoint.attributes)
+    kinds = (attribute.type or "string" for attribute in fixpoint.attributes)
+    return ", ".join(f"`{name}` {kind}" for name, kind in zip(names, kinds, strict=True))
 
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:

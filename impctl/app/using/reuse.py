@@ -1,4 +1,4 @@
-"""Another query's sketch for a query with constants of its own: looked for, judged, told.
+"""Another query's sketch for a query that has none of its own: looked for, judged, told.
 
 Law: a sketch is used only where `plan.reuse.verdict` allows it at the very versions it stands for;
 what was looked at comes with its reason. Where none serves, the query reads its whole tables:
@@ -30,6 +30,8 @@ from impctl.errors import (
     RetryableError,
     UnsupportedError,
 )
+from impctl.plan.fixpoint_tables import is_recursive
+from impctl.plan.reuse.same_recursion import has_recursion_like
 from impctl.plan.reuse.verdict import ReuseVerdict
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.values import dataclass
@@ -118,7 +120,9 @@ def _without(
 
 
 def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) -> list[_Looked]:
-    """Every stored query of the workload with the same template, and the one that was named."""
+    """Every stored query of the workload with the same template, or with a recursion alike, and the
+    one that was named.
+    """
     store = desk.reading_store()
     wanted = template_id(prepared.core)
     looked = []
@@ -151,13 +155,15 @@ def _judged(
     """One stored query judged as it stands; None where it has another template."""
     known = stored.state_meta.get("template", "")
     is_known = is_stamped_alike(known, wanted)
-    if is_known and known != wanted and not is_named:
+    is_other = is_known and known != wanted and not is_named
+    if is_other and not is_recursive(prepared.core):
         return None
     if not is_defined_alike(desk, spec, stored):
-        return _refused(spec, "it changed since it was captured") if is_known else None
+        is_told = is_known and not is_other
+        return _refused(spec, "it changed since it was captured") if is_told else None
     # As of now: before its sketch is used, that follows the clock, and is judged again.
-    captured = prepare(desk, spec)
-    if template_id(captured.core) != wanted and not is_named:
+    captured = _prepared(desk, spec, is_other=is_other)
+    if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
         return None
     if spec.lineage is Lineage.WITNESS:
         return _refused(spec, _WITNESSES)
@@ -171,6 +177,21 @@ def _judged(
     bare = 1 - len(own) / max(len(prepared.scans), 1)
     candidate = ReuseCandidate(spec.name, True, False, verdict.reason, entries, rows)
     return _Looked(candidate, (float("inf") if rows is None else rows, share + bare))
+
+
+def _prepared(desk: Workbench, spec: QuerySpec, *, is_other: bool) -> PreparedQuery | None:
+    """The query; None where one of another template cannot be read: it is not asked about."""
+    try:
+        return prepare(desk, spec)
+    except ImpctlError:
+        if is_other:
+            return None
+        raise
+
+
+def _is_alike(prepared: PreparedQuery, captured: PreparedQuery, wanted: str) -> bool:
+    """Whether the queries have one template, or recursions that have."""
+    return template_id(captured.core) == wanted or has_recursion_like(prepared.core, captured.core)
 
 
 def _refused(spec: QuerySpec, reason: str) -> _Looked:
@@ -192,7 +213,12 @@ def verdict_of(
 
 def mapped(sketches: Sequence[StoredSketch], verdict: ReuseVerdict) -> tuple[StoredSketch, ...]:
     """The sketches under the accesses of the query that is asked."""
-    return tuple(replace(sketch, access=verdict.accesses[sketch.access]) for sketch in sketches)
+    known = {sketch.access: sketch for sketch in sketches}
+    return tuple(
+        replace(known[other], access=access)
+        for access, other in verdict.accesses.items()
+        if other in known
+    )
 
 
 def _rows_left(
@@ -226,11 +252,14 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
     verdict = verdict_of(desk, prepared, current.prepared, current.sketches, current.assumptions)
     if not verdict.allowed:
         return verdict.reason
-    # An answer that is kept is that of the other query's own constants.
+    # Queries that share no more than a recursion may read other tables beside. An answer that is
+    # kept is that of the other query's own constants.
+    versions = {**desk.tables.versions_of(prepared.tables), **current.versions}
     found = replace(
         current,
         prepared=prepared,
         sketches=mapped(current.sketches, verdict),
+        versions={table: versions[table] for table in prepared.tables},
         assumptions=(),
         generation=None,
     )

@@ -29,7 +29,12 @@ _PART = re.compile(
     r"\s*(?P<name>`[^`]+`|[^=,'\s]+)\s*=\s*(?P<value>'(?:[^']|'')*'|[^,']*?)\s*(,|$)"
 )
 _START = datetime(1970, 1, 1, tzinfo=UTC)
-_NOT_FINITE = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
+_NOT_FINITE = {
+    "nan": math.nan,
+    **dict.fromkeys(("infinity", "+infinity", "inf", "+inf"), math.inf),
+    **dict.fromkeys(("-infinity", "-inf"), -math.inf),
+}
+"""As answers have them, and as Python does."""
 _LIKE: Mapping[Kind, ParameterValue] = {
     **dict.fromkeys(INTEGRAL, 0),
     Kind.STRING: "",

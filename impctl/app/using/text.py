@@ -51,8 +51,9 @@ def written_query(
 
 
 def is_for_others(query: Query) -> bool:
-    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION."""
-    return any(isinstance(node, Fixpoint) and node.is_set for node in nodes_of(query.root))
+    """Whether Spark does not run the text: it has WITH RECURSIVE of UNION, used or not."""
+    every = (*nodes_of(query.root), *query.unused)
+    return any(isinstance(node, Fixpoint) and node.is_set for node in every)
 
 
 def _has_plain_text(

@@ -12,6 +12,7 @@ from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
     AsJson,
+    Now,
     QueryNames,
     Quiet,
     Strict,
@@ -37,6 +38,7 @@ def check(
     ] = False,
     query: QueryNames = None,
     strict: Strict = False,
+    now: Now = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
@@ -54,10 +56,12 @@ def check(
         )
     if schema or suite_schema:
         return Job("check", display, _schema if schema else _suite_schema)
-    return Job("check", display, partial(_check, workload, tuple(query or ()), strict))
+    return Job("check", display, partial(_check, workload, tuple(query or ()), strict, now))
 
 
-def _check(workload: Path, queries: tuple[str, ...], strict: bool, reporter: Reporter) -> Outcome:
+def _check(
+    workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
+) -> Outcome:
     """A suite or a workload, as the file turns out to be."""
     from impctl.app.measuring.shipped import suite_file
 
@@ -75,7 +79,7 @@ def _check(workload: Path, queries: tuple[str, ...], strict: bool, reporter: Rep
 
         return check(desk, queries, strict=strict)
 
-    return in_workbench(settings_of(workload), use_case, reporter)
+    return in_workbench(settings_of(workload, now=now), use_case, reporter)
 
 
 def _schema(reporter: Reporter) -> str:

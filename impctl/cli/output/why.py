@@ -12,6 +12,7 @@ from datetime import date, datetime
 from impctl.app.results.amounts import duration_text
 from impctl.app.results.answer import RowValue
 from impctl.app.results.why import WhyResult, WithoutResult
+from impctl.app.writing.json_values import number_or_name
 from impctl.cli.output.wording import count_text, versions_text
 
 _CLAIMS = {
@@ -79,4 +80,6 @@ def _value_text(value: RowValue) -> str:
             return value.hex()
         case bool():
             return str(value).lower()
+        case float():
+            return str(number_or_name(value))
     return str(value)

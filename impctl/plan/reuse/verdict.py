@@ -1,4 +1,4 @@
-"""Whether the sketch of one query serves another one that differs in constants only.
+"""Whether the sketch of one query serves another: of other constants, or over the same recursion.
 
 Law (Niu et al., provenance-based data skipping, section on reuse, with top-k, set operations and
 windows added): `allowed` means that over any one database the provenance of the asked query lies
@@ -6,6 +6,7 @@ in that of the captured one, barriers included, and that sketches of these attri
 the asked query itself; so its answer over the sketch is its answer over the tables. Safety is
 judged anew, because constants decide it (`WHERE v > 0` makes a sum monotone). Unsure is no.
 What a query only puts out decides nothing about its provenance: the cores are compared.
+Of queries that have no more in common than a recursion the sketches below it serve, no others.
 Out of scope: whether the sketch is current, which of several to take (`app.using.reuse`).
 """
 
@@ -17,22 +18,30 @@ from dataclasses import field
 from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
 from impctl.plan.reuse.alignment import accesses_between, aligned
 from impctl.plan.reuse.pairing import find_mismatch
+from impctl.plan.reuse.same_recursion import has_recursion_like, held_accesses
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import Verdict, check_safety, of_core
 from impctl.values import dataclass
 
 _LOOKED_AT = "a LIMIT of the query looks at"
+_OTHER = "the queries differ in more than constants of conditions"
+_OTHER_RECURSION = "other constants inside WITH RECURSIVE change what it derives"
+_SAME_RECURSION = "it holds all that the same recursion derives"
+_NO_LONGER_SAFE = "the sketch is no longer safe for the query it was captured for"
+_UNREAD = "nothing that the recursion of both reads is sketched"
+_KEYED = "its recursion is keyed: the sketch holds what its own answer needs of it, not all"
 
 
 @dataclass(frozen=True, slots=True)
 class ReuseVerdict:
     """Whether the sketch may be used, and why (not); `span` is a place in the asked query.
 
-    `accesses`: per access of the captured query, the access of the asked one that takes its place.
+    `accesses`: per access of the asked query that a sketch may serve, the access of the captured
+    one whose sketch that is.
     """
 
     allowed: bool
@@ -53,18 +62,37 @@ def check_reuse(
     """
     core, model = core_of(asked.root), core_of(captured.root)
     plan = aligned(core, model)
-    if plan is None:
-        return ReuseVerdict(False, "the queries differ in more than constants of conditions")
-    accesses = {there: here for here, there in accesses_between(core, model).items()}
-    own = {accesses[access]: column for access, column in sketched.items()}
+    is_alike = has_recursion_like(core, model)
+    found = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
+    if plan is not None:
+        found = _of_one_template(asked, captured, core, model, plan, sketched, facts)
+    if found.allowed or not is_alike:
+        return found
+    other = _of_one_recursion(asked, captured, core, model, sketched, facts)
+    if other is None or not (other.allowed or plan is None):
+        return found
+    return other
+
+
+def _of_one_template(
+    asked: Query,
+    captured: Query,
+    core: Plan,
+    model: Plan,
+    plan: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+) -> ReuseVerdict:
+    """Judge plans of one shape; `plan` is the core with the identities of the captured one's."""
+    accesses = accesses_between(core, model)
+    own = {here: sketched[there] for here, there in accesses.items() if there in sketched}
     safety = check_safety(asked, own, facts)
     if not safety.safe:
         reason = f"with these constants the sketch is not safe: {safety.reason}"
         return ReuseVerdict(False, reason, safety.span)
     before = check_safety(captured, sketched, facts)
     if not before.safe:
-        reason = f"the sketch is no longer safe for the query it was captured for: {before.reason}"
-        return ReuseVerdict(False, reason)
+        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {before.reason}")
     here = of_core(safety, asked, core, own)
     there = of_core(before, captured, model, sketched)
     for core_verdict in (here, there):
@@ -78,8 +106,9 @@ def check_reuse(
         return ReuseVerdict(
             True, "it was captured for the same conditions and limits", None, accesses
         )
-    if _holds_recursion(plan, model, sketched, there.barrier_positions):
-        return ReuseVerdict(True, "it holds all that the same recursion derives", None, accesses)
+    held = held_accesses(core, model, there.barrier_positions)
+    if sketched and all(held.get(access) == accesses[access] for access in own):
+        return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
     found = find_mismatch(plan, model, facts)
     if found is not None:
         return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
@@ -87,25 +116,39 @@ def check_reuse(
     return ReuseVerdict(True, reason, None, accesses)
 
 
+def _of_one_recursion(
+    asked: Query,
+    captured: Query,
+    core: Plan,
+    model: Plan,
+    sketched: Mapping[AccessId, ColumnName],
+    facts: Collection[Fact],
+) -> ReuseVerdict | None:
+    """Judge what the sketches hold of fixpoints that both queries have; None where that is none.
+
+    Only what lies below these is read by the sketches, all else whole.
+    """
+    before = check_safety(captured, sketched, facts)
+    there = of_core(before, captured, model, sketched) if before.safe else before
+    if not there.safe:
+        return ReuseVerdict(False, f"{_NO_LONGER_SAFE}: {there.reason}")
+    held = held_accesses(core, model, there.barrier_positions)
+    accesses = {here: other for here, other in held.items() if other in sketched}
+    if not accesses:
+        if not held_accesses(core, model, range(len(list(nodes_of(model))))):
+            return None
+        return ReuseVerdict(False, _KEYED if there.has_keyed_fixpoints else _UNREAD)
+    own = {here: sketched[other] for here, other in accesses.items()}
+    # As barriers, whatever the asked query could make of them: that is what the sketches are for.
+    safety = check_safety(asked, own, facts, has_keyed_fixpoints=False)
+    here = of_core(safety, asked, core, own) if safety.safe else safety
+    if not here.safe:
+        return ReuseVerdict(False, f"over the recursion of both: {here.reason}", here.span)
+    left = any(other not in accesses.values() for other in sketched)
+    rest = "; what else it is a sketch of is read whole" if left else ""
+    return ReuseVerdict(True, f"{_SAME_RECURSION}{rest}", None, accesses)
+
+
 def _lacks_recursion(plan: Plan, here: Verdict, there: Verdict) -> bool:
     lacking = set(here.barrier_positions) - set(there.barrier_positions)
     return any(isinstance(n, Fixpoint) for at, n in enumerate(nodes_of(plan)) if at in lacking)
-
-
-def _holds_recursion(
-    plan: Plan, model: Plan, sketched: Collection[AccessId], barriers: Collection[int]
-) -> bool:
-    """Whether all that is sketched lies below fixpoints that both plans have, constants and all.
-
-    The sketch holds derivations of all their rows, so any query over them has its answer. Not so
-    of fixpoints that are no `barriers` but keyed: they are as tables are.
-    """
-    held: set[AccessId] = set()
-    for at, (node, other) in enumerate(zip(nodes_of(plan), nodes_of(model), strict=True)):
-        if (
-            at in barriers
-            and isinstance(other, Fixpoint)
-            and fingerprint(node) == fingerprint(other)
-        ):
-            held |= {scan.access for scan in scans_of(other)}
-    return bool(held) and held >= set(sketched)

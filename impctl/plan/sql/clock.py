@@ -99,7 +99,7 @@ def given_moment(name: str, written: str, follows: str, zone: str) -> date | dat
         if follows == CURRENT_DATE:
             return date.fromisoformat(written) if _DAY.fullmatch(written) else _no_time(written)
         return _instant(written, zone)
-    except ValueError:
+    except (ValueError, OverflowError):
         kind = "a day such as 2026-11-25" if follows == CURRENT_DATE else "a time: 2026-11-25 13:00"
         raise UsageError(
             f"Parameter `{name}` takes {kind}, not: {written}",
@@ -132,7 +132,7 @@ def instant_of(written: str, zone: str) -> datetime:
     offset of its own; UsageError for any other text."""
     try:
         return _instant(written, zone)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(
             f"The time of `--now` or IMPCTL_NOW is none: {written}",
             hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",

@@ -19,7 +19,7 @@ from impctl.expr.nodes import Expr, Span
 from impctl.expr.types import is_nullable, type_of
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
-from impctl.plan.nodes import Attribute, Catalog
+from impctl.plan.nodes import Attribute, Catalog, Plan
 from impctl.plan.sql.text import SqlText
 from impctl.values import dataclass
 
@@ -39,6 +39,8 @@ class Reading:
     volatile: list[tuple[str, Span | None]] = field(default_factory=list)
     read_entries: set[int] = field(default_factory=set)
     """WITH entries that something has read, by the `id` of their node in the text's tree."""
+    unused: list[Plan] = field(default_factory=list)
+    """What entries are that nothing has read."""
     mentions: dict[Span, TableName] = field(default_factory=dict)
     """Where the text names tables, and which."""
     fixpoints: dict[int, FixpointId] = field(default_factory=dict)

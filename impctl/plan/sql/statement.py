@@ -17,7 +17,7 @@ from impctl.aliases import QueryName, TableName
 from impctl.errors import Location, QueryError
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
-from impctl.plan.nodes import Catalog, Plan, Query, scans_of
+from impctl.plan.nodes import Catalog, Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.plan.order_dependence import deciding
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.recursive.clause import read_unused, with_common_tables
@@ -66,7 +66,10 @@ def parse_query(
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
     asked = tuple((table, rows) for table, rows in named.items() if rows is not None)
-    return Query(sql, root, (*reading.volatile, *deciding(root)), mentions, live=asked)
+    volatile = (*reading.volatile, *deciding(root))
+    unused = (node for plan in reading.unused for node in nodes_of(plan))
+    derived = tuple(node for node in unused if isinstance(node, Fixpoint))
+    return Query(sql, root, volatile, mentions, live=asked, unused=derived)
 
 
 def _too_deep(name: QueryName) -> QueryError:

@@ -57,7 +57,8 @@ def read_unused(node: exp.Expression, environment: Environment) -> None:
     clause = part(node, "with")
     for entry in () if clause is None else clause.expressions:
         if id(entry) not in environment.reading.read_entries:
-            environment.common_tables[entry.alias.lower()].plan(entry)
+            plan = environment.common_tables[entry.alias.lower()].plan(entry)
+            environment.reading.unused.append(plan)
 
 
 def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:

@@ -1,0 +1,105 @@
+"""A sketch of a recursion for queries of other forms over it, from the command line."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from impctl.tables.write.create import create_table
+from tests.support.run_cli import Cli
+
+REACH = (
+    "WITH RECURSIVE {r}(n) AS (SELECT dst FROM links WHERE src = 1 "
+    "UNION SELECT l.dst FROM {r} JOIN links l ON {r}.n = l.src AND l.cost < {cost}) "
+)
+OTHERS = (
+    "SELECT COUNT(*), MAX(w) FROM q JOIN nodes ON nodes.n = q.n WHERE q.n < 30",
+    "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM q) AND w > 4",
+    "SELECT l.dst, COUNT(*) FROM q JOIN links l ON q.n = l.src GROUP BY l.dst HAVING COUNT(*) < 3",
+    "SELECT a.n, b.n FROM q a JOIN q b ON a.n = b.n + 1",
+)
+WORKLOAD = f"""\
+version: 1
+tables: {{links: {{path: links}}, nodes: {{path: nodes}}}}
+partitions: {{links: {{src: {{boundaries: {list(range(0, 60, 4))}}}}}}}
+queries:
+  reach:
+    sql: "{REACH.format(r="r", cost=3)} SELECT n FROM r WHERE n > 3"
+    sketch: {{links: src}}
+  counted:
+    sql: "SELECT src FROM links GROUP BY src HAVING COUNT(*) > 1"
+    sketch: {{links: src}}
+  unread:
+    sql: "SELECT src FROM links WHERE dst > 1"
+store: .impctl
+"""
+LINKS = [(1, 7, 0), (7, 12, 1), (12, 7, 2), (12, 29, 2), (29, 40, 9), (40, 41, 0), (7, 13, 5)]
+NODES = [(n, n % 7) for n in range(50)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    create_table(str(tmp_path / "links"), _table(("src", "dst", "cost"), LINKS))
+    create_table(str(tmp_path / "nodes"), _table(("n", "w"), NODES))
+    (tmp_path / "w.yaml").write_text(WORKLOAD)
+    return tmp_path
+
+
+def _table(names: tuple[str, ...], rows: list[Any]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    return pa.table(dict(zip(names, (pa.array(c, pa.int64()) for c in columns), strict=True)))
+
+
+@pytest.fixture
+def cli(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> Cli:
+    monkeypatch.setenv("IMPCTL_BY", "engine")
+    cli = Cli(capsys, folder / "w.yaml")
+    cli.good("capture", "--query", "reach", "--query", "counted")
+    return cli
+
+
+def _by_sqlite(sql: str, links: list[Any]) -> list[Any]:
+    database = sqlite3.connect(":memory:")
+    for name, columns, rows in (("links", "src, dst, cost", links), ("nodes", "n, w", NODES)):
+        database.execute(f"CREATE TABLE {name} ({columns})")
+        marks = ", ".join("?" * len(rows[0]))
+        database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)
+    return sorted(map(list, database.execute(sql).fetchall()))
+
+
+@pytest.mark.parametrize("above", OTHERS)
+def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
+    cli: Cli, folder: Path, above: str
+) -> None:
+    sql = REACH.format(r="q", cost=3) + above
+    links = list(LINKS)
+    for more in ([], [(1, 50, 2)], [(50, 45, 1), (29, 3, 0)]):
+        if more:
+            links += more
+            table = DeltaTable(str(folder / "links"))
+            write_deltalake(table, _table(("src", "dst", "cost"), more), mode="append")
+        found = cli.good("query", "--sql", sql).results[0]
+        assert found["reuse"]["query"] == "reach"
+        assert found["reuse"]["reason"] == "it holds all that the same recursion derives"
+        # A query that shares no recursion is not spoken of.
+        assert [entry["query"] for entry in found["reuse"]["candidates"]] == ["reach"]
+        assert sorted(found["rows"]) == _by_sqlite(sql, links)
+        assert found["files_kept"] > 0
+        is_joined = "nodes" in above
+        assert set(found["versions"]) == ({"links", "nodes"} if is_joined else {"links"})
+    written = cli.good("rewrite", "--sql", sql).results[0]
+    assert "src" in written["sql"].split("UNION")[0].replace("src = 1", "")
+    assert _by_sqlite(written["sql"], links) == _by_sqlite(sql, links)
+
+
+def test_other_constants_inside_are_told(cli: Cli) -> None:
+    sql = REACH.format(r="q", cost=4) + "SELECT COUNT(*) FROM q"
+    found = cli.good("query", "--sql", sql).results[0]
+    assert found["reuse"]["query"] is None
+    told = {entry["query"]: entry["reason"] for entry in found["reuse"]["candidates"]}
+    assert told == {"reach": "other constants inside WITH RECURSIVE change what it derives"}
