@@ -18,6 +18,7 @@ from impctl.circuits.chain import Chain
 from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Flow, Source
 from impctl.circuits.partials import FirstGrouping
+from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.reading.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
@@ -25,6 +26,7 @@ from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.operators.kept import AnswerRows
 from impctl.plan.nodes import (
     Aggregate,
@@ -80,6 +82,8 @@ class Compiled:
     """What holds the rows of the answer, where they are kept."""
     shapes: tuple[TreeShape | NoTree, ...] = ()
     """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
+    absorbed: tuple[AbsorbedRows, ...] = ()
+    """The fixpoints that are kept by absorption."""
 
     @property
     def writes_joins(self) -> bool:
@@ -147,6 +151,7 @@ def compile_plan(
     answer: AnswerPlan | None = None,
     trees: Mapping[TableName, int] | None = None,
     blocks: Sequence[PlannedBlock] = (),
+    absorbs: Absorbs | None = None,
 ) -> Compiled:
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
@@ -158,7 +163,8 @@ def compile_plan(
     fixpoint, equals each access's partition attribute, `barriers` at which positions there are
     barriers (default: at every top-k that is not the last step); both are the verdict's.
     `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
-    values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
+    values MIN, MAX and top-k keep, where they can be refilled; `absorbs` keeps fixpoints by
+    absorption. Raises BlockedError.
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
@@ -169,6 +175,7 @@ def compile_plan(
         barriers=found,
         buffers=buffers,
         keyed_rows=keyed_rows(root, key_columns),
+        absorbs=absorbs,
     )
     plain = partial(_without_trees, made, root, key_columns, answer)
     whole = _counted_whole(found or (), sketched)
@@ -216,6 +223,7 @@ def _compiled(
     barriers: Collection[Plan] | None,
     buffers: Buffers,
     keyed_rows: KeyedRows,
+    absorbs: Absorbs | None,
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
     blocks: Sequence[PlannedBlock] = (),
@@ -235,6 +243,7 @@ def _compiled(
         answer=answer,
         blocks=blocks,
         keyed_rows=keyed_rows,
+        absorbs=absorbs,
     )
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
@@ -255,6 +264,7 @@ def _compiled(
         owners=builder.owners(),
         note=_note(builder),
         kept=builder.kept,
+        absorbed=tuple(builder.absorbed),
     )
 
 

@@ -43,6 +43,14 @@ class Ship(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Absorbs:
+    """How functions are shipped, and how many nodes there may be."""
+
+    ship: Ship = Ship.LAZY
+    nodes: int = NODES
+
+
+@dataclass(frozen=True, slots=True)
 class Grounded:
     """One derivation: the row derived, the rows of the fixpoint and those of tables it uses, all by
     numbers of the caller."""
