@@ -38,7 +38,8 @@ class Way:
     `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
     how the query's answer is made of the rows that the circuit keeps, where it is asked for and
     they are kept; `no_answer` says why not. `trees` is whether its joins were to be trees, where
-    that was left open.
+    that was left open. `no_provenance` is why recursion is not kept by absorption, where that is
+    asked for.
     """
 
     mode: Mode
@@ -50,6 +51,13 @@ class Way:
     answer: AnswerPlan | None = None
     no_answer: str = ""
     trees: TreeChoice | None = None
+    no_provenance: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """How functions of recursion are shipped; empty where none are kept."""
+        absorbed = () if self.compiled is None else self.compiled.absorbed
+        return str(absorbed[0].operator.absorbs.ship) if absorbed else ""
 
     @property
     def shapes(self) -> tuple[TreeShape | NoTree, ...]:

@@ -1,10 +1,10 @@
-"""What derives the rows of a fixpoint taken apart: pieces whose rows are leaves, and what joins them.
+"""What derives the rows of a fixpoint taken apart: pieces, and what joins them.
 
-Law: the plan with the pieces in place of the leaves that stand for them derives the fixpoint's rows,
-those of the base too, as often as they are derived. A piece is conditions and columns over one
-table, as deep as joins and UNION ALL allow, and has all columns that are read of the table: so its
-rows are rows of the table. Anything else that does not read the fixpoint, as a grouping, is a piece
-as it is, whose rows are leaves though they are no rows of a table.
+Law: the plan with leaves in place of the pieces derives the fixpoint's rows, those of the base too,
+as often as they are derived. A piece is conditions and columns over one table, as deep as joins and
+UNION ALL allow, and has all columns that are read of the table: so its rows are rows of the table.
+Anything else that does not read the fixpoint, as a grouping, is a piece as it is, whose rows are
+leaves though they are no rows of a table.
 Out of scope: the operator that reads them (`circuits.provenance.absorbed`).
 """
 
@@ -127,7 +127,7 @@ def _is_joined(plan: Plan) -> bool:
 
 
 def _with_columns_of_table(plan: Plan) -> Plan | None:
-    """Conditions and columns over a table, with all of its that are read; None for anything else."""
+    """Conditions and columns over a table, and all of its that are read; None for any other."""
     match plan:
         case Scan():
             return plan if plan.attributes else None

@@ -60,9 +60,7 @@ class RowNumbers:
         moved = changed.nonzero()[0]
         held = dict(zip(self._names, (one.take(moved) for one in leaders), strict=True))
         numbers = Vector(LONG, known[moved])
-        self.index.add(
-            Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved]
-        )
+        self.index.add(Batch({**held, NUMBER: numbers}, changed[moved], ()), grouping.codes[moved])
         return Numbered(known[grouping.index()], known[(before > 0) & (after == 0)])
 
     def put(self, columns: Sequence[Vector], numbers: Ints, weight: int) -> None:

@@ -19,7 +19,7 @@ Out of scope: telling which rows derive one (`circuits.provenance`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -81,13 +81,21 @@ class AbsorbedFixpoint(Recursion):
         self.pieces = tuple(pieces)
         self.columns = tuple(columns)
         self._bodies = tuple(bodies)
-        self.form = (self.columns, number, self.pieces, self._bodies, accesses, step.wires, absorbs.ship)
+        self.form = (
+            self.columns,
+            number,
+            self.pieces,
+            self._bodies,
+            accesses,
+            step.wires,
+            absorbs.ship,
+        )
         self.rows = RowNumbers(f"{name}.rows", columns)
         self.leaves = tuple(
             RowNumbers(f"{name}.leaves{at}", piece.columns) for at, piece in enumerate(pieces)
         )
         held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
-        self._derivations = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
+        self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
         self._rows_given, self._leaves_given = f"{name}.rows_given", f"{name}.leaves_given"
         self._given = {self._rows_given: 0, self._leaves_given: 0}
         self._by_number = RowsByNumber(columns, number)
@@ -129,7 +137,7 @@ class AbsorbedFixpoint(Recursion):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
-        assert base is None and not tables, "all that derives rows stands in the step"
+        assert base is None, "all that derives rows stands in the step"
         held = self._held()
         gone, self._gone = self._gone, set()
         self._told = []
@@ -177,13 +185,11 @@ class AbsorbedFixpoint(Recursion):
         moves.noted.append(noted)
         return _grounded(noted.keep(noted.weights > 0))
 
-    def _check(self, moves: _Moves, gone: Collection[int]) -> None:
+    def _check(self, moves: _Moves, gone: set[int]) -> None:
         """CountBelowZeroError where a derivation went all of whose leaves are there."""
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
-            is_open = [
-                at for at, one in enumerate(_grounded(less)) if gone.isdisjoint(one.leaves)
-            ]
+            is_open = [at for at, one in enumerate(_grounded(less)) if gone.isdisjoint(one.leaves)]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
 
@@ -191,17 +197,19 @@ class AbsorbedFixpoint(Recursion):
         """That of these derivations, some of which went, others are left."""
         heads = distinct_values(np.sort(less.columns[_HEAD].values))
         asked = Batch({_HEAD: Vector(LONG, heads)}, np.ones(len(heads), dtype=np.int64), ())
-        codes = self._derivations.codes_of(asked)
-        before = self._derivations.find(codes, [asked.columns[_HEAD]]).rows
+        codes = self._made.codes_of(asked)
+        before = self._made.find(codes, [asked.columns[_HEAD]]).rows
         after = consolidated(stacked_batches([one for one in (before, less) if len(one)]))
         left = set(map(tuple, _matrix(after.keep(after.weights > 0))))
         if not left.issuperset(map(tuple, _matrix(less))):
-            raise disagreement("What derives a row of WITH RECURSIVE went, and its leaves are there")
+            raise disagreement(
+                "What derives a row of WITH RECURSIVE went, and its leaves are there"
+            )
 
     def _keep(self, moves: _Moves) -> None:
         if moves.noted:
             noted = consolidated(stacked_batches(moves.noted))
-            self._derivations.add(noted, self._derivations.codes_of(noted))
+            self._made.add(noted, self._made.codes_of(noted))
 
     def _net(self, entered: set[int], left: set[int]) -> Batch:
         """The rows that came or went; those that went have no numbers any more."""
@@ -246,7 +254,7 @@ class AbsorbedFixpoint(Recursion):
             if len(rows):
                 own = [rows.columns[name] for name, _ in self.columns]
                 self._by_number.put(own, rows.columns[NUMBER].values, 1)
-            self._absorption.step((), _grounded(self._derivations.whole()))
+            self._absorption.step((), _grounded(self._made.whole()))
         return self._absorption
 
     @property
@@ -256,13 +264,15 @@ class AbsorbedFixpoint(Recursion):
 
     def derivations(self) -> list[Grounded]:
         """All derivations whose bodies are in T, by numbers; no functions are needed for it."""
-        return _grounded(self._derivations.whole())
+        return _grounded(self._made.whole())
 
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (
-            held.index for held, piece in zip(self.leaves, self.pieces, strict=True) if piece.is_leaf
+            held.index
+            for held, piece in zip(self.leaves, self.pieces, strict=True)
+            if piece.is_leaf
         )
-        return (self.rows.index, self._derivations, *leaves, *self._step.arrangements())
+        return (self.rows.index, self._made, *leaves, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
         """How many numbers were given, how many rows T has, and the step's own."""

@@ -196,4 +196,3 @@ def test_sketches_of_random_plans(
     for seed in cases:
         one_plan(seed, absorbs, seen, is_keyed=is_keyed)
     assert seen["compared"] > len(cases), seen
-    print(seen)
