@@ -262,6 +262,12 @@ class AbsorbedFixpoint(Recursion):
         """The functions of the rows of T, by their numbers."""
         return self._held()
 
+    def numbers(self) -> Ints:
+        """All derivations whose bodies are in T: the number of the head, and those of what took
+        part, less than zero for none; shape (derivations, 1 + numbers of the step)."""
+        found = _matrix(self._made.whole())
+        return np.array(found, dtype=np.int64).reshape(len(found), 1 + len(self._bodies))
+
     def derivations(self) -> list[Grounded]:
         """All derivations whose bodies are in T, by numbers; no functions are needed for it."""
         return _grounded(self._made.whole())
