@@ -5,7 +5,7 @@ the fixpoint's rows and those of pieces their numbers go along as columns. Refus
 what does not make each row of the fixpoint of rows that are there (an outer join of its rows), and
 what counts derivations or keeps the best rows only.
 Out of scope: what the operator does (`engine.operators.absorbed_fixpoint`), telling derivations
-(`circuits.provenance.kept_functions`).
+(`circuits.provenance.kept`).
 """
 
 from __future__ import annotations

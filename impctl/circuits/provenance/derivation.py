@@ -74,10 +74,10 @@ def derivation_of(
             return Derivation(horn.in_order(told), Claim.SMALLEST, len(leaves))
     kept = horn.without_spare(chosen)
     try:
-        smallest = _Search(horn, budget).smaller_than(kept)
+        fewer = _Search(horn, budget).smaller_than(kept)
     except _SpentError:
         return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
-    rows = kept if smallest is None else smallest
+    rows = kept if fewer is None else fewer
     return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
 
 
