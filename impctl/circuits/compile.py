@@ -14,7 +14,7 @@ from functools import partial
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
-from impctl.circuits.chain import Chain
+from impctl.circuits.chain import Chain, nodes_to
 from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Flow, Source
 from impctl.circuits.partials import FirstGrouping
@@ -33,11 +33,9 @@ from impctl.plan.nodes import (
     Plan,
     Project,
     Scan,
-    Select,
     Sort,
     TopK,
     attributes_of,
-    inputs_of,
     nodes_of,
     scans_of,
 )
@@ -229,7 +227,7 @@ def _compiled(
     blocks: Sequence[PlannedBlock] = (),
 ) -> Compiled:
     rows = counted(root) if answer is None and not blocks else root
-    chain = _chain(rows)
+    chain = nodes_to(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     last, chosen = _last_and_barriers(root, barriers, answer)
     builder = Builder(
@@ -247,9 +245,7 @@ def _compiled(
     )
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
-    found, first = None, builder.first_grouping
-    if chain is not None and _can_pass(first, answer) and not builder.distant:
-        found = _described(root, chain, circuit, first, keyed, key_columns)
+    found = _passed(root, chain, builder, circuit, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
@@ -268,9 +264,20 @@ def _compiled(
     )
 
 
-def _can_pass(first: FirstGrouping | None, answer: AnswerPlan | None) -> bool:
-    """Without a grouping a pass counts rows; an answer, or groups that are read, need rows."""
-    return answer is None if first is None else not first.operator.needs_rows
+def _passed(
+    root: Plan,
+    chain: tuple[Plan, ...] | None,
+    builder: Builder,
+    circuit: Circuit,
+    keyed: Collection[int],
+    key_columns: KeyColumns,
+) -> Chain | None:
+    """What a pass fills; without a grouping it counts, an answer or groups read need rows."""
+    first = builder.first_grouping
+    needs_rows = builder.has_answer if first is None else first.operator.needs_rows
+    if chain is None or needs_rows or builder.distant:
+        return None
+    return _described(root, chain, circuit, first, keyed, key_columns)
 
 
 def _sketched(flow: Flow, root: Plan) -> Flow:
@@ -333,20 +340,6 @@ def _last_and_barriers(
     if last is None or answer is None or (answer.ending.cuts and last.rank is None):
         return last, chosen
     return None, None if chosen is None else [*chosen, id(last)]
-
-
-def _chain(root: Plan) -> tuple[Plan, ...] | None:
-    """The nodes from the scan to the root, where they are simple ones over one table."""
-    nodes: list[Plan] = []
-    node = root
-    while not isinstance(node, Scan):
-        if not isinstance(node, Select | Project | Aggregate | Sort):
-            return None
-        if isinstance(node, Aggregate) and node.grouping_sets is not None:
-            return None
-        nodes.append(node)
-        node = inputs_of(node)[0]
-    return (node, *reversed(nodes))
 
 
 def _key_of(

@@ -78,8 +78,7 @@ def capture_query(
     found_ = _found(desk, stage)
     found, way = found_.fragments, found_.way
     pass_ms = reading.ms
-    spark_ms = pass_ms if found_.uses_spark else 0.0
-    engine_ms = 0.0 if found_.uses_spark else pass_ms
+    spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)

@@ -20,6 +20,7 @@ from impctl.aliases import ColumnName, FixpointId, TableName
 from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.makings import MakingList
 from impctl.data.vector import Ints, Vector, all_null
+from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.absorption import Absorbs, Absorption, Grounded
 from impctl.engine.fixpoint.row_numbers import NUMBER
 from impctl.engine.operators.absorbed_fixpoint import Piece
@@ -147,6 +148,21 @@ def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], lis
     found = pa.Table.from_arrays(arrays, names=list(of.columns))
     numbers = held.columns[NUMBER].values.tolist() if len(held) else []
     return found, numbers, held.weights.tolist()
+
+
+def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
+    """All rows of the fixpoint, and those that are left without some leaves, by its functions."""
+    operator = absorbed.operator
+    gone = operator.absorption.gone_without(leaves)
+    rows = operator.rows.whole()
+    if not len(rows):
+        return rows, rows
+    left = rows.keep(~np.isin(rows.columns[NUMBER].values, [*gone]))
+    names = [name for name, _ in operator.columns]
+    whole, rest = (
+        Batch({name: one.columns[name] for name in names}, one.weights, ()) for one in (rows, left)
+    )
+    return whole, rest
 
 
 def _column(held: Vector | None, piece: Piece, at: int) -> pa.Array:

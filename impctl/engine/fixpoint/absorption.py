@@ -347,8 +347,8 @@ class Absorption:
         except MemoryError:
             raise EvaluationError(
                 f"Provenance by absorption takes more than {self._nodes:,} nodes",
-                hint="use `ship: lazy` or allow more `nodes`; policy `auto` goes on by ranks, which "
-                "keep the same rows and sketches",
+                hint="use `ship: lazy` or allow more `nodes`; policy `auto` goes on by ranks, "
+                "which keep the same rows and sketches",
                 code=PROVENANCE_TOO_LARGE,
             ) from None
 

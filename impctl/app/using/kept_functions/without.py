@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-
-import numpy as np
+from itertools import compress
 
 from impctl.aliases import TableName
 from impctl.app.maintaining.answer_changes import RowsOf, changes_between
@@ -24,10 +23,8 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.provenance.absorbed import AbsorbedRows
-from impctl.circuits.provenance.kept import leaves_of
-from impctl.data.vector import Bools
+from impctl.circuits.provenance.kept import leaves_of, rows_without
 from impctl.engine.batch import Batch
-from impctl.engine.fixpoint.row_numbers import NUMBER
 from impctl.plan.nodes import Fixpoint, Plan, Scan, inputs_of, with_inputs
 from impctl.plan.rules.answered import AnswerPlan
 
@@ -45,14 +42,9 @@ def without_from_state(desk: Workbench, found: Fresh, texts: Sequence[str]) -> W
     leaves = _leaves(absorbed, left_out)
     if leaves is None:
         return None
-    gone = absorbed.operator.absorption.gone_without(leaves)
-    rows = absorbed.operator.rows.whole()
-    stays = np.ones(len(rows), dtype=np.bool_)
-    if len(rows):
-        stays = ~np.isin(rows.columns[NUMBER].values, [*gone])
     try:
         before, after = (
-            _answered(absorbed, answer, rows, mask) for mask in (np.ones_like(stays), stays)
+            _answered(absorbed, answer, rows) for rows in rows_without(absorbed, leaves)
         )
     except BlockedError:
         # The other way says so, by its place.
@@ -83,23 +75,20 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
         rows, numbers, copies = leaves_of(absorbed, at)
         if not len(rows):
             continue
-        is_out = out.are_out(rows)
-        found += np.array(numbers, dtype=np.int64)[is_out].tolist()
-        most[of.table] = max(most[of.table], int(np.array(copies)[is_out].sum()))
+        is_out = out.are_out(rows).tolist()
+        found += compress(numbers, is_out)
+        most[of.table] = max(most[of.table], sum(compress(copies, is_out)))
     for table, count in most.items():
         left_out[table].rows = count
     return found
 
 
-def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch, mask: Bools) -> RowsOf:
+def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf:
     """What the answer is made of, over some of the recursion's rows."""
     compiled = compile_answer(replace(answer, kept=_over_rows(answer.kept, absorbed)))
     compiled.circuit.start()
-    operator = absorbed.operator
     if len(rows):
-        kept = rows.keep(mask)
-        columns = {name: kept.columns[name] for name, _ in operator.columns}
-        compiled.circuit.step(Batch(columns, kept.weights, ()))
+        compiled.circuit.step(rows)
     assert compiled.kept is not None, "an answer is kept"
     return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
