@@ -2,7 +2,8 @@
 
 Law: the plan with leaves in place of the pieces derives the fixpoint's rows, those of the base too,
 as often as they are derived. A piece is conditions and columns over one table, as deep as joins and
-UNION ALL allow, and has all columns that are read of the table: so its rows are rows of the table.
+UNION ALL allow, and has all columns that the fixpoint reads of the table, here or elsewhere: so its
+rows are rows of the table, and those of several pieces can be told to be one.
 Anything else that does not read the fixpoint, as a grouping, is a piece as it is, whose rows are
 leaves though they are no rows of a table.
 Out of scope: the operator that reads them (`circuits.provenance.absorbed`).
@@ -10,6 +11,7 @@ Out of scope: the operator that reads them (`circuits.provenance.absorbed`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field, replace
 
 from impctl.aliases import AttributeId, ColumnName, TableName
@@ -68,7 +70,10 @@ class Apart:
 
 def taken_to_pieces(node: Fixpoint) -> Apart:
     """The base and the step of a fixpoint, under its columns, with all pieces taken out."""
-    taking = _Taking(node, [])
+    read: dict[TableName, dict[ColumnName, Attribute]] = {}
+    for scan in scans_of(node):
+        read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
+    taking = _Taking(node, read)
     base, step = (taking.opened(part) for part in (_renamed(node.base, node), node.step))
     both = SetOperation(
         SetKind.UNION, True, base, _renamed(step, node), node.attributes, span=node.span
@@ -79,6 +84,8 @@ def taken_to_pieces(node: Fixpoint) -> Apart:
 @dataclass(frozen=True, slots=True)
 class _Taking:
     node: Fixpoint
+    read: Mapping[TableName, Mapping[ColumnName, Attribute]]
+    """The columns that are read of each table."""
     pieces: list[PieceOfPlan] = field(default_factory=list)
 
     def opened(self, plan: Plan) -> Plan:
@@ -99,9 +106,9 @@ class _Taking:
     def _piece(self, plan: Plan) -> Plan:
         scans = scans_of(plan)
         own = attributes_of(plan)
-        wide = _with_columns_of_table(plan)
+        wide = self._with_columns_of_table(plan)
         if wide is not None:
-            (scan,) = scans
+            (scan,) = scans_of(wide)
             of = OfTable(scan.table, tuple(one.name for one in scan.attributes))
             told_by = scan.attributes
         else:
@@ -115,6 +122,37 @@ class _Taking:
             return leaf
         return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
 
+    def _with_columns_of_table(self, plan: Plan) -> Plan | None:
+        """Conditions and columns over a table, and all that are read of it; None for any other."""
+        match plan:
+            case Scan():
+                return self._whole(plan)
+            case Select() | Sort():
+                below = self._with_columns_of_table(plan.child)
+                return None if below is None else replace(plan, child=below)
+            case Project():
+                below = self._with_columns_of_table(plan.child)
+                if below is None:
+                    return None
+                known: set[AttributeId] = {one.attribute.id for one in plan.outputs}
+                (scan,) = scans_of(below)
+                more = tuple(
+                    ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known
+                )
+                return replace(plan, child=below, outputs=(*plan.outputs, *more))
+        return None
+
+    def _whole(self, scan: Scan) -> Scan | None:
+        """The scan with all columns; None where there are none."""
+        own = {one.name for one in scan.attributes}
+        more = (
+            replace(one, id=f"{scan.access}.{name}")
+            for name, one in self.read[scan.table].items()
+            if name not in own
+        )
+        found = replace(scan, attributes=(*scan.attributes, *more))
+        return found if found.attributes else None
+
 
 def _is_joined(plan: Plan) -> bool:
     """Whether its rows are made of those of several parts, each by itself a piece."""
@@ -124,25 +162,6 @@ def _is_joined(plan: Plan) -> bool:
         case Join(kind=JoinKind.INNER) | SetOperation(kind=SetKind.UNION, all=True):
             return True
     return False
-
-
-def _with_columns_of_table(plan: Plan) -> Plan | None:
-    """Conditions and columns over a table, and all of its that are read; None for any other."""
-    match plan:
-        case Scan():
-            return plan if plan.attributes else None
-        case Select() | Sort():
-            below = _with_columns_of_table(plan.child)
-            return None if below is None else replace(plan, child=below)
-        case Project():
-            below = _with_columns_of_table(plan.child)
-            if below is None:
-                return None
-            known: set[AttributeId] = {one.attribute.id for one in plan.outputs}
-            (scan,) = scans_of(plan)
-            more = tuple(ComputedColumn(o, o.ref()) for o in scan.attributes if o.id not in known)
-            return replace(plan, child=below, outputs=(*plan.outputs, *more))
-    return None
 
 
 def _renamed(plan: Plan, node: Fixpoint) -> Plan:
