@@ -21,7 +21,6 @@ from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.support.diagrams import with_diagrams
 from tests.support.run_cli import Cli
 
-pytestmark = with_diagrams
 SHIPS = {
     "lazy": "absorption",
     "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
@@ -62,6 +61,7 @@ def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
     return Counter(map(tuple, result["rows"]))
 
 
+@with_diagrams
 @pytest.mark.parametrize("seed", range(2))
 def test_sketches_deltas_and_answers_are_those_by_ranks(both: Both, seed: int) -> None:
     rng = random.Random(seed)
@@ -80,6 +80,7 @@ def test_sketches_deltas_and_answers_are_those_by_ranks(both: Both, seed: int) -
         assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
 
 
+@with_diagrams
 @pytest.mark.parametrize("seed", range(2))
 def test_why_tells_from_the_state_what_it_tells_from_the_tables(both: Both, seed: int) -> None:
     rng = random.Random(seed)
@@ -112,6 +113,7 @@ def test_why_tells_from_the_state_what_it_tells_from_the_tables(both: Both, seed
     assert seen["gone"]
 
 
+@with_diagrams
 def test_it_is_said_how_recursion_is_kept(both: Both) -> None:
     """In `explain` and `status`, of what is captured or not."""
     ship = "eager" if "eager" in both.cli.workload.read_text() else "lazy"
@@ -127,6 +129,7 @@ def test_it_is_said_how_recursion_is_kept(both: Both) -> None:
     assert {one["provenance"] for one in by_ranks} == {None}
 
 
+@with_diagrams
 def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = network(tmp_path, capsys, ["reach", "from_one"])
     links = some_links(random.Random(3), 900)
@@ -153,6 +156,7 @@ def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert told["by"] == "engine"
 
 
+@with_diagrams
 def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     asking(cli, "{kind: absorption, ship: eager, nodes: 3000}", "strict")
@@ -194,18 +198,33 @@ def test_what_cannot_be_kept_so_is_refused(
 
 
 def test_without_the_package_it_is_said_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = network(tmp_path, capsys, ["reach"])
+    asking(cli, "absorption")
+    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    (explained,) = cli.good("explain").results
+    assert explained["provenance"] == "lazy"
+    refused = cli("capture")
+    assert refused.code == 2
+    assert refused.error["code"] == "extra_missing"
+    assert "impctl[bdd]" in refused.error["hint"]
+
+
+@with_diagrams
+def test_only_changes_and_captures_need_the_package(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both.good("capture")
     monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
-    refused = both.cli("capture", "--query", "reach")
-    assert refused.code == 2
-    assert refused.error["code"] == "extra_missing"
-    assert "impctl[bdd]" in refused.error["hint"]
-    # Only functions need it: what is stored is still used.
     assert answers(both.cli, "reach") == by_duckdb(both.cli, QUERIES["reach"])
+    assert both.cli.good("status").results
+    change(both.cli.workload.parent, random.Random(2))
+    refused = both.cli("maintain", "--query", "reach")
+    assert (refused.code, refused.error["code"]) == (2, "extra_missing")
 
 
+@with_diagrams
 def test_a_function_that_forgets_would_be_noticed(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
