@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.advice import warnings_of
-from impctl.app.capturing.captured import Captured, capture_query
+from impctl.app.capturing.captured import Captured, capture_query, without_provenance
 from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.capturing.stage import foreseen_capture
@@ -63,6 +63,8 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 results.append(_result(desk.tables, prepared, captured))
                 if captured.no_answer:
                     warnings.append(_without_answer(prepared, captured.no_answer))
+                if captured.no_provenance:
+                    warnings.append(without_provenance(spec.name, captured.no_provenance))
                 stored.append((prepared, captured.sketches))
             give_back()
         forecasts = ClusterForecasts(desk, store)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.capturing.entries import provenance_kept
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.examining.buffers import buffer_entries
 from impctl.app.examining.join_trees import tree_entries
@@ -77,6 +78,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         trees=tree_entries(prepared, way, partitions, None if kept is None else kept.pieces),
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(spec, way, kept),
+        provenance=provenance_kept(spec, way.provenance),
     )
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from impctl.aliases import QueryName
 from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
 from impctl.app.capturing.drift import ranges_entries
-from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.entries import provenance_kept, sketch_entry
 from impctl.app.capturing.meta import tree_record
 from impctl.app.capturing.moments import expires, moved_moments, moved_text, stored_moments
 from impctl.app.capturing.pins import catch_up, check_pins
@@ -100,6 +100,7 @@ def _status(desk: Workbench, store: StoreReader | None, spec: QuerySpec, runs: i
         moments=stored_moments(stored),
         keeps_answer=bool(stored.state_meta.get("answer")),
         kept_answers=uses.answers,
+        provenance=provenance_kept(spec, str(stored.state_meta.get("provenance", ""))),
         fresh=fresh_entry(desk, spec, stored),
         trigger=_trigger(spec),
         next_expiry=expires(stored) or None,

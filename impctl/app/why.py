@@ -1,8 +1,9 @@
 """Use case: tell which rows of tables a row of an answer is derived from, and what needs some.
 
-Law: no table is touched. The sketch is brought up to date first, as for `query`; then the engine
-reads through it. Spark is not started for what is told.
-Out of scope: finding it (`app.using.derived_row`, `app.using.answer_without`).
+Law: no table is touched. The sketch is brought up to date first, as for `query`; then its state
+tells, where recursion is kept by absorption, or the engine reads through it. Spark is not started
+for what is told.
+Out of scope: finding it (`app.using.kept_functions`, `derived_row`, `answer_without`).
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from dataclasses import replace
 
 from impctl.aliases import QueryName
 from impctl.app.preparing.given_values import GivenValues
+from impctl.app.results.changed import STATE
+from impctl.app.results.foreseen import ENGINE
 from impctl.app.results.results import Outcome
 from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.app.using.answer_without import answer_without
 from impctl.app.using.derived_row import derived_row
 from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.using.kept_functions.row import row_from_state
+from impctl.app.using.kept_functions.without import without_from_state
 from impctl.app.using.only_query import only_query
 from impctl.app.using.request import asked
 from impctl.app.using.row_given import RowGiven
@@ -54,14 +59,14 @@ def why(
     watch = Stopwatch()
     if without:
         return Outcome((_without(desk, found, without, limit, watch),), found.warnings)
-    told = derived_row(desk, found, row)
+    told = row_from_state(desk, found, row) or derived_row(desk, found, row)
     result = WhyResult(
         query=found.prepared.spec.name,
         row=told.row,
         claim=str(told.derivation.claim),
         rows=told.rows[:limit],
         row_count=len(told.rows),
-        lineage=told.derivation.lineage,
+        lineage=told.lineage,
         limit=limit,
         versions=found.versions,
         files_kept=told.files,
@@ -70,6 +75,7 @@ def why(
         action=found.action,
         reason=found.reason,
         moments=found.prepared.moments,
+        by=_by(is_from_state=told.from_state),
     )
     return Outcome((result,), found.warnings)
 
@@ -87,6 +93,10 @@ def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fre
     return found
 
 
+def _by(*, is_from_state: bool) -> str:
+    return STATE if is_from_state else ENGINE
+
+
 def _without(
     desk: Workbench,
     found: Fresh,
@@ -94,7 +104,7 @@ def _without(
     limit: int | None,
     watch: Stopwatch,
 ) -> WithoutResult:
-    told = answer_without(desk, found, without)
+    told = without_from_state(desk, found, without) or answer_without(desk, found, without)
     return WithoutResult(
         query=found.prepared.spec.name,
         answer=told.changes,
@@ -108,4 +118,5 @@ def _without(
         action=found.action,
         reason=found.reason,
         moments=found.prepared.moments,
+        by=_by(is_from_state=told.from_state),
     )

@@ -29,6 +29,7 @@ from impctl.circuits.flows import (
 from impctl.circuits.joins import build_join
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.provenance.absorbed import AbsorbedRows, build_absorbed
 from impctl.circuits.recursion import Keyed, build_fixpoint, build_leaf
 from impctl.circuits.refills import KEEP_ALL, Buffers
 from impctl.circuits.sets import build_set_operation
@@ -45,6 +46,7 @@ from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
 from impctl.engine.circuit import Circuit
 from impctl.engine.extremes import Extreme
+from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.operators import aggregate, one_row, scan
 from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
@@ -91,6 +93,7 @@ class Builder(Plumbing):
         answer: AnswerPlan | None = None,
         blocks: Sequence[PlannedBlock] = (),
         keyed_rows: Mapping[AttributeId, tuple[AccessId, ...]] = MappingProxyType({}),
+        absorbs: Absorbs | None = None,
     ) -> None:
         """`keyed` has, by identity (`id`), the Aggregates whose groups have one fragment, and the
         grouping column that tells it; `keyed_rows` the columns of the fixpoints that are KEYED.
@@ -98,7 +101,7 @@ class Builder(Plumbing):
         `last_top` is the LIMIT above which there are only columns, if there is one; `barriers` are
         those of others whose rows all count; the rows of an `answer` are kept, of which those that
         it does not ask again must be sure. `blocks` are the plan's, where trees are to serve them;
-        for the rest see `Plumbing`.
+        `absorbs` is said where fixpoints are kept by absorption; for the rest see `Plumbing`.
         """
         super().__init__(chooser, barriers=barriers, buffers=buffers, has_doubts=has_doubts)
         self.sketched = sketched
@@ -114,6 +117,8 @@ class Builder(Plumbing):
         self.kept: AnswerRows | None = None
         self._blocks = tuple(blocks)
         self._planted: Planted = {}
+        self._absorbs = absorbs
+        self.absorbed: list[AbsorbedRows] = []
 
     def root(self, plan: Plan, *, is_passed: bool = False) -> Flow:
         """The whole plan and its barriers; tags in the order of the plan's accesses.
@@ -223,7 +228,11 @@ class Builder(Plumbing):
             return build_leaf(self, node)
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
-        return build_fixpoint(self, node, inner, key)
+        if self._absorbs is None:
+            return build_fixpoint(self, node, inner, key)
+        rows, absorbed = build_absorbed(self, node, inner, key, self._absorbs)
+        self.absorbed.append(absorbed)
+        return rows
 
     def _relation(self, node: Scan | OneRow) -> Flow:
         if isinstance(node, OneRow):

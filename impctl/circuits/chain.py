@@ -4,7 +4,7 @@ Law: what partial aggregates of some rows put in leaves the circuit as if steppe
 That is so for plans of simple nodes over one table, where the state of the first grouping, or the
 counts at the root, say all about the rows below. Everything here gives the change of the circuit's
 output; whoever has the sketches counts it in.
-Out of scope: the pass itself (`circuits.partials`), which plans have a chain (`circuits.compile`).
+Out of scope: the pass itself (`circuits.partials`), when a chain is filled (`circuits.compile`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.partial_column import ROWS
 from impctl.engine.tags import RowTags, Tags
-from impctl.plan.nodes import Plan, Scan
+from impctl.plan.nodes import (
+    Aggregate,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    Sort,
+    inputs_of,
+)
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
 from impctl.values import dataclass
@@ -101,3 +109,17 @@ class Chain:
 def _tags_by(place: int, partition: RangePartition) -> Callable[[Sequence[Vector]], Tags]:
     """The fragment of each group by the grouping column that equals the attribute."""
     return lambda keys: RowTags(partition.fragments_of(keys[place]))
+
+
+def nodes_to(root: Plan) -> tuple[Plan, ...] | None:
+    """The nodes from the scan to the root, where they are simple ones over one table."""
+    nodes: list[Plan] = []
+    node = root
+    while not isinstance(node, Scan):
+        if not isinstance(node, Select | Project | Aggregate | Sort):
+            return None
+        if isinstance(node, Aggregate) and node.grouping_sets is not None:
+            return None
+        nodes.append(node)
+        node = inputs_of(node)[0]
+    return (node, *reversed(nodes))

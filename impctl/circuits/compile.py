@@ -14,10 +14,11 @@ from functools import partial
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
-from impctl.circuits.chain import Chain
+from impctl.circuits.chain import Chain, nodes_to
 from impctl.circuits.counted import counted
 from impctl.circuits.flows import BlockedError, Flow, Source
 from impctl.circuits.partials import FirstGrouping
+from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.reading.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
 from impctl.circuits.strategy import Chooser, SideChoice, Strategy
@@ -25,17 +26,16 @@ from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.operators.kept import AnswerRows
 from impctl.plan.nodes import (
     Aggregate,
     Plan,
     Project,
     Scan,
-    Select,
     Sort,
     TopK,
     attributes_of,
-    inputs_of,
     nodes_of,
     scans_of,
 )
@@ -80,6 +80,8 @@ class Compiled:
     """What holds the rows of the answer, where they are kept."""
     shapes: tuple[TreeShape | NoTree, ...] = ()
     """Where trees were asked for, the shape of each branch of the plan, or why it has none."""
+    absorbed: tuple[AbsorbedRows, ...] = ()
+    """The fixpoints that are kept by absorption."""
 
     @property
     def writes_joins(self) -> bool:
@@ -147,6 +149,7 @@ def compile_plan(
     answer: AnswerPlan | None = None,
     trees: Mapping[TableName, int] | None = None,
     blocks: Sequence[PlannedBlock] = (),
+    absorbs: Absorbs | None = None,
 ) -> Compiled:
     """The circuit for a plan; with an `answer`, whose rows it has, these are kept too.
 
@@ -158,7 +161,8 @@ def compile_plan(
     fixpoint, equals each access's partition attribute, `barriers` at which positions there are
     barriers (default: at every top-k that is not the last step); both are the verdict's.
     `chooser` decides which sides of joins are kept (default: all), `buffers` how many rows or
-    values MIN, MAX and top-k keep, where they can be refilled. Raises BlockedError.
+    values MIN, MAX and top-k keep, where they can be refilled; `absorbs` keeps fixpoints by
+    absorption. Raises BlockedError.
     """
     nodes = tuple(nodes_of(root))
     found = None if barriers is None else [nodes[position] for position in barriers]
@@ -169,6 +173,7 @@ def compile_plan(
         barriers=found,
         buffers=buffers,
         keyed_rows=keyed_rows(root, key_columns),
+        absorbs=absorbs,
     )
     plain = partial(_without_trees, made, root, key_columns, answer)
     whole = _counted_whole(found or (), sketched)
@@ -216,12 +221,13 @@ def _compiled(
     barriers: Collection[Plan] | None,
     buffers: Buffers,
     keyed_rows: KeyedRows,
+    absorbs: Absorbs | None,
     has_doubts: bool = True,
     answer: AnswerPlan | None = None,
     blocks: Sequence[PlannedBlock] = (),
 ) -> Compiled:
     rows = counted(root) if answer is None and not blocks else root
-    chain = _chain(rows)
+    chain = nodes_to(rows)
     keyed = {} if chain is None else _keyed(root, chain, sketched, key_columns)
     last, chosen = _last_and_barriers(root, barriers, answer)
     builder = Builder(
@@ -235,12 +241,11 @@ def _compiled(
         answer=answer,
         blocks=blocks,
         keyed_rows=keyed_rows,
+        absorbs=absorbs,
     )
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
-    found, first = None, builder.first_grouping
-    if chain is not None and _can_pass(first, answer) and not builder.distant:
-        found = _described(root, chain, circuit, first, keyed, key_columns)
+    found = _passed(root, chain, builder, circuit, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
@@ -255,12 +260,24 @@ def _compiled(
         owners=builder.owners(),
         note=_note(builder),
         kept=builder.kept,
+        absorbed=tuple(builder.absorbed),
     )
 
 
-def _can_pass(first: FirstGrouping | None, answer: AnswerPlan | None) -> bool:
-    """Without a grouping a pass counts rows; an answer, or groups that are read, need rows."""
-    return answer is None if first is None else not first.operator.needs_rows
+def _passed(
+    root: Plan,
+    chain: tuple[Plan, ...] | None,
+    builder: Builder,
+    circuit: Circuit,
+    keyed: Collection[int],
+    key_columns: KeyColumns,
+) -> Chain | None:
+    """What a pass fills; without a grouping it counts, an answer or groups read need rows."""
+    first = builder.first_grouping
+    needs_rows = builder.has_answer if first is None else first.operator.needs_rows
+    if chain is None or needs_rows or builder.distant:
+        return None
+    return _described(root, chain, circuit, first, keyed, key_columns)
 
 
 def _sketched(flow: Flow, root: Plan) -> Flow:
@@ -323,20 +340,6 @@ def _last_and_barriers(
     if last is None or answer is None or (answer.ending.cuts and last.rank is None):
         return last, chosen
     return None, None if chosen is None else [*chosen, id(last)]
-
-
-def _chain(root: Plan) -> tuple[Plan, ...] | None:
-    """The nodes from the scan to the root, where they are simple ones over one table."""
-    nodes: list[Plan] = []
-    node = root
-    while not isinstance(node, Scan):
-        if not isinstance(node, Select | Project | Aggregate | Sort):
-            return None
-        if isinstance(node, Aggregate) and node.grouping_sets is not None:
-            return None
-        nodes.append(node)
-        node = inputs_of(node)[0]
-    return (node, *reversed(nodes))
 
 
 def _key_of(

@@ -73,11 +73,11 @@ def build_fixpoint(
     columns = typed(node.attributes, node.span)
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
-    base = _as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
+    base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
     taken = _taken_apart(node)
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
     if key is not None:
-        base, *apart = (_untagged(builder, flow) for flow in (base, *apart))
+        base, *apart = (untagged(builder, flow) for flow in (base, *apart))
     step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
@@ -91,7 +91,19 @@ def build_fixpoint(
     else:
         grouped = _grouped(node.best, columns)
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
-    rows = Flow(builder.put(operator, base, *apart), columns, ())
+    return rows_of(builder, operator, (base, *apart), columns, accesses, key)
+
+
+def rows_of(
+    builder: Plumbing,
+    operator: Recursion,
+    inputs: Sequence[Flow],
+    columns: tuple[Column, ...],
+    accesses: tuple[AccessId, ...],
+    key: Keyed | None,
+) -> Flow:
+    """The rows of a fixpoint that reads these flows, and the barrier of its lineage."""
+    rows = Flow(builder.put(operator, *inputs), columns, ())
     if key is not None:
         tags = KeyTags(key.column, key.partition, len(key.accesses))
         return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)
@@ -138,7 +150,7 @@ class Keyed:
         return cls(column, partition, keyed[column])
 
 
-def _untagged(builder: Plumbing, flow: Flow) -> Flow:
+def untagged(builder: Plumbing, flow: Flow) -> Flow:
     """The rows without fragments: above, a row's own value tells them."""
     return builder.union([flow], flow.columns, ()) if flow.accesses else flow
 
@@ -158,7 +170,7 @@ def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
     return builder.project(given, outputs, columns, node)
 
 
-def _as_rows(
+def as_rows(
     builder: Plumbing, flow: Flow, plan: Plan, node: Fixpoint, *more: tuple[AttributeId, Expr]
 ) -> Flow:
     """A flow's rows under the columns of the fixpoint, none with bounds, and more columns."""
@@ -191,7 +203,7 @@ def _step(
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
     flow = inner.build(taken.step, must_be_sure=True)
-    return _as_rows(inner, flow, taken.step, node, (columns[-1][0], _greatest(taken.ranks)))
+    return as_rows(inner, flow, taken.step, node, (columns[-1][0], _greatest(taken.ranks)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.choice import TreeChoice
 from impctl.circuits.trees.shape import NoTree, TreeShape
+from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.answered import AnswerPlan
@@ -37,7 +38,8 @@ class Way:
     `core` is the plan that the sketches are kept by, where it is not the query's own. `answer` is
     how the query's answer is made of the rows that the circuit keeps, where it is asked for and
     they are kept; `no_answer` says why not. `trees` is whether its joins were to be trees, where
-    that was left open.
+    that was left open. `no_provenance` is why recursion is not kept by absorption, where that is
+    asked for.
     """
 
     mode: Mode
@@ -49,6 +51,13 @@ class Way:
     answer: AnswerPlan | None = None
     no_answer: str = ""
     trees: TreeChoice | None = None
+    no_provenance: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """How functions of recursion are shipped; empty where none are kept."""
+        absorbed = () if self.compiled is None else self.compiled.absorbed
+        return str(absorbed[0].operator.absorbs.ship) if absorbed else ""
 
     @property
     def shapes(self) -> tuple[TreeShape | NoTree, ...]:
@@ -79,10 +88,12 @@ def answering_way(
     *,
     buffers: Buffers = KEEP_ALL,
     trees: Mapping[TableName, int] | None = None,
+    absorbs: Absorbs | None = None,
 ) -> Way:
     """How sketches are maintained beside the rows of an answer; BlockedError where not exactly.
 
-    `verdict` is that on `answer.kept`; `trees` asks for joins without joining.
+    `verdict` is that on `answer.kept`; `trees` asks for joins without joining, `absorbs` for
+    fixpoints by absorption.
     """
     verdict = verdict.required()
     compiled = compile_plan(
@@ -94,6 +105,7 @@ def answering_way(
         buffers=buffers,
         answer=answer,
         trees=trees,
+        absorbs=absorbs,
     )
     return replace(_exact(compiled), core=answer.kept, answer=answer)
 
@@ -108,13 +120,15 @@ def choose_way(
     buffers: Buffers = KEEP_ALL,
     trees: Mapping[TableName, int] | None = None,
     blocks: Sequence[PlannedBlock] = (),
+    absorbs: Absorbs | None = None,
 ) -> Way:
     """How the sketches of `partitions` (by access) are maintained for a safe plan.
 
     `core` is the plan without its output columns and `verdict` its verdict; `whole` is the verdict
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
     `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by
-    `blocks` where these are known (see `compile_plan`). InvariantError where either verdict is
+    `blocks` where these are known, `absorbs` for fixpoints by absorption (see `compile_plan`).
+    InvariantError where either verdict is
     unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
@@ -128,6 +142,7 @@ def choose_way(
             buffers=buffers,
             trees=trees,
             blocks=blocks,
+            absorbs=absorbs,
         )
     except BlockedError as blocked:
         # Touch also needs that no other table changes, so there must not be one.

@@ -19,11 +19,12 @@ from impctl.workload.models import (
     MaintainMode,
     Moves,
     Policy,
+    Ship,
     StateKept,
 )
 from impctl.workload.names import IDENTIFIER_PATTERN, NAME_PATTERN, TABLE_PATTERN
 from impctl.workload.partitions import MAX_BOUNDARIES, MAX_FRAGMENTS
-from impctl.workload.queries import MAX_BUFFER, NO_SKETCH
+from impctl.workload.queries import ABSORPTION, MAX_BUFFER, MAX_NODES, NO_SKETCH
 from impctl.workload.schema_parts import (
     JsonSchema,
     columns_of,
@@ -195,6 +196,7 @@ def _queries() -> JsonSchema:
                     {"type": "object", "additionalProperties": text_of("A column of the table.")},
                 ],
             },
+            "provenance": _provenance(),
             **_query_settings(),
         },
         required=["sql"],
@@ -205,6 +207,29 @@ def _queries() -> JsonSchema:
         "minProperties": 1,
         "propertyNames": {"pattern": f"^{NAME_PATTERN}$"},
         "additionalProperties": query,
+    }
+
+
+def _provenance() -> JsonSchema:
+    of_kind = {
+        "kind": or_variable({"const": ABSORPTION}, "What of rows is kept."),
+        "ship": or_variable(
+            {"enum": [str(ship) for ship in Ship]},
+            "What is handed on of a row's function: its first derivation (lazy) or all (eager).",
+        ),
+        "nodes": or_variable(
+            {"type": "integer", "minimum": 1, "maximum": MAX_NODES},
+            "How many nodes of decision diagrams there may be. Default: 5000000.",
+        ),
+    }
+    described = object_of("How functions are kept.", of_kind, required=["kind"])
+    return {
+        "description": "WITH RECURSIVE is kept by absorption: each row with the function of table "
+        "rows that it depends on, which `why` tells from. Needs `impctl[bdd]`.",
+        "anyOf": [
+            or_variable({"const": ABSORPTION}, "Lazily, with as many nodes as is usual."),
+            described,
+        ],
     }
 
 

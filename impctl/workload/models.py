@@ -94,6 +94,21 @@ class Lineage(StrEnum):
     WITNESS = "witness"
 
 
+class Ship(StrEnum):
+    """What of a row's provenance is handed on: its first derivation, or the whole function."""
+
+    LAZY = "lazy"
+    EAGER = "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenanceSpec:
+    """Recursion is kept by absorption, in so many `nodes` of decision diagrams at most."""
+
+    ship: Ship = Ship.LAZY
+    nodes: int = 5_000_000
+
+
 class Moves(StrEnum):
     """How often a parameter that sketches follow has another value."""
 
@@ -215,7 +230,8 @@ class QuerySpec:
     `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
     `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
     query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
-    so does `state` what of its state is kept.
+    so does `state` what of its state is kept. `provenance` says that recursion is kept by
+    absorption.
     """
 
     name: QueryName
@@ -234,6 +250,7 @@ class QuerySpec:
     answer: bool = False
     trigger: Trigger | None = None
     state: StateKept | None = None
+    provenance: ProvenanceSpec | None = None
 
     @property
     def follows(self) -> dict[str, str]:

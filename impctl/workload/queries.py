@@ -22,7 +22,9 @@ from impctl.workload.models import (
     MaintainMode,
     Moves,
     Policy,
+    ProvenanceSpec,
     QuerySpec,
+    Ship,
     StateKept,
 )
 from impctl.workload.names import (
@@ -55,6 +57,18 @@ _NO_ANSWER = {
     str(Lineage.WITNESS): "the answer needs all rows, not witnesses; take one of the two out",
 }
 """What an answer cannot be kept with, and the hint."""
+
+ABSORPTION = "absorption"
+"""What `provenance` of a query says, or its `kind`."""
+
+MAX_NODES = 1_000_000_000
+"""Some twenty gigabytes."""
+
+_NO_FUNCTIONS = {
+    NO_SKETCH: "it is kept beside the sketch; take one of the two out",
+    str(Lineage.WITNESS): "functions are of all derivations; write `lineage: all` or take it out",
+}
+"""What recursion cannot be kept by absorption with, and the hint."""
 
 MAX_BUFFER = 1_000_000
 """More than that is as good as keeping everything, which `all` says."""
@@ -105,7 +119,7 @@ def _read_query(
     name: str, entry: Entry, tables: Declared, defaults: Mapping[str, Node], reading: FileReading
 ) -> QuerySpec | None:
     path = inside("`queries`", name)
-    own = reading.record(entry.value, path, ("sql",), ("params", "sketch", *SETTINGS))
+    own = reading.record(entry.value, path, ("sql",), ("params", "sketch", "provenance", *SETTINGS))
     if own is None:
         return None
     fields = {**defaults, **own}
@@ -146,6 +160,7 @@ def _read_query(
         answer=answer,
         trigger=trigger,
         state=_read_state(fields, own, path, reading),
+        provenance=_read_provenance(fields, path, reading),
     )
 
 
@@ -163,6 +178,33 @@ def _read_state(
         hint = "`join` says already what is kept; take one of the two out"
         reading.report(own["state"], f"{where} cannot be said with `join: {join.value}`", hint)
     return None
+
+
+def _read_provenance(
+    fields: Mapping[str, Node], path: str, reading: FileReading
+) -> ProvenanceSpec | None:
+    """How recursion is kept by absorption; None where the file does not say so."""
+    node, where = fields.get("provenance"), inside(path, "provenance")
+    if node is None:
+        return None
+    for other in ("sketch", "lineage"):
+        told = fields.get(other)
+        if isinstance(told, ScalarNode) and told.value in _NO_FUNCTIONS:
+            what = f"{where} cannot be kept with `{other}: {told.value}`"
+            reading.report(node, what, _NO_FUNCTIONS[told.value])
+    if not isinstance(node, MappingNode):
+        also = ", or a mapping with `kind`, `ship` and `nodes`"
+        reading.choice(node, where, [ABSORPTION], beside=also)
+        return ProvenanceSpec()
+    own = reading.record(node, where, ("kind",), ("ship", "nodes")) or {}
+    reading.choice(own.get("kind"), inside(where, "kind"), [ABSORPTION])
+    ship = reading.choice(own.get("ship"), inside(where, "ship"), list(Ship))
+    usual = "5000000 take some 100 MB"
+    nodes = reading.whole_number(own.get("nodes"), inside(where, "nodes"), MAX_NODES, usual)
+    usually = ProvenanceSpec()
+    return ProvenanceSpec(
+        usually.ship if ship is None else Ship(ship), usually.nodes if nodes is None else nodes
+    )
 
 
 def _read_answer(

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -30,6 +30,7 @@ from impctl.circuits.strategy import AsRecorded
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, stacked_batches
+from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal
 from impctl.plan.live_rows import LiveRows
@@ -41,6 +42,7 @@ from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import restored
 from tests.circuits.moving_cases import counts
+from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_partners import ReferencePartners
 
@@ -313,6 +315,21 @@ def test_what_is_live_is_what_is_kept(cases: range) -> None:
     for name in QUERIES:
         assert seen[name] > len(cases) // len(QUERIES), (name, seen)
     assert seen["read"] < seen["files"]
+
+
+@with_diagrams
+@pytest.mark.parametrize("ship", list(Ship))
+@few_then_rest(20, 200)
+def test_so_it_is_of_recursion_by_absorption(
+    cases: range, ship: Ship, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaves go where a row expires, though the table has it still."""
+    by_functions = partial(compile_plan, absorbs=Absorbs(ship, 100_000))
+    recursive = {name: sql for name, sql in QUERIES.items() if "RECURSIVE" in sql}
+    monkeypatch.setattr(f"{__name__}.compile_plan", by_functions)
+    monkeypatch.setattr(f"{__name__}.QUERIES", recursive)
+    seen = run(cases)
+    assert all(seen[name] > len(cases) // 4 for name in recursive), seen
 
 
 def test_expiry_at_the_very_instant_would_show(monkeypatch: pytest.MonkeyPatch) -> None:

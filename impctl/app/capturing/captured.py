@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.commit import amend, commit_capture
 from impctl.app.capturing.fill import best_filled
 from impctl.app.capturing.fill_by_spark import touched
@@ -52,6 +52,8 @@ class Captured:
     elapsed_ms: float
     no_answer: str = ""
     """Why the answer is not kept, where it is to be."""
+    no_provenance: str = ""
+    """Why recursion is not kept by absorption, where it is to be."""
 
 
 Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
@@ -76,8 +78,7 @@ def capture_query(
     found_ = _found(desk, stage)
     found, way = found_.fragments, found_.way
     pass_ms = reading.ms
-    spark_ms = pass_ms if found_.uses_spark else 0.0
-    engine_ms = 0.0 if found_.uses_spark else pass_ms
+    spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
@@ -107,6 +108,15 @@ def capture_query(
         commit_ms=commit_ms,
         elapsed_ms=elapsed_ms,
         no_answer=_no_answer(prepared, way),
+        no_provenance=way.no_provenance,
+    )
+
+
+def without_provenance(query: QueryName, why: str) -> str:
+    """What to say of a query whose recursion is not kept by absorption."""
+    return (
+        f"the recursion of query `{query}` is kept by ranks, not by absorption: {why}; its sketch "
+        "is the same, and `why` computes what it tells"
     )
 
 

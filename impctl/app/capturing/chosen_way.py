@@ -95,8 +95,23 @@ def chosen_way(
     """How the query's sketches are maintained, under the whole plan's verdict.
 
     Where the answer is to be kept and can be, by the plan of its rows; else by the core plan, and
-    so where the state was captured without (`has_answer` is false).
+    so where the state was captured without (`has_answer` is false). UnsupportedError where
+    recursion is to be kept by absorption and cannot be.
     """
+    way = _chosen(prepared, verdict, partitions, chooser, has_answer=has_answer)
+    if chooser.absorbs is not None:
+        _check_provenance(prepared, way)
+    return way
+
+
+def _chosen(
+    prepared: PreparedQuery,
+    verdict: Verdict,
+    partitions: Mapping[AccessId, RangePartition],
+    chooser: JoinChooser,
+    *,
+    has_answer: bool,
+) -> Way:
     scans = (*prepared.scans, *scans_of(prepared.query.root))
     accesses = {scan.access: scan.table for scan in scans}
     by_core, why, is_planned = None, "", False
@@ -138,7 +153,15 @@ def _by_answer(
     answer = answer_plan(prepared.planned)
     judged = answer_verdict(prepared, answer, verdict, partitions)
     buffers = kept_buffers(prepared.spec, chooser)
-    answering = partial(answering_way, answer, judged, partitions, chooser.sides, buffers=buffers)
+    answering = partial(
+        answering_way,
+        answer,
+        judged,
+        partitions,
+        chooser.sides,
+        buffers=buffers,
+        absorbs=chooser.absorbs,
+    )
     choice = chooser.trees.choose(answer.kept)
     if choice.is_tree:
         try:
@@ -181,6 +204,7 @@ def _by_core(
         partitions,
         chooser.sides,
         buffers=kept_buffers(prepared.spec, chooser),
+        absorbs=chooser.absorbs,
     )
     if prepared.spec.join is JoinStrategy.TREE:
         way = _with_trees(prepared, choose)
@@ -226,6 +250,19 @@ def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> Unsupporte
     )
 
 
+def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
+    """UnsupportedError where no recursion of the query is kept by absorption."""
+    if way.provenance:
+        return
+    why = way.reason if way.compiled is None else "it has no WITH RECURSIVE of UNION"
+    raise UnsupportedError(
+        f"Query `{prepared.spec.name}` asks for `provenance: absorption`, and has none: {why}",
+        code="no_provenance",
+        hint="leave `provenance` out: ranks keep the same sketch",
+        location=prepared.place(way.span),
+    )
+
+
 def capture_way(
     desk: Workbench,
     prepared: PreparedQuery,
@@ -250,6 +287,7 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     is_same &= {*meta.from_files} == {*way.sides_by(Strategy.FILES)}
     # Of a buffer the best are there: of more they would be taken for all.
     is_same &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
+    is_same &= meta.provenance == way.provenance
     if way.mode is stored.mode and is_same:
         return
     name = prepared.spec.name

@@ -102,6 +102,7 @@ def _described(
         ending=ending_to_store(way.lying_answer),
         trees=trees_id(way.shapes),
         estimate=_estimate(way),
+        provenance=way.provenance,
     )
 
 

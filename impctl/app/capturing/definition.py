@@ -119,6 +119,8 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
         text += f" lineage {spec.lineage}"
     if spec.answer:
         text += " answer"
+    if spec.provenance is not None:
+        text += f" provenance {spec.provenance.ship} {spec.provenance.nodes}"
     text += _expiry_of(tables, known)
     return hashlib.sha256(text.encode()).hexdigest()
 

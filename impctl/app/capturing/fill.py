@@ -23,15 +23,19 @@ from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.way import Way
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
-from impctl.workload.models import JoinStrategy
+from impctl.workload.models import JoinStrategy, Policy
 
 _COULD_NOT = "the engine could not fill its state (a join too large, or doubles too close)"
 _NOT_BESIDE = "the engine could not fill its state beside the sketch"
+_BY_RANKS = "recursion is kept by ranks, not by absorption"
+_STOPPED = (Policy.STRICT, Policy.INCREMENTAL)
+"""Policies under which too large functions are an error."""
 _AS_TREES = "its joins are trees, because what they are joined to could not be kept"
 
 
@@ -54,7 +58,8 @@ def best_filled(
 
     What does not come to a state in memory is tried with joins as trees, where the workload leaves
     that open and these tell an answer that is asked for; and without the answer, for which less has
-    to be sure.
+    to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
+    much: of nodes only where the policy lets it, else EvaluationError.
     """
     why = _COULD_NOT
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
@@ -62,10 +67,23 @@ def best_filled(
         try:
             filled = filled_circuit(desk, asked, way, verdict, partitions)
         except EvaluationError as exceeded:
+            if exceeded.code == PROVENANCE_TOO_LARGE and desk.policy(prepared.spec) in _STOPPED:
+                raise
             why, filled = exceeded.message, None
         if filled is not None:
-            return replace(way, compiled=filled.session.compiled), filled
-    return replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None), None
+            way = replace(way, compiled=filled.session.compiled)
+            return _without_provenance(prepared, way, why), filled
+    way = replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None)
+    return _without_provenance(prepared, way, why), None
+
+
+def _without_provenance(prepared: PreparedQuery, way: Way, why: str) -> Way:
+    """The way, with why recursion is not kept by absorption where it was to be."""
+    if prepared.spec.provenance is None or way.provenance:
+        return way
+    if way.compiled is None:
+        return replace(way, no_provenance=why)
+    return replace(way, reason=f"{way.reason}; {_BY_RANKS}: {why}", no_provenance=why)
 
 
 def _ways(
@@ -77,7 +95,12 @@ def _ways(
 ) -> Iterator[tuple[Way, PreparedQuery]]:
     """The way, then lesser ones, each with the query as it is asked for then."""
     yield way, prepared
-    chooser = chooser_for(desk, prepared, reads=False)
+    chooser = replace(chooser_for(desk, prepared, reads=False), absorbs=None)
+    if way.provenance:
+        alike = replace(chooser, trees=TreesAsRecorded(way.has_tree))
+        has_answer = way.answer is not None
+        way = chosen_way(prepared, verdict, partitions, alike, has_answer=has_answer)
+        yield way, prepared
     planted = replace(chooser, trees=TreesAsRecorded(is_tree=True, reason=_AS_TREES))
     is_open = prepared.spec.join is JoinStrategy.AUTO and not way.has_tree
     if way.answer is not None and is_open:

@@ -28,6 +28,7 @@ from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
@@ -65,7 +66,8 @@ def loaded(
 ) -> MaintainedQuery | None:
     """The session with its state; None where the engine could not do it and Spark has to.
 
-    EvaluationError where it would take more memory than it may (`MEMORY_EXCEEDED`).
+    EvaluationError where it would take more memory than it may (`MEMORY_EXCEEDED`), or functions
+    more nodes (`PROVENANCE_TOO_LARGE`).
 
     A column only Spark can read, a value on the way that is not exact, an overflow that only the
     order of the batches brought about: Spark decides these. Files that are gone are told at once.
@@ -82,7 +84,7 @@ def loaded(
             read = files_of_table(snapshot, compiled)
             count_left_out(session.range_rows, partition, snapshot, read)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
-        if error.code == MEMORY_EXCEEDED:
+        if error.code in (MEMORY_EXCEEDED, PROVENANCE_TOO_LARGE):
             raise
         return None
     return session

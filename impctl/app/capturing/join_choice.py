@@ -21,6 +21,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.refills import FEWEST
 from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
+from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.errors import StateCorruptError
 from impctl.sketch.mode import Mode
 from impctl.values import dataclass
@@ -50,6 +51,8 @@ class JoinChooser:
     """How much is kept of pieces with first rows or values of MIN and MAX that were bounded."""
     buffer: int | None = None
     """The same of all of them, where each is to be bounded."""
+    absorbs: Absorbs | None = None
+    """How recursion is kept by absorption; None for by ranks."""
 
 
 def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True) -> JoinChooser:
@@ -82,7 +85,14 @@ def chooser_for(desk: Workbench, prepared: PreparedQuery, *, reads: bool = True)
         _trees(tables, prepared, reads=reads),
         {} if before is None or prepared.spec.state is StateKept.KEEP else before.buffers,
         FEWEST if is_least else None,
+        _absorbs(prepared),
     )
+
+
+def _absorbs(prepared: PreparedQuery) -> Absorbs | None:
+    """How the workload asks recursion to be kept."""
+    asked = prepared.spec.provenance
+    return None if asked is None else Absorbs(Ship(asked.ship), asked.nodes)
 
 
 def _asked(prepared: PreparedQuery) -> Strategy | None:
@@ -133,7 +143,8 @@ def chooser_of(prepared: PreparedQuery, meta: StateMeta) -> JoinChooser:
     """What the capture chose of the stored state."""
     sides = AsRecorded(meta.distant, _has_filter(prepared), meta.from_files, meta.side_reasons)
     is_tree = prepared.spec.join is JoinStrategy.TREE or bool(meta.trees)
-    return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers)
+    absorbs = _absorbs(prepared) if meta.provenance else None
+    return JoinChooser(sides, TreesAsRecorded(is_tree), meta.buffers, absorbs=absorbs)
 
 
 def _has_filter(prepared: PreparedQuery) -> bool:

@@ -43,6 +43,7 @@ class StateMeta:
     they were chosen by that: rows that it is joined to, tuples that it touches. `work` is what they
     have done since, for how many changes. `expires` is the next instant at which a row of a table
     with an expiry is no longer live, as of `app.preparing.expiry`, empty where nobody looked.
+    `provenance` says how functions of recursion are shipped, empty where none are kept.
     """
 
     way: str
@@ -67,6 +68,7 @@ class StateMeta:
     estimate: Mapping[str, float] = field(default_factory=dict)
     work: Mapping[str, int] = field(default_factory=dict)
     expires: str = ""
+    provenance: str = ""
 
     def as_stored(self) -> dict[str, Any]:
         """What `read` takes, made of what JSON has."""
@@ -96,6 +98,7 @@ class StateMeta:
             **({"estimate": dict(self.estimate)} if self.estimate else {}),
             **({"work": dict(self.work)} if self.work else {}),
             **({"expires": self.expires} if self.expires else {}),
+            **({"provenance": self.provenance} if self.provenance else {}),
         }
 
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
@@ -240,5 +243,6 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "estimate": _by_name(_number),
     "work": _by_name(_count),
     "expires": _text,
+    "provenance": _text,
 }
 """What each field is made of; a name that is not here is not impctl's."""

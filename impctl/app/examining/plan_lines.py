@@ -139,7 +139,7 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
         case Mode.EXACT if is_read:
             return "reads the rows of groups that change, keeps a filter of keys; see its groups"
         case Mode.EXACT:
-            return _in_tree(node, way) or _exactly(node)
+            return _in_tree(node, way) or _by_absorption(node, way) or _exactly(node)
         case Mode.TOUCH:
             return "the ranges of changed rows are added, nothing is computed"
         case Mode.RECAPTURE:
@@ -200,6 +200,16 @@ def _exactly(node: Plan) -> str:
             return "keeps the rows that decide and those that may come next"
         case _:
             assert_never(node)
+
+
+def _by_absorption(node: Plan, way: Way) -> str:
+    """What a fixpoint keeps whose rows have functions; empty for anything else."""
+    if not isinstance(node, Fixpoint) or not way.provenance:
+        return ""
+    return (
+        "keeps its rows, and of what table rows each is derived; `why` tells from it "
+        f"(provenance by absorption, {way.provenance})"
+    )
 
 
 def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -> dict[int, int]:

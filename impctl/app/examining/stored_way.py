@@ -36,6 +36,7 @@ def way_as_stored(
     meta = StateMeta.read(stored.query, stored.state_meta)
     by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
     has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
+    has_same_sides &= meta.provenance == way.provenance
     has_same_sides &= meta.buffers == chosen_buffers(prepared.spec, way.compiled)
     has_same_answer = meta.answer == (way.answer is not None)
     if bool(meta.trees) == way.has_tree and has_same_answer and has_same_sides:

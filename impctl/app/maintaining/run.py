@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 
 from impctl.aliases import QueryName, TableName
-from impctl.app.capturing.captured import capture_query
+from impctl.app.capturing.captured import capture_query, without_provenance
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.partners.readers import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, is_current
@@ -285,6 +285,8 @@ class StaleRun:
             name = task.spec.name
             why = named_before(name, reason)
             self.warnings.append(f"query `{name}` was recaptured: {why}{lost}")
+        if captured.no_provenance:
+            self._warn(without_provenance(task.spec.name, captured.no_provenance))
         results = recapture_results(task.stored, captured, stage, watch.ms)
         return self._with_files(with_ranges(self.desk, stored, results))
 

@@ -194,7 +194,8 @@ class ExplainResult:
     """Whether a query is sketchable and maintainable, and what stands in the way.
 
     `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
-    None where it was not captured as it stands now. `answer` is set where it is to be kept.
+    None where it was not captured as it stands now. `answer` is set where it is to be kept,
+    `provenance` where recursion is to be kept by absorption: how it is, or `given_up`.
     """
 
     query: str
@@ -209,3 +210,4 @@ class ExplainResult:
     trees: tuple[TreeEntry, ...] = ()
     state_bytes: int | None = None
     answer: AnswerEntry | None = None
+    provenance: str | None = None

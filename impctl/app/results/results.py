@@ -277,7 +277,8 @@ class StatusResult:
 
     `pending_versions` counts the table versions committed since, `pending` what is in them;
     `runs` are the latest, newest first; `verified` is None where nobody verified the sketch.
-    `kept_answers` counts those told from kept rows, of a query that has such or had.
+    `kept_answers` counts those told from kept rows, of a query that has such or had. `provenance`
+    is as of `explain`.
     """
 
     query: str
@@ -303,6 +304,7 @@ class StatusResult:
     moments: Mapping[str, str] = field(default_factory=dict)
     keeps_answer: bool = False
     kept_answers: int = 0
+    provenance: str | None = None
     fresh: FreshEntry | None = None
     """How old what is pending is; None without a sketch, or where the logs do not tell."""
     trigger: str | None = None

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from impctl.app.results.answer import ArrowAnswer, RowValue
+from impctl.app.results.foreseen import ENGINE
 from impctl.values import dataclass
 
 
@@ -27,6 +28,7 @@ class WhyResult:
 
     `claim`: smallest (no fewer rows do), minimal (no part of them does), or group (all rows of the
     groups that it is made of). `lineage`: how many rows take part in any derivation.
+    `by`: engine, which read tables, or state.
     """
 
     query: str
@@ -43,6 +45,7 @@ class WhyResult:
     action: str
     reason: str
     moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = ENGINE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,8 @@ class WithoutResult(ArrowAnswer):
     """Rows of the answer that would go, or come, if rows for which a condition is true were not
     there; each with `_change` and `_copies`.
 
-    `without`: the conditions by table; `removed`: how many rows that is, of those read.
+    `without`: the conditions by table; `removed`: how many rows that is, of those read, or of those
+    in the state where `by` is state.
     """
 
     query: str
@@ -63,3 +67,4 @@ class WithoutResult(ArrowAnswer):
     action: str
     reason: str
     moments: Mapping[str, str] = field(default_factory=dict)
+    by: str = ENGINE

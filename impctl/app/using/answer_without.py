@@ -52,13 +52,15 @@ _OPTION = "--without"
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """The changes from the answer to that without the rows, and how many went of those read."""
+    """The changes from the answer to that without the rows, and how many went of those read, or of
+    those in the state."""
 
     changes: pa.Table
     conditions: Mapping[TableName, tuple[str, ...]]
     removed: Mapping[TableName, int]
     files: int
     files_total: int
+    from_state: bool = False
 
 
 def answer_without(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Without:
@@ -69,8 +71,8 @@ def answer_without(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Witho
     as of `engine_answer`.
     """
     prepared = found.prepared
-    conditions = _by_table(prepared, texts)
-    left_out = {table: _left_out(desk, table, some) for table, some in conditions.items()}
+    conditions = conditions_by_table(prepared, texts)
+    left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
     use = SketchUse.ALWAYS if is_monotone(prepared.root) else SketchUse.NEVER
     if use is SketchUse.ALWAYS:
         pruned, sketches = what_is_read(desk.tables, found, use).pruned, found.sketches
@@ -102,7 +104,9 @@ def _is_monotone(node: Plan) -> bool:
     return False
 
 
-def _by_table(prepared: PreparedQuery, texts: Sequence[str]) -> dict[TableName, tuple[str, ...]]:
+def conditions_by_table(
+    prepared: PreparedQuery, texts: Sequence[str]
+) -> dict[TableName, tuple[str, ...]]:
     """The conditions of each table."""
     names = {table.lower(): table for table in prepared.tables}
     found: dict[TableName, tuple[str, ...]] = {}
@@ -131,7 +135,7 @@ def _by_table(prepared: PreparedQuery, texts: Sequence[str]) -> dict[TableName, 
     return found
 
 
-def _left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> LeftOut:
+def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> LeftOut:
     """The rows of a table for which one of these conditions is true."""
     columns: Sequence[Column] = desk.tables.snapshot(table).schema.columns
     attributes = [Attribute(one.name, one.name, one.type) for one in columns]

@@ -47,13 +47,16 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class DerivedRow:
-    """A row of the answer and the rows that derive it; what was read for it."""
+    """A row of the answer and the rows that derive it; what was read for it, or that it was told
+    from the state. `lineage`: how many rows take part in any derivation."""
 
     row: Mapping[ColumnName, RowValue]
     derivation: Derivation
     rows: tuple[WhyEntry, ...]
     files: int
     files_total: int
+    lineage: int
+    from_state: bool = False
 
 
 def derived_row(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow:
@@ -72,10 +75,11 @@ def derived_row(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow:
         made = made_rows(root, tables.of_accesses(), tables.rows, limit.check)
     except BlockedError as blocked:
         raise _not_traced(found, blocked) from None
-    (number, row) = _the_row(found, desk.session_zone, root, made)
+    (number, row) = the_row(found, desk.session_zone, root, made)
     derivation = derivation_of(made.makings, number, tables.rows)
     entries = tables.entries(derivation.rows)
-    return DerivedRow(row, derivation, entries, tables.files, pruned.files_total)
+    files = (tables.files, pruned.files_total)
+    return DerivedRow(row, derivation, entries, *files, derivation.lineage)
 
 
 class _Tables:
@@ -144,7 +148,7 @@ def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(mask))
 
 
-def _the_row(
+def the_row(
     found: Fresh, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row that was made, and the row."""

@@ -30,7 +30,7 @@ from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import Source
 from impctl.data.schema import Column
-from impctl.data.vector import from_arrow
+from impctl.data.vector import Bools, from_arrow
 from impctl.engine.batch import Batch
 from impctl.errors import NotExactError
 from impctl.expr.evaluate import truth
@@ -64,6 +64,12 @@ class LeftOut:
         """The others of these rows; NotExactError where that cannot be told."""
         import pyarrow as pa
 
+        is_out = self.are_out(rows)
+        self.rows += int(is_out.sum())
+        return rows.filter(pa.array(~is_out))
+
+    def are_out(self, rows: pa.Table) -> Bools:
+        """Which of these rows are left out, shape (rows,); they are not counted."""
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
         found = truth(self._condition, values, len(rows))
         if bool(found.is_unsure.any()):
@@ -71,9 +77,7 @@ class LeftOut:
                 "A condition on rows of a table is too close to call",
                 hint="compare doubles in `--without` with a value that is not as close to theirs",
             )
-        is_out = found.sure_true()
-        self.rows += int(is_out.sum())
-        return rows.filter(pa.array(~is_out))
+        return found.sure_true()
 
 
 def engine_answer(

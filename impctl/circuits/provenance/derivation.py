@@ -16,7 +16,7 @@ Out of scope: finding the makings (`circuits.provenance.program`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 
 from impctl.circuits.provenance.lineage import Lineage
@@ -48,10 +48,18 @@ class Derivation:
     lineage: int
 
 
-def derivation_of(made: Makings, target: int, first: int, budget: int = BUDGET) -> Derivation:
+Smallest = Callable[[int, Iterable[tuple[int, tuple[int, ...]]]], frozenset[int] | None]
+"""A smallest set of rows of tables that derives a row by makings, heads with their bodies; None
+where it cannot be told."""
+
+
+def derivation_of(
+    made: Makings, target: int, first: int, budget: int = BUDGET, smallest: Smallest | None = None
+) -> Derivation:
     """A derivation of the row of this number; rows of tables have numbers below `first`.
 
-    Cost: the makings that take part in deriving it, and the search within `budget`.
+    Cost: the makings that take part in deriving it, and the search within `budget`; where
+    `smallest` tells it, what that takes.
     """
     lineage = Lineage(made, target, first)
     chosen, leaves = lineage.shortest(), lineage.leaves.tolist()
@@ -60,12 +68,16 @@ def derivation_of(made: Makings, target: int, first: int, budget: int = BUDGET) 
     if lineage.is_line():
         return Derivation(chosen, Claim.SMALLEST, len(leaves))
     horn = _Horn(lineage, leaves)
+    if smallest is not None:
+        told = smallest(target, zip(lineage.heads.tolist(), lineage.bodies_of_all(), strict=True))
+        if told is not None:
+            return Derivation(horn.in_order(told), Claim.SMALLEST, len(leaves))
     kept = horn.without_spare(chosen)
     try:
-        smallest = _Search(horn, budget).smaller_than(kept)
+        fewer = _Search(horn, budget).smaller_than(kept)
     except _SpentError:
         return Derivation(horn.in_order(kept), Claim.MINIMAL, len(leaves))
-    rows = kept if smallest is None else smallest
+    rows = kept if fewer is None else fewer
     return Derivation(horn.in_order(rows), Claim.SMALLEST, len(leaves))
 
 

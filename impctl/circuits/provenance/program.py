@@ -21,6 +21,7 @@ from impctl.aliases import AccessId
 from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
+from impctl.circuits.provenance.kept import KnownRows
 from impctl.circuits.provenance.makings import MakingList, Makings
 from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
 from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
@@ -76,15 +77,17 @@ def made_rows(
     tables: Mapping[AccessId, pa.Table],
     first: int,
     check: Callable[[], None] = lambda: None,
+    known: KnownRows | None = None,
 ) -> Made:
     """The rows of a plan from these rows per access, each table with its rows' numbers in the
     column `numbering.NUMBER`, all below `first`.
 
-    `check` is called after each run and round, and may raise. BlockedError where the plan, or a
+    The rows of a fixpoint that are `known` are not found again. `check` is called after each run
+    and round, and may raise. BlockedError where the plan, or a
     part of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as
     of the engine.
     """
-    program = _Program(tables, first, check)
+    program = _Program(tables, first, check, known)
     rows = program.once(root)
     return Made(rows.given, rows.columns, program.makings.whole())
 
@@ -93,12 +96,17 @@ class _Program:
     """Evaluates a plan from the inside out."""
 
     def __init__(
-        self, tables: Mapping[AccessId, pa.Table], first: int, check: Callable[[], None]
+        self,
+        tables: Mapping[AccessId, pa.Table],
+        first: int,
+        check: Callable[[], None],
+        known: KnownRows | None,
     ) -> None:
         self.makings = MakingList()
         self._tables = tables
         self._held: dict[AccessId, Batch] = {}
-        self._numbers = count(first)
+        self._numbers = count(first if known is None else known.end)
+        self._known = known
         self._check = check
         self._numbering = Numbering(self._evaluated)
 
@@ -190,6 +198,10 @@ class _Program:
         return self._read_as(node, columns, made)
 
     def _fixpoint(self, node: Fixpoint) -> Scan:
+        known = self._known
+        if known is not None and known.fixpoint == node.id:
+            known.tell(self.makings)
+            return self._read_as(node, known.columns, known.numbers)
         if not node.is_set:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
         rows = NumberedRows(typed(node.attributes, node.span), self._numbers)

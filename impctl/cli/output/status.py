@@ -55,7 +55,7 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
     mode = "" if result.mode is None else f", mode {result.mode}"
     versions = versions_text(result.versions, None, result.moments)
     answer = ", answer kept" if result.keeps_answer else ""
-    yield "stands", f"{versions}{mode}, policy {result.policy}{answer}"
+    yield "stands", f"{versions}{mode}, policy {result.policy}{answer}{_provenance(result)}"
     if result.next_expiry is not None:
         yield "expires", expiry_text(result.next_expiry)
     yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
@@ -94,6 +94,17 @@ def _pending(entry: PendingEntry) -> str:
     rows = "rows not known" if entry.rows is None else count_text(entry.rows, "row")
     size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
     return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
+
+
+def _provenance(result: StatusResult) -> str:
+    """How recursion is kept that is to be by absorption."""
+    match result.provenance:
+        case None:
+            return ""
+        case "given_up":
+            return ", provenance given up (kept by ranks)"
+        case ship:
+            return f", provenance kept ({ship})"
 
 
 def _slack(result: StatusResult) -> str:

@@ -11,6 +11,7 @@ from datetime import date, datetime
 
 from impctl.app.results.amounts import duration_text
 from impctl.app.results.answer import RowValue
+from impctl.app.results.changed import STATE
 from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.app.writing.json_values import number_or_name
 from impctl.cli.output.wording import count_text, versions_text
@@ -36,11 +37,10 @@ def why_lines(result: WhyResult) -> list[str]:
 def why_line(result: WhyResult) -> str:
     """What was looked at."""
     versions = versions_text(result.versions, None, result.moments)
-    files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
     takes = "takes" if result.lineage == 1 else "take"
     return (
         f"{result.query}: {count_text(result.lineage, 'row')} {takes} part in any derivation of "
-        f"it; the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"it; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
     )
 
 
@@ -49,15 +49,21 @@ def without_line(result: WithoutResult) -> str:
     changed = result.answer.column("_change").to_pylist()
     went, came = changed.count("delete"), changed.count("insert")
     versions = versions_text(result.versions, None, result.moments)
-    files = f"{result.files_kept} of {count_text(result.files_total, 'file')}"
     come = f", {count_text(came, 'row')} would come" if came else ""
     removed = ", ".join(
         f"{count_text(rows, 'row')} of {table}" for table, rows in result.removed.items()
     )
     return (
         f"{result.query}: without {removed}, {count_text(went, 'row')} of the answer would go"
-        f"{come}; the engine read {files} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"{come}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
     )
+
+
+def _by(result: WhyResult | WithoutResult) -> str:
+    """What was looked at for it."""
+    if result.by == STATE:
+        return "told from the kept provenance"
+    return f"the engine read {result.files_kept} of {count_text(result.files_total, 'file')}"
 
 
 def _row_text(row: Mapping[str, RowValue]) -> str:

@@ -25,11 +25,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from impctl.errors import UnsupportedError, UsageError
+from impctl.errors import EvaluationError, UsageError
 from impctl.values import dataclass
 
 NODES = 5_000_000
 """Nodes of decision diagrams there may be; some 100 MB."""
+PROVENANCE_TOO_LARGE = "provenance_too_large"
+"""The code of the error where there are more."""
 _CACHE = 1 << 20
 """Results of operations on functions that are remembered."""
 
@@ -40,6 +42,14 @@ _Function = Any
 class Ship(StrEnum):
     LAZY = "lazy"
     EAGER = "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Absorbs:
+    """How functions are shipped, and how many nodes there may be."""
+
+    ship: Ship = Ship.LAZY
+    nodes: int = NODES
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +336,7 @@ class Absorption:
         return found
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
-        """The operation's result; UnsupportedError where it takes more nodes than there may be."""
+        """The operation's result; EvaluationError where it takes more nodes than there may be."""
         try:
             return operation(argument)
         except MemoryError:
@@ -335,10 +345,11 @@ class Absorption:
         try:
             return operation(argument)
         except MemoryError:
-            raise UnsupportedError(
+            raise EvaluationError(
                 f"Provenance by absorption takes more than {self._nodes:,} nodes",
-                hint="take `provenance: absorption` out: ranks keep the same rows and sketches",
-                code="provenance_too_large",
+                hint="use `ship: lazy` or allow more `nodes`; policy `auto` goes on by ranks, "
+                "which keep the same rows and sketches",
+                code=PROVENANCE_TOO_LARGE,
             ) from None
 
 

@@ -56,7 +56,7 @@ class Recursion(Operator):
         if self._is_filling:
             found = (base, self._step.step(None, *tables))
             for held, batch in zip(self._held_back, found, strict=True):
-                held += [_apart(batch)] if batch is not None and len(batch) else []
+                held += [apart_in_memory(batch)] if batch is not None and len(batch) else []
             return None
         return self._changed(base, tables)
 
@@ -149,6 +149,6 @@ class Recursion(Operator):
         )
 
 
-def _apart(batch: Batch) -> Batch:
+def apart_in_memory(batch: Batch) -> Batch:
     """The batch with tags that hold no other state, as it was then, in memory."""
     return Batch(batch.columns, batch.weights, tuple(map(apart, batch.tags)))

@@ -30,6 +30,7 @@ META = StateMeta(
     depths=[RangeDepth("t", "a", 4, 10, 5, 1.5), RangeDepth("t", "b", 4, 10, 5, 0)],
     ending=["mark", ["tuple"]],
     trees="0f",
+    provenance="lazy",
 )
 MARK = {"digest": "ab", "rows": 3}
 DEPTH = {"table": "t", "attribute": "a", "ranges": 4, "rows": 10, "largest": 5, "at_capture": 1.5}
@@ -50,7 +51,11 @@ def test_what_was_stored_comes_back() -> None:
     ("name", "value"),
     [
         ("unknown", 1),
-        *((name, v) for name in ("way", "circuit", "template") for v in (None, 1, ["w"])),
+        *(
+            (name, v)
+            for name in ("way", "circuit", "template", "provenance")
+            for v in (None, 1, ["w"])
+        ),
         *(("answer", value) for value in (None, 1, 0, "true")),
         *(
             (name, v)

@@ -22,18 +22,11 @@ from impctl.circuits.provenance.makings import MakingList
 from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
+from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import few_seeds_then_rest
 from tests.support.recursive_circuits import cut, recursive
 from tests.support.reference_fixpoint import PROGRAMS, Row, least_fixpoint
 
-try:
-    import oxidd  # noqa: F401  # asked whether it is there
-except ModuleNotFoundError:
-    HAS_DIAGRAMS = False
-else:
-    HAS_DIAGRAMS = True
-
-with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (`impctl[bdd]`) is missing")
 ships = pytest.mark.parametrize("ship", list(Ship))
 
 Tables = dict[str, Counter[Row]]

@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from impctl.aliases import ColumnName
 from impctl.app.capturing.chosen_way import chosen_buffers, chosen_way
-from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.pins import check_not_replaced_meanwhile
@@ -79,7 +78,7 @@ def convert(
     by_spark = query.compiled.sides_by(Strategy.SPARK)
     recorded = held.chooser.sides
     sides = AsRecorded(by_spark, recorded.has_filter, wanted.from_files, reasons)
-    chooser = JoinChooser(sides, held.chooser.trees, wanted.buffers)
+    chooser = replace(held.chooser, sides=sides, buffers=wanted.buffers, buffer=None)
     way = chosen_way(
         held.prepared, held.verdict, held.partitions, chooser, has_answer=held.meta.answer
     )

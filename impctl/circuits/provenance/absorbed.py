@@ -1,0 +1,106 @@
+"""Fixpoints kept by absorption: the pieces beside them, and what derives rows in their circuit.
+
+Law: T, its changes and the sketch are those of a fixpoint by ranks (`circuits.recursion`). Above
+the fixpoint's rows and those of pieces their numbers go along as columns. Refused by its place is
+what does not make each row of the fixpoint of rows that are there (an outer join of its rows), and
+what counts derivations or keeps the best rows only.
+Out of scope: what the operator does (`engine.operators.absorbed_fixpoint`), telling derivations
+(`circuits.provenance.kept`).
+"""
+
+from __future__ import annotations
+
+from impctl.aliases import FixpointId
+from impctl.circuits.flows import BlockedError, Flow, typed
+from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.provenance.numbering import Numbering, number_of
+from impctl.circuits.provenance.pieces import Apart, OfTable, taken_to_pieces
+from impctl.circuits.recursion import Keyed, rows_of, untagged
+from impctl.data.schema import LONG
+from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.absorption import Absorbs
+from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint, Piece
+from impctl.expr.nodes import ColumnRef
+from impctl.plan.nodes import Fixpoint, Plan, Scan
+from impctl.values import dataclass
+
+_ABSORBED = "for `provenance: absorption`"
+
+
+@dataclass(frozen=True, slots=True)
+class AbsorbedRows:
+    """A fixpoint of a plan that is kept by absorption; `of` tells the tables of its pieces."""
+
+    fixpoint: FixpointId
+    operator: AbsorbedFixpoint
+    of: tuple[OfTable | None, ...]
+
+
+def build_absorbed(
+    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None, absorbs: Absorbs
+) -> tuple[Flow, AbsorbedRows]:
+    """The operators of a fixpoint; `inner` builds those that derive its rows; KEYED where it has a
+    `key`. BlockedError where it cannot be kept so."""
+    _refuse(node)
+    columns = typed(node.attributes, node.span)
+    apart = taken_to_pieces(node)
+    numbered = Numbering(_refused).of(apart.plan)
+    name = builder.name("fixpoint")
+    inner.prefix = f"{name}."
+    number = f"{name}/number"
+    pieces = _pieces(builder, apart, key)
+    given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
+    for at, (piece, flow) in enumerate(zip(apart.pieces, pieces, strict=True)):
+        own = (*typed(piece.leaf.attributes, node.span), (number_of(piece.leaf).id, LONG))
+        given[piece.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    inner.given = given
+    flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
+    bodies = tuple(one.id for one in numbered.numbers)
+    every = (*columns, *((one, LONG) for one in bodies))
+    outputs = [(column, ColumnRef(column, kind)) for column, kind in every]
+    flow = inner.project(flow, outputs, every, node)
+    operator = AbsorbedFixpoint(
+        name,
+        columns,
+        number,
+        Circuit(inner.operators, inner.inputs),
+        [
+            Piece(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
+            for one in apart.pieces
+        ],
+        bodies,
+        len(flow.accesses),
+        absorbs=absorbs,
+    )
+    rows = rows_of(builder, operator, pieces, columns, flow.accesses, key)
+    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.pieces))
+
+
+def _pieces(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
+    """The rows of all pieces."""
+    flows = []
+    for piece in apart.pieces:
+        flow = builder.sure(builder.build(piece.plan, must_be_sure=True))
+        own = typed(piece.leaf.attributes, piece.plan.span)
+        if not {name for name, _ in own} <= flow.ids:
+            what = "what is left of a sum of doubles below WITH RECURSIVE"
+            raise BlockedError(what, piece.plan.span)
+        flows.append(untagged(builder, flow) if key is not None else flow)
+    return flows
+
+
+def _refuse(node: Fixpoint) -> None:
+    """BlockedError for what is no set of all rows derived."""
+    if not node.is_set:
+        raise BlockedError(f"WITH RECURSIVE of UNION ALL has no functions {_ABSORBED}", node.span)
+    if node.best is not None:
+        what = "WITH RECURSIVE of which only the best rows are kept has no functions"
+        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+    if node.chooses:
+        what = "WITH RECURSIVE that is sketched by one derivation of each row has no functions"
+        raise BlockedError(f"{what} {_ABSORBED}", node.span)
+
+
+def _refused(node: Plan) -> Scan:
+    what = f"{type(node).__name__} over rows of the WITH entry that reads itself"
+    raise BlockedError(f"{what} has no functions {_ABSORBED}", node.span)

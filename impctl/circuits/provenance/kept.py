@@ -1,0 +1,202 @@
+"""What a fixpoint that is kept by absorption tells: its rows, rows of tables, all derivations.
+
+Law: rows of tables have the numbers from 0 on, each different one a number, however many accesses
+read it; rows of the fixpoint those from `first` on. What is told is of the state as it stands; no
+table is read. Rows are the columns that are read of a table.
+Out of scope: what is asked of it (`app.using.kept_functions`), keeping it
+(`engine.operators.absorbed_fixpoint`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from impctl.aliases import ColumnName, FixpointId, TableName
+from impctl.circuits.provenance.absorbed import AbsorbedRows
+from impctl.circuits.provenance.makings import MakingList
+from impctl.data.vector import Ints, Vector, all_null
+from impctl.engine.batch import Batch
+from impctl.engine.fixpoint.absorption import Absorbs, Absorption, Grounded
+from impctl.engine.fixpoint.row_numbers import NUMBER
+from impctl.engine.operators.absorbed_fixpoint import Piece
+from impctl.errors import ImpctlError
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRows:
+    """Rows of a fixpoint with their numbers, shape (rows,), which are below `end`, and all makings
+    of them: heads, shape (makings,), and bodies, shape (makings, most of one), -1 for none."""
+
+    fixpoint: FixpointId
+    columns: Sequence[Vector]
+    numbers: Ints
+    heads: Ints
+    bodies: Ints
+    end: int
+
+    def tell(self, makings: MakingList) -> None:
+        """Add all makings of its rows."""
+        makings.add(self.heads, self.bodies)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """Rows of one table: the number of each, how many copies there are, and its values."""
+
+    columns: tuple[ColumnName, ...]
+    numbers: Sequence[int]
+    copies: Sequence[int]
+    rows: pa.Table
+
+
+class KeptDerivations:
+    """Those of one fixpoint; None of `derivations_of` where leaves are no rows of tables."""
+
+    def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
+        self.absorbed = absorbed
+        self.tables = tables
+        self.first = sum(len(one.numbers) for one in tables.values())
+
+    def known(self, number_of_leaf: Mapping[int, int]) -> KnownRows:
+        """The rows with all derivations, leaves by the numbers of their rows."""
+        operator = self.absorbed.operator
+        matrix = operator.numbers()
+        leaves = np.full(max(number_of_leaf, default=0) + 2, -1, dtype=np.int64)
+        for leaf, number in number_of_leaf.items():
+            leaves[leaf] = number
+        heads = self._of_rows(matrix[:, 0])
+        parts = matrix[:, 1:]
+        is_leaf = (parts >= 0) & (parts % 2 == 1)
+        of_leaves = leaves[np.where(is_leaf, parts, len(leaves) - 1)]
+        bodies = np.where(parts >= 0, np.where(is_leaf, of_leaves, self._of_rows(parts)), -1)
+        rows = operator.rows.whole()
+        if len(rows):
+            columns = [rows.columns[name] for name, _ in operator.columns]
+            numbers = self._of_rows(rows.columns[NUMBER].values)
+        else:
+            columns = [all_null(kind, 0) for _, kind in operator.columns]
+            numbers = np.zeros(0, dtype=np.int64)
+        end = self.first + int(max(heads.max(initial=0), numbers.max(initial=0))) + 1
+        return KnownRows(self.absorbed.fixpoint, columns, numbers, heads, bodies, end)
+
+    def _of_rows(self, numbers: Ints) -> Ints:
+        found: Ints = numbers // 2 + self.first
+        return found
+
+
+def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] | None:
+    """What the fixpoint's state tells; None where some leaves are no rows of a table, or where rows
+    of one table are read by different columns and cannot be told to be one."""
+    read: dict[TableName, tuple[ColumnName, ...]] = {}
+    for of, piece in zip(absorbed.of, absorbed.operator.pieces, strict=True):
+        if not piece.is_leaf:
+            continue
+        if of is None or set(read.setdefault(of.table, of.columns)) != set(of.columns):
+            return None
+    numbers, number_of_leaf = count(), dict[int, int]()
+    tables = {
+        table: _rows_of(absorbed, table, columns, numbers, number_of_leaf)
+        for table, columns in read.items()
+    }
+    kept = KeptDerivations(absorbed, tables)
+    return kept, kept.known(number_of_leaf)
+
+
+def _rows_of(
+    absorbed: AbsorbedRows,
+    table: TableName,
+    columns: tuple[ColumnName, ...],
+    numbers: Iterable[int],
+    number_of_leaf: dict[int, int],
+) -> TableRows:
+    """The rows of a table over all pieces of it; notes which leaf is which row."""
+    operator, given = absorbed.operator, iter(numbers)
+    known: dict[tuple[Any, ...], int] = {}
+    copies: dict[int, int] = {}
+    taken: list[pa.Table] = []
+    for at, (of, piece) in enumerate(zip(absorbed.of, operator.pieces, strict=True)):
+        if of is None or of.table != table:
+            continue
+        rows, leaves, weights = leaves_of(absorbed, at)
+        new = []
+        for place, row in enumerate(_keys(rows.select(list(columns)))):
+            number = known.get(row)
+            if number is None:
+                number = known[row] = next(given)
+                new.append(place)
+            copies[number] = max(weights[place], copies.get(number, 0))
+            number_of_leaf[leaves[place]] = number
+        taken.append(rows.select(list(columns)).take(pa.array(new, pa.int64())))
+        del piece
+    return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
+
+
+def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
+    """The leaves of a piece: their values by the columns of its table, numbers, and copies."""
+    of, piece = absorbed.of[at], absorbed.operator.pieces[at]
+    assert of is not None, "of a table"
+    held = absorbed.operator.leaves[at].whole()
+    arrays = [
+        _column(held.columns.get(name), piece, at) for at, (name, _) in enumerate(piece.columns)
+    ]
+    found = pa.Table.from_arrays(arrays, names=list(of.columns))
+    numbers = held.columns[NUMBER].values.tolist() if len(held) else []
+    return found, numbers, held.weights.tolist()
+
+
+def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
+    """All rows of the fixpoint, and those that are left without some leaves, by its functions."""
+    operator = absorbed.operator
+    gone = operator.absorption.gone_without(leaves)
+    rows = operator.rows.whole()
+    if not len(rows):
+        return rows, rows
+    left = rows.keep(~np.isin(rows.columns[NUMBER].values, [*gone]))
+    names = [name for name, _ in operator.columns]
+    whole, rest = (
+        Batch({name: one.columns[name] for name in names}, one.weights, ()) for one in (rows, left)
+    )
+    return whole, rest
+
+
+def _column(held: Vector | None, piece: Piece, at: int) -> pa.Array:
+    # No rows may come without columns.
+    return (all_null(piece.columns[at][1], 0) if held is None else held).to_arrow()
+
+
+def _keys(rows: pa.Table) -> Iterable[tuple[Any, ...]]:
+    """Each row as what equals that of the same row alone: NaN is no equal of itself."""
+    columns = [column.to_pylist() for column in rows.columns]
+    return (
+        tuple("NaN" if part != part else part for part in row) for row in zip(*columns, strict=True)
+    )
+
+
+def smallest_by_functions(
+    target: int, makings: Iterable[tuple[int, tuple[int, ...]]], first: int, absorbs: Absorbs
+) -> frozenset[int] | None:
+    """A smallest set of rows of tables that derives a row by these makings, by its function.
+
+    None where functions take too many nodes. Rows of tables have numbers below `first`.
+    """
+    absorption = Absorption(absorbs.ship, absorbs.nodes)
+    came = [
+        Grounded(
+            head,
+            tuple(body for body in bodies if body >= first),
+            tuple(body for body in bodies if body < first),
+        )
+        for head, bodies in makings
+    ]
+    try:
+        absorption.step((), came)
+        found, is_smallest = absorption.smallest(target)
+    except ImpctlError:
+        return None
+    return found if is_smallest else None

@@ -1,0 +1,240 @@
+"""Recursive queries with `provenance: absorption`, from capture to `why`, on real tables.
+
+Beside them the same queries by ranks: sketches, answers, and what `why` tells, are equal.
+Run where `oxidd` is installed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import write_deltalake
+
+from impctl.engine.fixpoint.absorption import Absorption
+from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
+from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.support.diagrams import with_diagrams
+from tests.support.run_cli import Cli
+
+SHIPS = {
+    "lazy": "absorption",
+    "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
+}
+BY_RANKS = "ranks"
+
+
+def asking(cli: Cli, provenance: str, policy: str = "incremental") -> None:
+    """The workload's queries ask for this provenance, under this policy."""
+    text = cli.workload.read_text()
+    text = text.replace("policy: incremental", f"policy: {policy}")
+    cli.workload.write_text(text.replace("lineage: all", f"provenance: {provenance}, lineage: all"))
+
+
+class Both:
+    """The same queries over the same tables, by absorption and by ranks."""
+
+    def __init__(self, cli: Cli, provenance: str) -> None:
+        self.cli = cli
+        beside = cli.workload.with_name(f"{BY_RANKS}.yaml")
+        text = cli.workload.read_text()
+        beside.write_text(text.replace("store: .impctl", f"store: .{BY_RANKS}"))
+        self.ranks = Cli(cli.capsys, beside)
+        asking(cli, provenance)
+
+    def good(self, *arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return tuple(one.good(*arguments).results for one in (self.cli, self.ranks))  # type: ignore[return-value]
+
+
+@pytest.fixture(params=SHIPS)
+def both(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> Both:
+    return Both(network(tmp_path, capsys, list(QUERIES)), SHIPS[request.param])
+
+
+def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
+    return Counter(map(tuple, result["rows"]))
+
+
+@with_diagrams
+@pytest.mark.parametrize("seed", range(2))
+def test_sketches_deltas_and_answers_are_those_by_ranks(both: Both, seed: int) -> None:
+    rng = random.Random(seed)
+    both.good("capture")
+    for _ in range(4):
+        change(both.cli.workload.parent, rng)
+        own, by_ranks = both.good("maintain")
+        for one, other in zip(own, by_ranks, strict=True):
+            assert one["action"] == other["action"], one
+            assert (one["added"], one["removed"]) == (other["added"], other["removed"]), one
+            assert one["action"] in ("exact", "none"), one
+        assert fragments(both.cli) == fragments(both.ranks)
+        for name, sql in QUERIES.items():
+            found = answers(both.cli, name, "--sketch", "always", "--by", "engine")
+            assert found == by_duckdb(both.cli, sql), name
+        assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
+
+
+@with_diagrams
+@pytest.mark.parametrize("seed", range(2))
+def test_why_tells_from_the_state_what_it_tells_from_the_tables(both: Both, seed: int) -> None:
+    rng = random.Random(seed)
+    folder = both.cli.workload.parent
+    write_deltalake(str(folder / "links"), some_links(rng, 60), mode="append")
+    both.good("capture")
+    change(folder, rng)
+    seen: Counter[str] = Counter()
+    for name, column in (("reach", "n"), ("from_one", "y")):
+        every = sorted(answers(both.cli, name), key=repr)
+        for (value,) in rng.sample(every, min(len(every), 6)):
+            row = f"{column}={'NULL' if value is None else value}"
+            (own,), (other,) = both.good("why", "--query", name, "--row", row)
+            assert (own["by"], other["by"]) == ("state", "engine")
+            assert own["files_kept"] == 0 < other["files_kept"]
+            assert own["files_total"] == other["files_total"]
+            assert own["row"] == other["row"]
+            assert other["claim"] == "smallest"
+            assert (own["claim"], own["row_count"]) == (other["claim"], other["row_count"])
+            assert own["lineage"] == other["lineage"]
+            seen[name] += own["row_count"] > 1
+    assert len(seen) == 2, seen
+    for name in QUERIES:
+        told = name != "not_reached" and name != "by_groups"
+        for condition in ("links: src = 8", "links: dst < 12", "links: src = 7 OR src IS NULL"):
+            (own,), (other,) = both.good("why", "--query", name, "--without", condition)
+            assert changed(own) == changed(other), (name, condition)
+            assert own["by"] == ("state" if told else "engine"), name
+            seen["gone"] += len(own["rows"])
+    assert seen["gone"]
+
+
+@with_diagrams
+def test_it_is_said_how_recursion_is_kept(both: Both) -> None:
+    """In `explain` and `status`, of what is captured or not."""
+    ship = "eager" if "eager" in both.cli.workload.read_text() else "lazy"
+    for _ in range(2):
+        own, by_ranks = both.good("explain")
+        for one, other in zip(own, by_ranks, strict=True):
+            assert (one["provenance"], other["provenance"]) == (ship, None)
+            (line,) = (line for line in one["plan"] if line["operator"] == "fixpoint")
+            assert f"provenance by absorption, {ship}" in line["why"]
+        both.good("capture")
+    own, by_ranks = both.good("status")
+    assert {one["provenance"] for one in own} == {ship}
+    assert {one["provenance"] for one in by_ranks} == {None}
+
+
+@with_diagrams
+def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = network(tmp_path, capsys, ["reach", "from_one"])
+    links = some_links(random.Random(3), 900)
+    write_deltalake(str(tmp_path / "links"), links, mode="append")
+    asking(cli, "{kind: absorption, ship: eager, nodes: 200}", "strict")
+    refused = cli("capture")
+    assert refused.code == 3
+    assert refused.error["code"] == "provenance_too_large"
+    assert "ship: lazy" in refused.error["hint"]
+    cli.workload.write_text(cli.workload.read_text().replace("strict", "auto"))
+    captured = cli.good("capture")
+    assert any("kept by ranks" in warning for warning in captured.document["warnings"])
+    for result in cli.good("status").results:
+        assert (result["mode"], result["provenance"]) == ("exact", "given_up")
+    for result in cli.good("explain").results:
+        assert result["provenance"] == "given_up"
+        assert "by ranks" in result["reason"]
+    change(tmp_path, random.Random(3))
+    for result in cli.good("maintain").results:
+        assert result["action"] == "exact", "a state by ranks goes on as it is"
+    assert answers(cli, "reach") == by_duckdb(cli, QUERIES["reach"])
+    value = next(one for (one,) in answers(cli, "reach") if one is not None)
+    (told,) = cli.good("why", "--query", "reach", "--row", f"n={value}").results
+    assert told["by"] == "engine"
+
+
+@with_diagrams
+def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = network(tmp_path, capsys, ["reach"])
+    asking(cli, "{kind: absorption, ship: eager, nodes: 3000}", "strict")
+    cli.good("capture")
+    before = fragments(cli)
+    links = some_links(random.Random(3), 900)
+    write_deltalake(str(tmp_path / "links"), links, mode="append")
+    refused = cli("maintain")
+    assert refused.code == 3, refused.document
+    assert "provenance_too_large" in str(refused.document)
+    assert fragments(cli) == before, "the store stays as it was"
+    recaptured = cli.good("maintain", "--policy", "auto")
+    assert {result["action"] for result in recaptured.results} == {"recapture"}
+    assert any("kept by ranks" in warning for warning in recaptured.document["warnings"])
+    assert answers(cli, "reach") == by_duckdb(cli, QUERIES["reach"])
+
+
+def test_what_cannot_be_kept_so_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, what in (
+        ("walks", "UNION ALL"),
+        ("cheapest", "best rows"),
+        ("plain", "no WITH RECURSIVE"),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        cli = network(folder, capsys, ["reach" if name == "plain" else name])
+        asking(cli, "absorption")
+        if name == "plain":
+            text = cli.workload.read_text()
+            start, end = text.index('sql: "'), text.index('", sketch')
+            text = text[:start] + 'sql: "SELECT src, dst FROM links WHERE src = 7' + text[end:]
+            cli.workload.write_text(text)
+        refused = cli("capture")
+        assert refused.code == 3
+        assert refused.error["code"] == "no_provenance"
+        assert what in refused.error["message"]
+
+
+def test_without_the_package_it_is_said_what_to_install(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = network(tmp_path, capsys, ["reach"])
+    asking(cli, "absorption")
+    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    (explained,) = cli.good("explain").results
+    assert explained["provenance"] == "lazy"
+    refused = cli("capture")
+    assert refused.code == 2
+    assert refused.error["code"] == "extra_missing"
+    assert "impctl[bdd]" in refused.error["hint"]
+
+
+@with_diagrams
+def test_only_changes_and_captures_need_the_package(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both.good("capture")
+    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    assert answers(both.cli, "reach") == by_duckdb(both.cli, QUERIES["reach"])
+    assert both.cli.good("status").results
+    change(both.cli.workload.parent, random.Random(2))
+    refused = both.cli("maintain", "--query", "reach")
+    assert (refused.code, refused.error["code"]) == (2, "extra_missing")
+
+
+@with_diagrams
+def test_a_function_that_forgets_would_be_noticed(
+    both: Both, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control: leaves that went stay true."""
+    both.good("capture")
+    step = Absorption.step
+    monkeypatch.setattr(Absorption, "step", lambda self, went=(), came=(): step(self, (), came))
+    rng = random.Random(5)
+    with pytest.raises(AssertionError):  # noqa: PT012 - whichever change it is
+        for _ in range(6):
+            change(both.cli.workload.parent, rng)
+            both.good("maintain")
+            assert fragments(both.cli) == fragments(both.ranks)

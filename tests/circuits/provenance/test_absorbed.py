@@ -1,0 +1,198 @@
+"""Queries kept by absorption beside the same ones kept by ranks: nothing that goes out differs.
+
+After every batch, and after taking up what was stored: the change of every sketch, how often each
+fragment is counted, and the rows of the answer. Functions are those of the definition. Queries,
+tables and batches are those of `test_recursion`; then random plans.
+Run where `oxidd` is installed. By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from impctl.aliases import AccessId
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.flows import BlockedError
+from impctl.circuits.session import MaintainedQuery
+from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
+from impctl.engine.operators.merge import SketchDelta
+from impctl.errors import EvaluationError, NotExactError, UnsupportedError
+from impctl.plan.nodes import Fixpoint, Query, nodes_of
+from impctl.plan.rules.answered import answer_plan
+from impctl.plan.rules.order import apply_rules
+from impctl.plan.safety.verdict import check_safety
+from tests.circuits.conversion_cases import whole_table
+from tests.circuits.plan_cases import changes_of, partitions_of, table_of
+from tests.circuits.test_recursion import (
+    COLUMNS,
+    QUERIES,
+    Case,
+    Row,
+    case_of,
+    change_of,
+    expected,
+    some_change,
+    some_row,
+)
+from tests.plan.fixpoint_plans import make_fixpoint_trial
+from tests.plan.keyed_plans import make_keyed_trial
+from tests.support.diagrams import with_diagrams
+from tests.support.random_cases import TIMES, few_seeds_then_rest
+from tests.support.restored_query import Stored, sketches_of
+
+REFUSED = {"optional side": "a left outer join"}
+"""Recursive queries that cannot be kept so, and what of them is named."""
+NAMES = [n for n, sql in QUERIES.items() if "RECURSIVE" in sql and n not in REFUSED]
+SHIPS = [Absorbs(ship, 100_000) for ship in Ship]
+ships = pytest.mark.parametrize("absorbs", SHIPS, ids=[str(one.ship) for one in SHIPS])
+
+
+def compiled(case: Case, absorbs: Absorbs | None, *, with_answer: bool = False) -> Compiled:
+    """The circuit of a case as `Case.compiled` has it."""
+    if not with_answer:
+        barriers = case.barriers(case.core)
+        return compile_plan(case.core, case.sketched, {}, barriers=barriers, absorbs=absorbs)
+    answer = answer_plan(replace(case.query, root=apply_rules(case.query.root)))
+    barriers = case.barriers(answer.kept)
+    return compile_plan(
+        answer.kept, case.sketched, {}, barriers=barriers, answer=answer, absorbs=absorbs
+    )
+
+
+def counts(query: MaintainedQuery) -> list[list[int]]:
+    """How often every fragment of every sketch is counted."""
+    return [found.tolist() for found in query.merge.counts]
+
+
+def kept_rows(query: MaintainedQuery) -> Counter[tuple[object, ...]]:
+    kept = query.compiled.kept
+    assert kept is not None
+    batch = kept.whole()
+    columns = [column.to_arrow().to_pylist() for column in batch.columns.values()]
+    found: Counter[tuple[object, ...]] = Counter()
+    for *row, weight in zip(*columns, batch.weights.tolist(), strict=True):
+        found[tuple(row)] += weight
+    return found
+
+
+def told(deltas: Mapping[AccessId, SketchDelta]) -> dict[AccessId, tuple[list[int], list[int]]]:
+    """What changed in each sketch."""
+    return {one: (found.added.tolist(), found.removed.tolist()) for one, found in deltas.items()}
+
+
+def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:
+    return [one for one in query.circuit if isinstance(one, AbsorbedFixpoint)]
+
+
+@with_diagrams
+@ships
+@pytest.mark.parametrize("with_answer", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+@few_seeds_then_rest(2, 30)
+def test_nothing_that_goes_out_differs(
+    name: str, absorbs: Absorbs, seed: int, *, with_answer: bool
+) -> None:
+    rng = random.Random(f"absorbed {name} {seed}")
+    case = case_of(name)
+    ranked = MaintainedQuery(compiled(case, None, with_answer=with_answer))
+    query = MaintainedQuery(compiled(case, absorbs, with_answer=with_answer))
+    assert operators(query)
+    stored = Stored()
+    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
+    for table, rows in tables.items():
+        rows += [some_row(rng, table) for _ in range(6 if table == "links" else 2)]
+    whole = [(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()]
+    for one in (ranked, query):
+        one.load(whole)
+    for _ in range(8):
+        changes = {}
+        for table, rows in tables.items():
+            if rng.random() < 0.8:
+                changed = some_change(rng, table, rows, rng.choice((1, 3, 6)))
+                changes[table] = change_of(table, *changed)
+        assert told(query.step(changes)) == told(ranked.step(changes))
+        assert sketches_of(query) == expected(case, tables)
+        assert counts(query) == counts(ranked)
+        if with_answer:
+            assert kept_rows(query) == kept_rows(ranked)
+        for operator in operators(query):
+            held = operator.absorption
+            rows = operator.rows.whole()
+            numbers = rows.columns["number"].values.tolist() if len(rows) else []
+            assert sorted(held.rows) == sorted(numbers)
+            assert set(held.derivations()) == set(operator.derivations())
+        if rng.random() < 0.3:
+            query = stored.taken_up(query, compiled(case, absorbs, with_answer=with_answer))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_functions_is_named(name: str) -> None:
+    with pytest.raises(BlockedError, match=REFUSED[name]) as raised:
+        compiled(case_of(name), SHIPS[0])
+    assert raised.value.span is not None
+
+
+def one_plan(seed: int, absorbs: Absorbs, seen: Counter[str], *, is_keyed: bool) -> None:
+    """A random plan over tables that change."""
+    trial = (make_keyed_trial if is_keyed else make_fixpoint_trial)(seed)
+    rng = random.Random(seed)
+    root = apply_rules(trial.root)
+    if not any(isinstance(node, Fixpoint) for node in nodes_of(root)):
+        return
+    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
+    if not verdict.safe:
+        seen["not sketched"] += 1
+        return
+    made = partial(
+        compile_plan,
+        root,
+        partitions_of(trial),
+        verdict.key_columns,
+        barriers=verdict.barrier_positions,
+    )
+    spare = {name: list(rows) for name, rows in trial.tables.items()}
+    tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
+    try:
+        ranked, query = MaintainedQuery(made()), MaintainedQuery(made(absorbs=absorbs))
+        stored = Stored()
+        whole = [(name, table_of(name, tables[name])) for name in query.compiled.tables]
+        for one in (ranked, query):
+            one.load(whole)
+        for _ in range(4):
+            assert query.fragments() == ranked.fragments(), seed
+            changes = changes_of(rng, query.compiled.tables, tables, spare)
+            read = partial(whole_table, tables)
+            assert told(query.step(changes, read)) == told(ranked.step(changes, read)), seed
+            seen["compared"] += 1
+            if rng.random() < 0.3:
+                query = stored.taken_up(query, made(absorbs=absorbs))
+    except BlockedError as blocked:
+        seen[f"blocked: {'left' if 'join' in blocked.message else blocked.message}"] += 1
+    except (EvaluationError, NotExactError, UnsupportedError) as error:
+        seen[f"failed: {type(error).__name__}"] += 1
+
+
+@with_diagrams
+@ships
+@pytest.mark.parametrize("is_keyed", [False, True])
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(100), id="few"),
+        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_random_plans(
+    cases: Sequence[int], absorbs: Absorbs, *, is_keyed: bool
+) -> None:
+    seen: Counter[str] = Counter()
+    for seed in cases:
+        one_plan(seed, absorbs, seen, is_keyed=is_keyed)
+    assert seen["compared"] > len(cases), seen

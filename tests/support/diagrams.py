@@ -1,0 +1,14 @@
+"""Whether decision diagrams are installed, and the mark of tests that need them."""
+
+from __future__ import annotations
+
+import pytest
+
+try:
+    import oxidd  # noqa: F401  # asked whether it is there
+except ModuleNotFoundError:
+    HAS_DIAGRAMS = False
+else:
+    HAS_DIAGRAMS = True
+
+with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (`impctl[bdd]`) is missing")
