@@ -141,7 +141,8 @@ def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "ship: lazy" in refused.error["hint"]
     cli.workload.write_text(cli.workload.read_text().replace("strict", "auto"))
     captured = cli.good("capture")
-    assert any("kept by ranks" in warning for warning in captured.document["warnings"])
+    (told, *_) = [one for one in captured.document["warnings"] if "no provenance of query" in one]
+    assert "[provenance_too_large]" in told
     for result in cli.good("status").results:
         assert (result["mode"], result["provenance"]) == ("exact", "given_up")
     for result in cli.good("explain").results:
@@ -170,7 +171,8 @@ def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert fragments(cli) == before, "the store stays as it was"
     recaptured = cli.good("maintain", "--policy", "auto")
     assert {result["action"] for result in recaptured.results} == {"recapture"}
-    assert any("kept by ranks" in warning for warning in recaptured.document["warnings"])
+    assert {result["reason_code"] for result in recaptured.results} == {"provenance_too_large"}
+    assert any("no provenance of query" in warning for warning in recaptured.document["warnings"])
     assert answers(cli, "reach") == by_duckdb(cli, QUERIES["reach"])
 
 

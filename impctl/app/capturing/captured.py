@@ -115,8 +115,8 @@ def capture_query(
 def without_provenance(query: QueryName, why: str) -> str:
     """What to say of a query whose recursion is not kept by absorption."""
     return (
-        f"the recursion of query `{query}` is kept by ranks, not by absorption: {why}; its sketch "
-        "is the same, and `why` computes what it tells"
+        f"no provenance of query `{query}` is kept: {why}; its sketch is the same without, and "
+        "`why` reads tables"
     )
 
 

@@ -61,7 +61,7 @@ def best_filled(
     to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
     much: of nodes only where the policy lets it, else EvaluationError.
     """
-    why = _COULD_NOT
+    why, code = _COULD_NOT, ""
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
         way = tried
         try:
@@ -69,21 +69,21 @@ def best_filled(
         except EvaluationError as exceeded:
             if exceeded.code == PROVENANCE_TOO_LARGE and desk.policy(prepared.spec) in _STOPPED:
                 raise
-            why, filled = exceeded.message, None
+            why, code, filled = exceeded.message, f" [{exceeded.code}]", None
         if filled is not None:
             way = replace(way, compiled=filled.session.compiled)
-            return _without_provenance(prepared, way, why), filled
+            return _without_provenance(prepared, way, why, code), filled
     way = replace(way, mode=Mode.RECAPTURE, reason=why, compiled=None)
-    return _without_provenance(prepared, way, why), None
+    return _without_provenance(prepared, way, why, code), None
 
 
-def _without_provenance(prepared: PreparedQuery, way: Way, why: str) -> Way:
+def _without_provenance(prepared: PreparedQuery, way: Way, why: str, code: str) -> Way:
     """The way, with why recursion is not kept by absorption where it was to be."""
     if prepared.spec.provenance is None or way.provenance:
         return way
     if way.compiled is None:
-        return replace(way, no_provenance=why)
-    return replace(way, reason=f"{way.reason}; {_BY_RANKS}: {why}", no_provenance=why)
+        return replace(way, no_provenance=why + code)
+    return replace(way, reason=f"{way.reason}; {_BY_RANKS}: {why}", no_provenance=why + code)
 
 
 def _ways(

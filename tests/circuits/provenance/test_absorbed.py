@@ -20,7 +20,7 @@ from impctl.aliases import AccessId
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.absorption import Absorbs, Ship
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, Absorbs, Ship
 from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
 from impctl.engine.operators.merge import SketchDelta
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
@@ -117,7 +117,15 @@ def test_nothing_that_goes_out_differs(
             if rng.random() < 0.8:
                 changed = some_change(rng, table, rows, rng.choice((1, 3, 6)))
                 changes[table] = change_of(table, *changed)
-        assert told(query.step(changes)) == told(ranked.step(changes))
+        try:
+            deltas = query.step(changes)
+        except EvaluationError as error:
+            # Whole functions may be larger than there is room for.
+            is_known = (name, absorbs.ship) == ("same generation", Ship.EAGER)
+            if not is_known or error.code != PROVENANCE_TOO_LARGE:
+                raise
+            return
+        assert told(deltas) == told(ranked.step(changes))
         assert sketches_of(query) == expected(case, tables)
         assert counts(query) == counts(ranked)
         if with_answer:

@@ -68,9 +68,9 @@ def stepped(
     query = MaintainedQuery(compiled(case, absorbs))
     tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
     query.load([(table, change_of(table, rows, []).rows) for table, rows in tables.items()])
-    for _ in range(3):
+    for _ in range(4):
         changes = {
-            table: change_of(table, *some_change(rng, table, rows, 3 if table == "links" else 1))
+            table: change_of(table, *some_change(rng, table, rows, 6 if table == "links" else 2))
             for table, rows in tables.items()
         }
         query.step(changes)
