@@ -29,6 +29,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.operator import Keeper, Operator
+from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
@@ -254,6 +255,11 @@ class MaintainedQuery:
         pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
         found = (one for one in every if one.operator.piece in pieces)
         return {one.operator.piece: (one.groups, one.rows, one.ms) for one in found}
+
+    def begun_anew(self) -> int:
+        """How often the rows of a recursion were found anew so far, since most of them went."""
+        every = (one for one in self.circuit if isinstance(one, Fixpoint))
+        return sum(one.begun_anew for one in every)
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all its join trees so far."""

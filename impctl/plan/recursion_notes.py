@@ -25,6 +25,14 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.recursion import is_linear, stable_columns
 
+_PAYS = (
+    "deletions of up to about a tenth of the rows that it reads, or insertions of up to a third, "
+    "take its state less than deriving all anew"
+)
+"""Measured, one source: a million links at random, of which deletions of 10 % took 152 ms, all anew
+187; insertions of 20 % 59 and 170, of 40 % 203 and 140. In a power law of 44,004, deletions of 20 %
+took 6 ms, all anew 7; insertions of 40 % 5 and 7."""
+
 
 def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[int, str]:
     """Remarks by the position of the node in `nodes_of(root)`.
@@ -55,6 +63,8 @@ def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]
     table = _whole_table(node.base)
     if table is not None and not keys:
         yield f"its first part is every row of `{table}`, so is its sketch of that part"
+    if node.is_set and node.best is None and not node.chooses and is_linear(node):
+        yield _PAYS
 
 
 def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:

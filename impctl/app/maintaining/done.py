@@ -34,7 +34,7 @@ class StepDone:
     tree: TreeWork | None = None
     """What its join trees did, where it has some."""
     note: str = ""
-    """What expired in it, and what was read for that."""
+    """What expired in it and what was read for that, and whether a recursion was found anew."""
     may_change_answer: bool = True
     parts: RunParts | None = None
     """What its operators took and its sides read, where the engine stepped a circuit."""

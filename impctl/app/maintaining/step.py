@@ -55,6 +55,8 @@ from impctl.tables.change.files_mark import FilesMark
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `app.preparing.expiry`."""
 
+_ANEW = "most rows of the recursion went out, so they were found anew from its state"
+
 
 class Maintainer:
     """Takes a query that was taken up forward, step by step."""
@@ -121,7 +123,8 @@ class Maintainer:
                 access: kept.minus(taken.fragments[access]).ids for access, kept in after.items()
             }
             done = replace(done, added=new)
-        done = replace(done, note=self._note(done.changes - sum(c.rows for c in moved.values())))
+        expired = self._note(done.changes - sum(change.rows for change in moved.values()))
+        done = replace(done, note="; ".join(filter(None, (expired, done.note))))
         may_change = self._move is not None or may_change_answer(taken, moved, after)
         done = replace(done, engine_ms=watch.ms, may_change_answer=may_change)
         return self._commit(done, after, moved, reason_code, reason)
@@ -142,7 +145,7 @@ class Maintainer:
             session.read_by(reader)
         before = session.circuit.spent
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
-        work, filled = session.tree_work(), session.refills()
+        work, filled, anew = session.tree_work(), session.refills(), session.begun_anew()
         changes = {
             table: TableChange(found.table, found.weights, found.shared)
             for table, change in moved.items()
@@ -171,6 +174,7 @@ class Maintainer:
             changes=done.changes + count,
             unsure=session.unsure_rows() - unsure,
             refilled=(groups_after - groups, rows_after - rows),
+            note=_ANEW if session.begun_anew() > anew else "",
             tree=_work(self.taken.way, work, session.tree_work()),
             parts=RunParts(
                 tuple(now - then for now, then in zip(session.circuit.spent, before, strict=True)),

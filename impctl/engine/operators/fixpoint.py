@@ -83,6 +83,8 @@ class Fixpoint(Recursion):
         self._plain = None if chooses else plain_step(step, columns, rank)
         self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
+        self.begun_anew = 0
+        """Steps so far in which so much went out that all rows did, and ranks began again."""
 
     @property
     def is_plain(self) -> bool:
@@ -144,6 +146,7 @@ class Fixpoint(Recursion):
             if left is groundless:
                 # The ranks of what would be left are of no use to so many that come in again.
                 touched.take_up_all()
+                self.begun_anew += 1
                 left, self._stage, least = touched.inside(), 0, 0
             groundless = left
 
