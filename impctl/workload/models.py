@@ -88,10 +88,12 @@ EVERYTHING: Final[Everything] = "all"
 
 
 class Lineage(StrEnum):
-    """Which rows a sketch is kept for: all that the answer stems from, or those that decide it."""
+    """Which rows a sketch is kept for: all that the answer stems from, and all rows of recursions;
+    those that decide the answer; or of recursions, too, only what the answer stems from."""
 
     ALL = "all"
     WITNESS = "witness"
+    ANSWER = "answer"
 
 
 class Moves(StrEnum):

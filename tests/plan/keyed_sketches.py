@@ -42,7 +42,10 @@ def tries(
 
 
 def without_keyed(root: Plan, verdict: Verdict, found: Annotated) -> Annotated:
-    """The rows with what barriers need, not with all that keyed fixpoints are derived from."""
-    keyed = keyed_positions(root, verdict)
-    kept = {at: rows for at, rows in found.first_rows.items() if at not in keyed}
+    """The rows with what barriers need, not with all that other fixpoints are derived from: those
+    that are keyed, and those of which the answer's lineage counts alone."""
+    nodes = enumerate(nodes_of(root))
+    others = {at for at, node in nodes if isinstance(node, Fixpoint) and node.answers}
+    others |= keyed_positions(root, verdict)
+    kept = {at: rows for at, rows in found.first_rows.items() if at not in others}
     return replace(found, first_rows=kept)

@@ -5,6 +5,8 @@ over them, too. None more is, if steps only add rows where they read more (as al
 and what they join with is no other row over part of a table: whatever base and step give stands,
 value for value, among what they give over the tables. Then the node is EXACT, and so is anything
 above it. That is judged by the rules for any plan, with the rows derived so far as contained ones.
+If it is to be sketched for the answer alone, some rows may be missing of which the answer does not
+stem: CONTAINED, all columns EQUAL, as the rows of a table are that is sketched on no column of it.
 Or it is KEYED on a column that no step changes: base and step, with the rows derived so far as ones
 KEYED on it, give the rows of the keys that are in the sketch and no others, if one sketch is that
 of all sketched accesses below. Then so do all rounds.
@@ -52,8 +54,9 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
             if refusal is not None:
                 return refusal
     every = frozenset(attribute.id for attribute in node.attributes)
+    is_open = bool(sketched) and node.answers
     return NodeState(
-        Status.EXACT,
+        Status.CONTAINED if is_open else Status.EXACT,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
         identifiers=frozenset({every}) if node.is_set else frozenset(),
