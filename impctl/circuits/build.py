@@ -51,6 +51,7 @@ from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -130,7 +131,7 @@ class Builder(Plumbing):
             flow = build_blocks(self, self._blocks, self.sketched, self._planted)
         else:
             flow = self.build(plan, must_be_sure=False)
-        follow_back(self, flow)
+        self._node_of |= follow_back(self, flow)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
@@ -223,7 +224,7 @@ class Builder(Plumbing):
     def _recursion(self, node: Recursive | Fixpoint) -> Flow:
         if isinstance(node, Recursive):
             return build_leaf(self, node)
-        is_numbered = node.answers and any(s.access in self.sketched for s in scans_of(node))
+        is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
             raise BlockedError("the lineage of the answer alone, above a join tree", node.span)
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)

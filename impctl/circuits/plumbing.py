@@ -60,6 +60,7 @@ class Opened:
     """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
     below it; `numbers` is the access that the numbers of its rows stand for."""
 
+    node: Plan
     name: str
     numbers: AccessId
     operator: FixpointOperator

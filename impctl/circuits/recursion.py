@@ -108,7 +108,7 @@ def build_fixpoint(
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
     rows = Flow(builder.put(operator, base, *apart), columns, ())
     if isinstance(operator, FixpointOperator) and numbering is not None:
-        return opened(builder, operator, rows, name, accesses)
+        return opened(builder, node, operator, rows, name, accesses)
     if key is not None:
         tags = KeyTags(key.column, key.partition, len(key.accesses))
         return replace(rows, at=builder.put(tags, rows), accesses=key.accesses)

@@ -29,6 +29,11 @@ def for_answer(plan: Plan) -> Plan:
     return found
 
 
+def is_open(node: Fixpoint) -> bool:
+    """Whether it is no barrier; a rule may have found since that the best rows alone count."""
+    return node.answers and not _why_whole(node)
+
+
 def for_all(plan: Plan) -> Plan:
     """The plan with barriers for all its fixpoints."""
     if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.data.schema import LONG
 from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.fixpoint_tables import (
     column_names,
     deriving,
@@ -111,7 +112,7 @@ class _Run:
     def _is_open(self, fixpoint: Fixpoint) -> bool:
         """Whether what its rows are used for decides what is sketched below it."""
         is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
-        return fixpoint.answers and is_sketched and table_of(fixpoint).access not in self.keyed
+        return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
 
     def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
         """The rows that those used are derived from, with these: back, derivation by derivation."""

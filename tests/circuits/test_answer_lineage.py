@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,11 @@ from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.operators.used_rows import UsedRows
 from impctl.errors import UnsupportedError
-from impctl.plan.answer_lineage import for_answer
-from impctl.plan.nodes import Fixpoint, nodes_of, scans_of
+from impctl.plan.answer_lineage import for_answer, is_open
+from impctl.plan.nodes import Fixpoint, TopK, nodes_of, scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
+from tests.circuits import moving_cases
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.circuits.test_recursion import (
     COLUMNS,
@@ -104,7 +106,7 @@ def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
     barriers = [
         at
         for at, node in nodes
-        if type(node).__name__ == "TopK" or (isinstance(node, Fixpoint) and not node.answers)
+        if isinstance(node, TopK) or (isinstance(node, Fixpoint) and not is_open(node))
     ]
     return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
 
@@ -116,7 +118,7 @@ def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
     lineage = set(found.lineage)
     for at, rows in found.first_rows.items():
         node = nodes[at]
-        lineage |= set() if isinstance(node, Fixpoint) and node.answers else rows
+        lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
     table = {scan.access: scan.table for scan in scans_of(case.core)}
     sketches: dict[str, set[int]] = {access: set() for access in case.sketched}
     for access, number in lineage & {one for one in lineage if one[0] in sketches}:
@@ -303,6 +305,26 @@ def test_more_rows_than_numbers_are_named() -> None:
     with pytest.raises(UnsupportedError, match="more than 3 rows") as caught:
         some_steps("reach", 1, most=3, steps=60)
     assert caught.value.code == "recursion_limit"
+
+
+LINKED = "WITH RECURSIVE r(n) AS (SELECT x FROM t WHERE g < 3 UNION SELECT t.x FROM r JOIN t ON "
+MOVING = {
+    "above": (LINKED + "r.n = t.g) SELECT n FROM r WHERE n + 4 >= {now}", "g x day"),
+    "joined": (
+        LINKED + "r.n = t.g) SELECT r.n FROM r JOIN u ON r.n = u.g WHERE r.n + u.n + 3 >= {now}",
+        "g x",
+    ),
+}
+
+
+def test_constants_that_move_come_to_what_is_filled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apply_rules", "core_of"):
+        rule = getattr(moving_cases, name)
+        other = partial(lambda rule, root: for_answer(rule(root)), rule)
+        monkeypatch.setattr(moving_cases, name, other)
+    seen = moving_cases.several_cases(MOVING, range(80))
+    assert seen["moves"] == 320
+    assert min(seen[name] for name in MOVING) > 5, seen
 
 
 # Mutations.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from impctl.plan.answer_lineage import for_answer
+from impctl.plan.answer_lineage import for_answer, is_open
 from impctl.plan.nodes import Fixpoint, Plan, Select, inputs_of, nodes_of, with_inputs
 from tests.plan.fixpoint_plans import FixpointMaker, make_fixpoint_trial
 from tests.plan.trials import Trial
@@ -33,4 +33,4 @@ def make_answer_trial(seed: int) -> Trial:
 
 def is_for_answer(plan: Plan) -> bool:
     """Whether some fixpoint of the plan is."""
-    return any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan))
+    return any(isinstance(node, Fixpoint) and is_open(node) for node in nodes_of(plan))

@@ -21,6 +21,7 @@ from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint, Numbering
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.used_rows import ROW, UsedRows
+from impctl.plan.nodes import Plan
 
 
 def numbering_of(name: str, leaves: int) -> Numbering:
@@ -34,28 +35,35 @@ def number_columns(names: Sequence[AttributeId]) -> tuple[Column, ...]:
 
 
 def opened(
-    builder: Plumbing, operator: Fixpoint, rows: Flow, name: str, accesses: tuple[AccessId, ...]
+    builder: Plumbing,
+    node: Plan,
+    operator: Fixpoint,
+    rows: Flow,
+    name: str,
+    accesses: tuple[AccessId, ...],
 ) -> Flow:
     """The rows of a fixpoint with their numbers; the accesses below it wait for `follow_back`."""
     numbers = f"rows of {name}"
-    builder.opened.append(Opened(name, numbers, operator, rows, accesses))
+    builder.opened.append(Opened(node, name, numbers, operator, rows, accesses))
     return Flow(rows.at, rows.columns, (numbers,))
 
 
-def follow_back(builder: Plumbing, root: Flow) -> None:
-    """The branches with the fragments of all fixpoints' rows that what arrives stems from."""
+def follow_back(builder: Plumbing, root: Flow) -> dict[int, Plan]:
+    """The branches with the fragments of all fixpoints' rows that what arrives stems from; the
+    fixpoint that each operator put for that serves, by the operator's identity (`id`)."""
+    served: dict[int, Plan] = {}
     while builder.opened:
         one = builder.opened.pop()
         arriving = [flow for flow in (root, *builder.barriers) if one.numbers in flow.accesses]
         if not arriving:
             continue
+        used = UsedRows(f"{one.name}.used")
         met = builder.union(arriving, (), (one.numbers,))
-        used = Flow(builder.put(UsedRows(f"{one.name}.used"), met), ((ROW, LONG),), ())
-        told = Flow(
-            builder.put(Lineage(one.operator), one.rows),
-            number_columns((HEAD, BODY)),
-            one.accesses,
-        )
+        answer = Flow(builder.put(used, met), ((ROW, LONG),), ())
+        columns = number_columns((HEAD, BODY))
+        told = Flow(builder.put(Lineage(one.operator), one.rows), columns, one.accesses)
         backward = Backward(f"{one.name}.back", len(one.accesses))
-        rows = Flow(builder.put(backward, used, told), ((ROW, LONG),), ())
+        rows = Flow(builder.put(backward, answer, told), ((ROW, LONG),), ())
         builder.barriers.append(Flow(builder.put(Lineage(backward), rows), (), one.accesses))
+        served |= {id(used): one.node, id(backward): one.node}
+    return served

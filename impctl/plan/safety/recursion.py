@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from impctl.aliases import AccessId, ColumnName
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.fixpoint_tables import leaves_of, table_of
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of, scans_of
 from impctl.plan.safety.direction import Columns
@@ -54,9 +55,8 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
             if refusal is not None:
                 return refusal
     every = frozenset(attribute.id for attribute in node.attributes)
-    is_open = bool(sketched) and node.answers
     return NodeState(
-        Status.CONTAINED if is_open else Status.EXACT,
+        Status.CONTAINED if sketched and is_open(node) else Status.EXACT,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
         identifiers=frozenset({every}) if node.is_set else frozenset(),

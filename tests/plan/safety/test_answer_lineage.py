@@ -235,11 +235,14 @@ def test_bags_and_best_rows_keep_their_barriers() -> None:
         "JOIN links l ON r.n = l.src WHERE k < 3) SELECT n FROM r"
     )
     assert for_answer(bag.root) == bag.root
-    best = apply_rules(
-        read(
-            COSTS + "SELECT l.dst, CAST(r.c + 1 AS INT) FROM r JOIN links l ON r.n = l.src) "
-            "SELECT n, MIN(c) FROM r GROUP BY n"
-        ).root
-    )
+    sql = COSTS + "SELECT l.dst, CAST(r.c + 1 AS INT) FROM r JOIN links l ON r.n = l.src) "
+    query = read(sql + "SELECT n, MIN(c) FROM r GROUP BY n")
+    best = apply_rules(query.root)
     assert any(isinstance(node, Fixpoint) and node.best is not None for node in nodes_of(best))
     assert for_answer(best) == best
+    # Where a rule finds that out later than the plan was marked, too.
+    marked = replace(query, root=apply_rules(for_answer(query.root)))
+    assert not is_for_answer(marked.root)
+    verdict = check_safety(marked, {"links#1": "region", "links#2": "region"}, ())
+    assert verdict.safe
+    assert verdict.barriers == 1
