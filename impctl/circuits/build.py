@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.answers import kept_rows
+from impctl.circuits.backward.opened import follow_back
 from impctl.circuits.calls import Calls, read_calls, refuse_choice
 from impctl.circuits.first_rows import build_top, build_witness
 from impctl.circuits.flows import (
@@ -52,6 +53,7 @@ from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.expr.types import type_of
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -134,10 +136,11 @@ class Builder(Plumbing):
             flow = build_blocks(self, self._blocks, self.sketched, self._planted)
         else:
             flow = self.build(plan, must_be_sure=False)
+        self._node_of |= follow_back(self, flow)
         wanted = tuple(s.access for s in scans_of(plan) if s.access in self.sketched)
         if not self.barriers:
             return flow if flow.accesses == wanted else self.union([flow], flow.columns, wanted)
-        is_read = flow.accesses or self.kept is not None
+        is_read = not set(wanted).isdisjoint(flow.accesses) or self.kept is not None
         counted = [flow, *self.barriers] if is_read else self.barriers
         return self.union(counted, (), wanted)
 
@@ -226,10 +229,14 @@ class Builder(Plumbing):
     def _recursion(self, node: Recursive | Fixpoint) -> Flow:
         if isinstance(node, Recursive):
             return build_leaf(self, node)
+        is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
+        if is_numbered and self._blocks:
+            raise BlockedError("the lineage of the answer alone, above a join tree", node.span)
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
         if self._absorbs is None:
-            return build_fixpoint(self, node, inner, key)
+            is_numbered = is_numbered and key is None
+            return build_fixpoint(self, node, inner, key, is_numbered=is_numbered)
         rows, absorbed = build_absorbed(self, node, inner, key, self._absorbs)
         self.absorbed.append(absorbed)
         return rows

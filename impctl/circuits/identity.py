@@ -7,6 +7,7 @@ Out of scope: keeping the names (`app.capturing.meta`).
 
 from __future__ import annotations
 
+from impctl.plan.answer_lineage import for_all
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
 from impctl.version import stamped
@@ -26,5 +27,8 @@ def with_answer(circuit: str) -> str:
 
 
 def template_id(root: Plan) -> str:
-    """Names the template of a plan, as this release of impctl reads and rewrites queries."""
-    return stamped(template(root))
+    """Names the template of a plan, as this release of impctl reads and rewrites queries.
+
+    Which lineage a sketch is to hold is no part of it.
+    """
+    return stamped(template(for_all(root)))

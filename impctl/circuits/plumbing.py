@@ -40,10 +40,12 @@ from impctl.engine.operator import Operator
 from impctl.engine.operators import project, select
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.bounds import Parted, Rejoined, Sure
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
+from impctl.values import dataclass
 
 _LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
 
@@ -51,6 +53,19 @@ _LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:
     """The name of its bound's column for each column that has bounds."""
     return {name: f"{name}/bound" for name, _ in flow.columns if name in flow.approximate}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A fixpoint that is sketched for the answer alone: its operator, its rows, and the accesses
+    below it; `numbers` is the access that the numbers of its rows stand for."""
+
+    node: Plan
+    name: str
+    numbers: AccessId
+    operator: FixpointOperator
+    rows: Flow
+    accesses: tuple[AccessId, ...]
 
 
 class Plumbing(ABC):
@@ -81,6 +96,8 @@ class Plumbing(ABC):
         self.sources: list[Source] = []
         self._barrier_ids = None if barriers is None else frozenset(barriers)
         self.barriers: list[Flow] = []
+        self.opened: list[Opened] = []
+        """Fixpoints whose rows are to be followed back, each after those below it."""
         self.taking_part: dict[int, Flow] = {}
         """The groups of a join tree whose rows count, by the identity (`id`) of a top-k that gives
         fewer."""

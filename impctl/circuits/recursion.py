@@ -7,7 +7,8 @@ level of that row. All rows of a fixpoint count, used above or not: the fragment
 part in deriving them (or in one derivation of each, where that is asked for) go to the root on a
 branch of their own, and above the fixpoint rows carry none of these any more. Not so where it is
 keyed on a column: then rows carry the fragment of their own value, for every access below. Each
-place that reads an entry has a fixpoint of its own.
+place that reads an entry has a fixpoint of its own. Where the answer's lineage alone is asked for,
+rows carry numbers, and so do the leaves of the step: a row derived tells those of its bodies.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
 the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
 """
@@ -18,11 +19,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from impctl.aliases import AccessId, AttributeId, FixpointId
+from impctl.circuits.backward.opened import number_columns, numbering_of, opened
 from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
+from impctl.engine.fixpoint.instances import NOTHING
 from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
@@ -52,6 +55,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 
 _RANK = "rank"
+_NUMBER = "number"
 _PRESERVED = {
     JoinKind.INNER: (True, True),
     JoinKind.LEFT: (True, False),
@@ -64,9 +68,16 @@ _PRESERVED = {
 
 
 def build_fixpoint(
-    builder: Plumbing, node: Fixpoint, inner: Plumbing, key: Keyed | None = None
+    builder: Plumbing,
+    node: Fixpoint,
+    inner: Plumbing,
+    key: Keyed | None = None,
+    *,
+    is_numbered: bool = False,
 ) -> Flow:
-    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`."""
+    """The operators of a fixpoint; `inner` builds those of its step; KEYED where it has a `key`.
+
+    Where it `is_numbered`, which only rows of a set are, rows carry their numbers."""
     if not node.is_set and not reads_once(node):
         what = "WITH RECURSIVE of UNION ALL, with rows made of none of its rows or of two,"
         raise BlockedError(what, node.span)
@@ -74,11 +85,13 @@ def build_fixpoint(
     name = builder.name("fixpoint")
     rank = f"{name}/{_RANK}"
     base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
-    taken = _taken_apart(node)
+    taken = _taken_apart(node, is_numbered=is_numbered)
     apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
     if key is not None:
         base, *apart = (untagged(builder, flow) for flow in (base, *apart))
-    step = _step(inner, node, taken, apart, f"{name}.", (*columns, (rank, LONG)))
+    numbering = numbering_of(name, len(taken.numbers)) if is_numbered else None
+    named = (rank,) if numbering is None else (rank, numbering.number, *numbering.bodies)
+    step = _step(inner, node, taken, apart, f"{name}.", named)
     accesses = (*base.accesses, *step.accesses)
     circuit = Circuit(inner.operators, inner.inputs)
     counts = (len(base.accesses), len(step.accesses))
@@ -87,11 +100,17 @@ def build_fixpoint(
         operator = Levels(name, columns, rank, circuit, counts, level_limits(node.levels))
     elif node.best is None:
         chooses = node.chooses and bool(accesses)
-        operator = FixpointOperator(name, columns, rank, circuit, counts, chooses=chooses)
+        operator = FixpointOperator(
+            name, columns, rank, circuit, counts, chooses=chooses, numbering=numbering
+        )
     else:
         grouped = _grouped(node.best, columns)
         operator = BestFixpoint(name, columns, grouped, rank, circuit, counts)
-    return rows_of(builder, operator, (base, *apart), columns, accesses, key)
+    inputs = (base, *apart)
+    if isinstance(operator, FixpointOperator) and numbering is not None:
+        rows = Flow(builder.put(operator, *inputs), columns, ())
+        return opened(builder, node, operator, rows, name, accesses)
+    return rows_of(builder, operator, inputs, columns, accesses, key)
 
 
 def rows_of(
@@ -191,11 +210,14 @@ def _step(
     taken: _Taken,
     apart: Sequence[Flow],
     prefix: str,
-    columns: tuple[Column, ...],
+    named: Sequence[AttributeId],
 ) -> Flow:
-    """The operators of the step: rows of `columns` in, and out, the last one the rank."""
+    """The operators of the step: rows with their rank in, and out the greatest of these; where they
+    have numbers, these in, and out those of all that took part. So these columns are `named`."""
     inner.prefix = prefix
-    given = {node.id: Flow(-1, columns, ())}
+    rank, *numbers = named
+    own = typed(node.attributes, node.span)
+    given = {node.id: Flow(-1, (*own, *number_columns((rank, *numbers[:1]))), ())}
     for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
@@ -203,7 +225,8 @@ def _step(
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
     flow = inner.build(taken.step, must_be_sure=True)
-    return as_rows(inner, flow, taken.step, node, (columns[-1][0], _greatest(taken.ranks)))
+    bodies = ((name, body.ref()) for name, body in zip(numbers[1:], taken.numbers, strict=True))
+    return as_rows(inner, flow, taken.step, node, (rank, _greatest(taken.ranks)), *bodies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,43 +236,62 @@ class _Taken:
     step: Plan
     ranks: tuple[Attribute, ...]
     """Columns of the step, whose greatest is a row's rank."""
+    numbers: tuple[Attribute, ...]
+    """Columns of the step with the numbers of the rows that took part."""
     leaves: tuple[Recursive, ...]
     pieces: tuple[Plan, ...]
 
 
-def _taken_apart(node: Fixpoint) -> _Taken:
-    """The step of a fixpoint with what does not read it taken out, and with ranks."""
-    ranking = _Ranking(node.id, [], [])
-    step, ranks = ranking.ranked(node.step)
-    return _Taken(step, ranks, tuple(ranking.leaves), tuple(ranking.pieces))
+def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
+    """The step of a fixpoint with what does not read it taken out, and with ranks, and numbers."""
+    ranking = _Ranking(node.id, is_numbered, [], [])
+    step, own = ranking.ranked(node.step)
+    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.pieces))
 
 
-_Ranked = tuple[Plan, tuple[Attribute, ...]]
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What goes along with rows: columns with the ranks and the numbers of those they are of."""
+
+    ranks: tuple[Attribute, ...] = ()
+    numbers: tuple[Attribute, ...] = ()
+
+    @property
+    def passed(self) -> tuple[ComputedColumn, ...]:
+        """All of them, as they are."""
+        return tuple(ComputedColumn(one, one.ref()) for one in (*self.ranks, *self.numbers))
+
+
+_Ranked = tuple[Plan, _Own]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ranking:
-    """Carries ranks through a step; collects what does not read the fixpoint."""
+    """Carries ranks through a step, and numbers; collects what does not read the fixpoint."""
 
     fixpoint: FixpointId
+    is_numbered: bool
     leaves: list[Recursive]
     pieces: list[Plan]
 
     def ranked(self, plan: Plan) -> _Ranked:
         """The plan with ranks among its columns, and which these are."""
         if not reads_fixpoint(plan, self.fixpoint):
-            return self._piece(plan), ()
+            return self._piece(plan), _Own()
         match plan:
             case Recursive():
-                rank = Attribute(f"{plan.attributes[0].id}/{_RANK}", _RANK, LONG, nullable=False)
-                return replace(plan, attributes=(*plan.attributes, rank)), (rank,)
+                first = plan.attributes[0].id
+                rank = Attribute(f"{first}/{_RANK}", _RANK, LONG, nullable=False)
+                number = Attribute(f"{first}/{_NUMBER}", _NUMBER, LONG, nullable=False)
+                own = _Own((rank,), (number,) if self.is_numbered else ())
+                more = (*own.ranks, *own.numbers)
+                return replace(plan, attributes=(*plan.attributes, *more)), own
             case Select() | Sort():
-                below, ranks = self.ranked(plan.child)
-                return replace(plan, child=below), ranks
+                below, own = self.ranked(plan.child)
+                return replace(plan, child=below), own
             case Project():
-                below, ranks = self.ranked(plan.child)
-                passed = (ComputedColumn(rank, rank.ref()) for rank in ranks)
-                return replace(plan, child=below, outputs=(*plan.outputs, *passed)), ranks
+                below, own = self.ranked(plan.child)
+                return replace(plan, child=below, outputs=(*plan.outputs, *own.passed)), own
             case Join():
                 return self._joined(plan)
             case SetOperation(kind=SetKind.UNION, all=True):
@@ -270,19 +312,33 @@ class _Ranking:
                 what = f"the optional side of a {plan.kind} join"
                 raise BlockedError(f"{what} that is a WITH entry which reads itself", plan.span)
         (left, one), (right, other) = map(self.ranked, sides)
-        return replace(plan, left=left, right=right), (*one, *other)
+        own = _Own((*one.ranks, *other.ranks), (*one.numbers, *other.numbers))
+        return replace(plan, left=left, right=right), own
 
     def _either(self, plan: SetOperation) -> _Ranked:
-        """Both sides with one rank as their last column."""
+        """Both sides with one rank as their last column but for the numbers, as many in either."""
+        ranked = [self.ranked(side) for side in (plan.left, plan.right)]
+        count = max(len(own.numbers) for _, own in ranked)
+        first = plan.attributes[0].id
+
+        def columns(of: str) -> list[Attribute]:
+            numbers = (f"{_NUMBER}{at}" for at in range(count))
+            return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
+
         sides: list[Plan] = []
-        for side in (plan.left, plan.right):
-            found, ranks = self.ranked(side)
-            rank = Attribute(f"{plan.attributes[0].id}/{_RANK}{len(sides)}", _RANK, LONG)
-            own = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
-            sides.append(Project(found, (*own, ComputedColumn(rank, _greatest(ranks)))))
-        rank = Attribute(f"{plan.attributes[0].id}/{_RANK}", _RANK, LONG)
+        for at, (side, (found, own)) in enumerate(
+            zip((plan.left, plan.right), ranked, strict=True)
+        ):
+            nobody = Literal(NOTHING, LONG)
+            numbers = [one.ref() for one in own.numbers] + [nobody] * (count - len(own.numbers))
+            exprs = (_greatest(own.ranks), *numbers)
+            more = map(ComputedColumn, columns(f"{at}"), exprs)
+            outputs = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
+            sides.append(Project(found, (*outputs, *more)))
+        made = columns("")
         left, right = sides
-        return replace(plan, left=left, right=right, attributes=(*plan.attributes, rank)), (rank,)
+        whole = replace(plan, left=left, right=right, attributes=(*plan.attributes, *made))
+        return whole, _Own((made[0],), tuple(made[1:]))
 
 
 def _greatest(ranks: Sequence[Attribute]) -> Expr:

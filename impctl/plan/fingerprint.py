@@ -159,6 +159,8 @@ class _Writer:
         kind += [str(plan.best)] if isinstance(plan, Fixpoint) and plan.best is not None else []
         if isinstance(plan, Fixpoint) and plan.chooses:
             kind.append("one derivation")
+        if isinstance(plan, Fixpoint) and plan.answers:
+            kind.append("of the answer")
         return [str(number), *kind, *(str(item.type) for item in plan.attributes)]
 
     def _aggregate(self, plan: Aggregate) -> list[str]:

@@ -97,11 +97,11 @@ def deriving(fixpoint: Fixpoint) -> tuple[Plan, Plan]:
     step = step_over_table(fixpoint)
     if fixpoint.best is None:
         return fixpoint.base, step
-    return _of_rows(fixpoint.base, fixpoint), _of_rows(step, fixpoint)
+    return of_rows(fixpoint.base, fixpoint), of_rows(step, fixpoint)
 
 
-def _of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
-    """Of the plan's rows those that are rows of the fixpoint."""
+def of_rows(plan: Plan, fixpoint: Fixpoint) -> Plan:
+    """Of the plan's rows those that are in the table of the fixpoint's rows."""
     table = table_of(fixpoint)
     pairs = zip(attributes_of(plan), table.attributes, strict=True)
     same = tuple(Compare(CompareOp.NULL_SAFE_EQUAL, one.ref(), other.ref()) for one, other in pairs)

@@ -263,9 +263,8 @@ class Fixpoint:
     """The least rows T with T = base UNION step, where `Recursive` leaves of the step read T.
 
     Columns match by position. `is_set`: each row once (NULL equals NULL), or the `best` alone; else
-    every derivation counts (UNION ALL), in so many `levels` at most (None: 100). One that `chooses`
-    is sketched by one derivation of each row.
-    """
+    every derivation counts (UNION ALL), in so many `levels` at most (None: 100). Sketched by one
+    derivation of each row if it `chooses`, by all of what the answer stems from if it `answers`."""
 
     id: FixpointId
     base: Plan
@@ -275,6 +274,7 @@ class Fixpoint:
     levels: int | None = None
     best: BestOnly | None = None
     chooses: bool = False
+    answers: bool = False
     span: Span | None = field(default=None, compare=False)
 
 

@@ -6,26 +6,34 @@ their own, each captured as any other; what they need of an access together is i
 of all derivations, also where one of each row would do: which one a sketch holds is its own choice,
 so whether it holds one is told by deriving the rows over it. Of a fixpoint that is keyed the query
 above alone counts: the sketch of the table with its rows, on the column that it is keyed on, is
-that of every access below.
+that of every access below. Where the answer's lineage alone is sketched, rows of that table have
+numbers: those that the query above needs are followed back through the step, a join per round, and
+of base and step only what derives such rows counts.
 Out of scope: the rows (`spark.rounds`), one such capture (`spark.sketches`).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.data.schema import LONG
 from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.fixpoint_tables import (
+    column_names,
     deriving,
     leaves_of,
+    of_rows,
     outer_fixpoints,
     over_tables,
+    step_over_table,
     table_of,
 )
-from impctl.plan.nodes import Fixpoint, Plan, Query, Recursive, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.plan.recursion import keyed_rows
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.recursion import facts_of_rows
@@ -41,7 +49,7 @@ from impctl.values import dataclass
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_FRAGMENT = "impctl_fragment"
+_FRAGMENT, _NUMBER = "impctl_fragment", "impctl_number"
 
 
 def capture_recursive(
@@ -57,24 +65,103 @@ def capture_recursive(
     """The same as `capture_sketches`, of any query; and UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
     verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
-    with plain_failures(versions):
-        parts = list(_parts(Rounds(spark, limits), query.root, frames, keyed))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
-    found: dict[AccessId, set[int]] = {access: set() for access in every}
-    for plan, rows in parts:
-        accesses = {scan.access for scan in scans_of(plan)} & every.keys()
-        if not accesses:
-            continue
-        part, own = replace(query, root=plan), {access: every[access] for access in accesses}
-        judged = carried(verdict, part, {a: p.attribute for a, p in own.items()})
-        captured = capture_sketches(spark, part, judged, own, rows, versions=versions)
-        for access, fragments in captured.items():
-            found[access].update(fragments)
+    run = _Run(Rounds(spark, limits), query, verdict, every, versions or {}, keyed)
+    run.capture(query.root, frames)
+    found = run.found
     for access, table in keyed.items():
         for one in table.stands_for:
             found[one] |= found[access]
     return {a: FragmentSet.of(found[a], p.size) for a, p in partitions.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What was found so far of `partitions`, those of tables that stand for fixpoints included."""
+
+    rounds: Rounds
+    query: Query
+    verdict: Verdict
+    partitions: dict[AccessId, RangePartition]
+    versions: Mapping[TableName, TableVersion]
+    keyed: Collection[AccessId]
+    found: dict[AccessId, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def capture(self, plan: Plan, frames: Frames) -> None:
+        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses."""
+        open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
+        with plain_failures(self.versions):
+            rows = dict(self.rounds.frames_over(plan, frames))
+            for fixpoint in open_ones:
+                access = table_of(fixpoint).access
+                rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
+        self._add(self._captured(over_tables(plan), rows, self.partitions))
+        for fixpoint in outer_fixpoints(plan):
+            own, leaves = _accesses(fixpoint)
+            if own in self.keyed:
+                continue
+            known = {**frames, **dict.fromkeys((own, *leaves), rows[own])}
+            parts = deriving(fixpoint)
+            if fixpoint in open_ones:
+                known[own] = self._taking_part(fixpoint, known)
+                parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
+            for part in parts:
+                self.capture(part, known)
+
+    def _is_open(self, fixpoint: Fixpoint) -> bool:
+        """Whether what its rows are used for decides what is sketched below it."""
+        is_sketched = any(scan.access in self.partitions for scan in scans_of(fixpoint))
+        return is_open(fixpoint) and is_sketched and table_of(fixpoint).access not in self.keyed
+
+    def _taking_part(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
+        """The rows that those used are derived from, with these: back, derivation by derivation."""
+        own, leaves = _accesses(fixpoint)
+        # From here on it only tells which rows count.
+        ranges = self.partitions.pop(own)
+        step = of_rows(step_over_table(fixpoint), fixpoint)
+        numbers = dict.fromkeys(leaves, ranges)
+        front = taking_part = frozenset(self.found[own])
+        while front:
+            heads = _within(frames[own], ranges, FragmentSet.of(front, ranges.size))
+            with plain_failures(self.versions):
+                rows = self.rounds.frames_over(step, {**frames, own: heads})
+            bodies = self._captured(over_tables(step), rows, numbers)
+            front = frozenset().union(*bodies.values()) - taking_part
+            taking_part |= front
+        return _within(frames[own], ranges, FragmentSet.of(taking_part, ranges.size))
+
+    def _captured(
+        self, plan: Plan, frames: Frames, partitions: Mapping[AccessId, RangePartition]
+    ) -> Mapping[AccessId, FragmentSet]:
+        """What the rows of a plan without fixpoints need of its accesses."""
+        own = {s.access: partitions[s.access] for s in scans_of(plan) if s.access in partitions}
+        if not own:
+            return {}
+        part = replace(self.query, root=plan)
+        judged = carried(self.verdict, part, {a: p.attribute for a, p in own.items()})
+        spark = self.rounds.spark
+        return capture_sketches(spark, part, judged, own, frames, versions=self.versions)
+
+    def _add(self, captured: Mapping[AccessId, FragmentSet]) -> None:
+        for access, fragments in captured.items():
+            self.found[access].update(fragments)
+
+
+def _accesses(fixpoint: Fixpoint) -> tuple[AccessId, list[AccessId]]:
+    """Those of the table with its rows: where it stands, and inside its step."""
+    return table_of(fixpoint).access, [table_of(leaf).access for leaf in leaves_of(fixpoint)]
+
+
+def _numbered(rows: DataFrame, fixpoint: Fixpoint) -> tuple[DataFrame, RangePartition]:
+    """The rows of a fixpoint with a number each, and ranges with one number each."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    number = F.row_number().over(Window.orderBy(*column_names(fixpoint))) - 1
+    numbered = rows.withColumn(_NUMBER, number.cast("bigint")).localCheckpoint()
+    boundaries = tuple(range(1, numbered.count()))
+    return numbered, RangePartition(table_of(fixpoint).table, _NUMBER, LONG, boundaries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +198,6 @@ def _facts(
     for node, state in zip(nodes_of(query.root), states, strict=True):
         if isinstance(node, Fixpoint):
             yield from facts_of_rows(node, state)
-
-
-def _parts(
-    rounds: Rounds, plan: Plan, frames: Frames, keyed: Collection[AccessId]
-) -> Iterator[tuple[Plan, Frames]]:
-    """The plan, and base and step of each of its fixpoints, with the rows of their accesses."""
-    yield over_tables(plan), rounds.frames_over(plan, frames)
-    for fixpoint in outer_fixpoints(plan):
-        if table_of(fixpoint).access in keyed:
-            continue
-        rows = rounds.rows(fixpoint, frames)
-        nodes: tuple[Fixpoint | Recursive, ...] = (fixpoint, *leaves_of(fixpoint))
-        tables = (table_of(node).access for node in nodes)
-        known = {**frames, **dict.fromkeys(tables, rows)}
-        for part in deriving(fixpoint):
-            yield from _parts(rounds, part, known, keyed)
 
 
 def derives_all(

@@ -268,8 +268,9 @@ def _query_settings() -> dict[str, JsonSchema]:
         "lineage": or_variable(
             {"enum": [str(lineage) for lineage in Lineage]},
             "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
-            "MAX, DISTINCT and EXISTS only those that decide (witness). A sketch of witnesses "
-            "serves no other constants or columns.",
+            "MAX, DISTINCT and EXISTS only those that decide (witness), or of the rows of a "
+            "recursion only those that the answer stems from (answer). Sketches of the last two "
+            "serve no other constants or columns.",
         ),
         "answer": or_variable(
             {"type": "boolean"},

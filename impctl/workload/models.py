@@ -88,10 +88,12 @@ EVERYTHING: Final[Everything] = "all"
 
 
 class Lineage(StrEnum):
-    """Which rows a sketch is kept for: all that the answer stems from, or those that decide it."""
+    """Which rows a sketch is kept for: all that the answer stems from, and all rows of recursions;
+    those that decide the answer; or of recursions, too, only what the answer stems from."""
 
     ALL = "all"
     WITNESS = "witness"
+    ANSWER = "answer"
 
 
 class Ship(StrEnum):
@@ -227,7 +229,8 @@ class QuerySpec:
     `moves` are those parameters that sketches follow.
     `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
     as is usual (None).
-    `lineage` says whether the sketch holds all rows that the answer stems from, or witnesses.
+    `lineage` says whether the sketch holds all rows that the answer stems from, and of recursions
+    all that derives rows, or witnesses, or of recursions, too, only what the answer stems from.
     `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
     query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
     so does `state` what of its state is kept. `provenance` says that recursion is kept by

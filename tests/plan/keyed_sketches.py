@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of
 from impctl.plan.recursion import keyed_rows
 from impctl.plan.safety.verdict import Verdict
@@ -42,7 +43,10 @@ def tries(
 
 
 def without_keyed(root: Plan, verdict: Verdict, found: Annotated) -> Annotated:
-    """The rows with what barriers need, not with all that keyed fixpoints are derived from."""
-    keyed = keyed_positions(root, verdict)
-    kept = {at: rows for at, rows in found.first_rows.items() if at not in keyed}
+    """The rows with what barriers need, not with all that other fixpoints are derived from: those
+    that are keyed, and those of which the answer's lineage counts alone."""
+    nodes = enumerate(nodes_of(root))
+    others = {at for at, node in nodes if isinstance(node, Fixpoint) and is_open(node)}
+    others |= keyed_positions(root, verdict)
+    kept = {at: rows for at, rows in found.first_rows.items() if at not in others}
     return replace(found, first_rows=kept)

@@ -2,8 +2,9 @@
 
 Law: it yields the query's rows on every database, and its lineage suffices for the query's answer:
 by default it is the query's own plan, where witnesses are asked for (`lineage: witness`) the one in
-which what one row decides has that row's lineage only. Engine, Spark and verification keep sketches
-by the same one. Queries themselves never run by it.
+which what one row decides has that row's lineage only; where the answer's alone is (`lineage:
+answer`), rows of recursions that it does not stem from have none. Engine, Spark and verification
+keep sketches by the same one. Queries themselves never run by it.
 Out of scope: where witnesses are enough (`plan.rules.witnesses`), building the circuit
 (`app.capturing.chosen_way`).
 """
@@ -16,11 +17,13 @@ from dataclasses import replace
 from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
+from impctl.plan.answer_lineage import answer_notes
 from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.plan.safety.status import Status
+from impctl.plan.safety.verdict import Verdict, carried, states_of
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import Lineage
@@ -69,6 +72,13 @@ def kept_plan(
     """The plan that sketches of these partitions are kept by, under the query's verdict."""
     if prepared.spec.lineage is Lineage.ALL:
         return KeptPlan(prepared.planned, verdict, prepared.core, {})
+    if prepared.spec.lineage is Lineage.ANSWER:
+        # Its plan says so by itself (`app.preparing.prepared`).
+        sketched = {access: partition.attribute for access, partition in partitions.items()}
+        states = states_of(verdict, prepared.planned, sketched)
+        told = [at for at, s in enumerate(states) if s.sketched and s.status is not Status.KEYED]
+        notes = answer_notes(prepared.root, told)
+        return KeptPlan(prepared.planned, verdict, prepared.core, notes)
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     found = witnessed(prepared.planned, verdict, columns)
     sketched = {access: column.name for access, column in columns.items()}

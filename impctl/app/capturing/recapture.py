@@ -3,7 +3,8 @@
 Law: reads exactly the versions it is given, natively from the file list; of each access the files
 that the query's conditions and joins leave, as a query does. It is the fastest capture
 there is for the sketch, the oracle of `verify` and the baseline of `bench`, and shares nothing
-with the engine but the partition. Where a sketch holds one derivation of each row of a fixpoint,
+with the engine but the partition. Where it holds the lineage of the answer alone, Spark goes back
+from the answer by itself. Where a sketch holds one derivation of each row of a fixpoint,
 which one is the engine's choice: it is held against the rows themselves.
 Out of scope: the SQL (`capture`), state to maintain it (`app.capturing.fill`).
 """
@@ -105,7 +106,8 @@ class _Pass:
         return cls(desk, kept, partitions, at, frames)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
-        """The accurate ones; of fixpoints those of all derivations."""
+        """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
+        the answer stems from."""
         from impctl.spark.recursive_sketches import capture_recursive
         from impctl.spark.sketches import capture_sketches
 

@@ -80,8 +80,8 @@ def choose(
 
     def weigh(options: Sequence[Option]) -> Costs:
         nonlocal found
-        if prepared.spec.lineage is Lineage.WITNESS:
-            # The sample tells which rows answers stem from, not which of them decide.
+        if prepared.spec.lineage is not Lineage.ALL:
+            # The sample tells which rows answers stem from with barriers, not which of them decide.
             return {}
         found = estimates(desk, prepared, options, every=every)
         return _costs(found, options, prepared)

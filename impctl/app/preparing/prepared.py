@@ -19,6 +19,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
+from impctl.plan.answer_lineage import for_answer
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.sql.clock import RUN, Clock
@@ -26,7 +27,7 @@ from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.plan.sql.statement import NO_EXPIRY
 from impctl.plan.sql.views import expand_views
 from impctl.values import dataclass
-from impctl.workload.models import QuerySpec
+from impctl.workload.models import Lineage, QuerySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class PreparedQuery:
     """The query as parsed, `planned` with the plan after the rules, and what a sketch depends on.
 
     `core` yields the same rows without their columns: what is only put out decides nothing about
-    the sketch, so neither engine nor capture need remember it.
+    the sketch, so neither engine nor capture need remember it. Both say where the lineage of the
+    answer alone is asked for.
     """
 
     spec: QuerySpec
@@ -138,7 +140,10 @@ def prepare(
             at=now,
         )
         now = now if found.query.live else ""
-        prepared = PreparedQuery(spec, bound, found.query, found.ruled, found.core, source, now)
+        ruled, core = found.ruled, found.core
+        if spec.lineage is Lineage.ANSWER:
+            ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
+        prepared = PreparedQuery(spec, bound, found.query, ruled, core, source, now)
         _refuse_ambiguous(desk, prepared)
         return prepared
     except ImpctlError as error:

@@ -38,7 +38,11 @@ from impctl.values import dataclass
 from impctl.version import is_stamped_alike
 from impctl.workload.models import Lineage, Policy, QuerySpec
 
-_WITNESSES = "its sketch holds witnesses (`lineage: witness`), which serve its own text alone"
+_OWN_TEXT_ALONE = {
+    Lineage.WITNESS: "its sketch holds witnesses (`lineage: witness`), which serve its own text "
+    "alone",
+    Lineage.ANSWER: "its sketch holds the lineage of its own answer alone (`lineage: answer`)",
+}
 _NO_TEMPLATE = "no captured query has the same template"
 
 
@@ -165,8 +169,8 @@ def _judged(
     captured = _prepared(desk, spec, is_other=is_other)
     if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
         return None
-    if spec.lineage is Lineage.WITNESS:
-        return _refused(spec, _WITNESSES)
+    if spec.lineage in _OWN_TEXT_ALONE:
+        return _refused(spec, _OWN_TEXT_ALONE[spec.lineage])
     verdict = verdict_of(desk, prepared, captured, stored.sketches, stored.assumptions)
     entries = tuple(sketch_entry(sketch) for sketch in stored.sketches)
     if not verdict.allowed:

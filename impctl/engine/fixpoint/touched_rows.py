@@ -224,19 +224,32 @@ class TouchedRows:
         values = self.values[:, : self.count]
         slots = (values[:WAS] != values[WAS:FIRST]).any(axis=0).nonzero()[0]
         if not len(slots):
-            return empty_batch(0)
+            return self.none
         if len(slots) > 1:
             # By code, as the arrangement wants them.
             slots = slots[ascending(values[CODE, slots])]
         keys = [column.take(slots) for column in self.columns]
-        # Column by column: all at once they would lie in one array, and keep each other in memory.
-        are = {name: values[at, slots] for at, name in enumerate(NAMES)}
-        self.held.arrangement.put(values[CODE, slots], keys, are)
+        self.held.arrangement.put(values[CODE, slots], keys, self.values_of(slots))
         signs = (values[RANK, slots] > 0).astype(np.int64) - (values[WAS + RANK, slots] > 0)
         moved = signs.nonzero()[0]
         if not len(moved):
-            return empty_batch(0)
-        return self.held.batch([key.take(moved) for key in keys], signs[moved])
+            return self.none
+        return self.moved_rows([key.take(moved) for key in keys], slots[moved], signs[moved])
+
+    @property
+    def none(self) -> Batch:
+        """No row that came or went."""
+        return empty_batch(0)
+
+    def moved_rows(self, keys: Sequence[Vector], slots: Ints, signs: Ints) -> Batch:
+        """The rows in these slots, whose values are `keys`, that came (+1) and went (-1)."""
+        del slots
+        return self.held.batch(keys, signs)
+
+    def values_of(self, slots: Ints) -> dict[str, Ints]:
+        """What is kept of these rows, by name; shapes as `slots`."""
+        # Column by column: all at once they would lie in one array, and keep each other in memory.
+        return {name: self.values[at, slots] for at, name in enumerate(NAMES)}
 
 
 class GrownColumn:

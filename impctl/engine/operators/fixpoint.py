@@ -31,15 +31,18 @@ from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.choices import Choices, ToldOfChoices
+from impctl.engine.fixpoint.instances import Instances
 from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
+from impctl.engine.fixpoint.numbered_rows import NumberedRows, TouchedNumbers
 from impctl.engine.fixpoint.plain_step import plain_step
 from impctl.engine.fixpoint.ranked_rows import RankedRows
 from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
+from impctl.values import dataclass
 
 _LARGE = 0.75
 """The share of all rows that may go out in a step before the rest follows at once.
@@ -49,6 +52,15 @@ was a quarter, a step took about twice as long as without.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Names of columns: of a row's number as it goes into the step, and of those of the rows that
+    took part as a derivation comes out (0: none)."""
+
+    number: AttributeId
+    bodies: tuple[AttributeId, ...]
+
+
 class Fixpoint(Recursion):
     """Rows of `columns`; its inputs are the base, and those of `step` after the first.
 
@@ -56,7 +68,9 @@ class Fixpoint(Recursion):
     rank in a column `rank` beside `columns`; its output has these columns too, and there the
     highest rank of the rows that took part, or `NO_BODY`. `accesses` are how many tags the base's
     rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
-    (`fixpoint.choices`). UnsupportedError beyond `limits`.
+    (`fixpoint.choices`). With a `numbering` rows come out with their numbers for tags
+    (`fixpoint.numbered_rows`), and derivations are told with their heads and bodies
+    (`fixpoint.instances`). UnsupportedError beyond `limits`.
     """
 
     def __init__(
@@ -69,18 +83,24 @@ class Fixpoint(Recursion):
         limits: Limits = LIMITS,
         *,
         chooses: bool = False,
+        numbering: Numbering | None = None,
     ) -> None:
         super().__init__(name, rank, step, accesses)
         self.limits = limits
         self.thin = THIN
         """Rows of a front up to which it is followed row by row, where the step is plain."""
-        self.form = (tuple(columns), rank, accesses, step.wires, chooses)
+        self.form = (tuple(columns), rank, accesses, step.wires, chooses, numbering)
         self.rows = RankedRows(name, columns)
+        self._numbered: NumberedRows | None = None
+        if numbering is not None:
+            self.rows = self._numbered = NumberedRows(name, columns, numbering.number)
+        self._numbering = numbering
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = Told(accesses)
         # What is followed row by row tells no derivations.
-        self._plain = None if chooses else plain_step(step, columns, rank)
+        is_whole = chooses or numbering is not None
+        self._plain = None if is_whole else plain_step(step, columns, rank)
         self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
         self.begun_anew = 0
@@ -98,7 +118,7 @@ class Fixpoint(Recursion):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
-        touched = TouchedRows(self.rows)
+        touched = self._touched()
         self._told = self._fresh_told()
         moves = self._moves(touched)
         slots = []
@@ -118,7 +138,13 @@ class Fixpoint(Recursion):
             self._told.end(touched)
         return touched.kept()
 
+    def _touched(self) -> TouchedRows:
+        return TouchedRows(self.rows) if self._numbered is None else TouchedNumbers(self._numbered)
+
     def _fresh_told(self) -> Told:
+        if self._numbering is not None:
+            columns = [name for name, _ in self.rows.columns]
+            return Instances(self._accesses, columns, self._numbering.bodies)
         if self._choices is None:
             return Told(self._accesses)
         return ToldOfChoices(self._accesses, self._choices)
@@ -168,7 +194,8 @@ class Fixpoint(Recursion):
 
     def told(self) -> Batch:
         """What the last step changed in the derivations whose bodies are all in T, or of those in
-        the ones that were chosen: their tags, the base's first."""
+        the ones that were chosen: their tags, the base's first; with a numbering heads and bodies.
+        """
         return self._told.batch()
 
     # What is remembered.
@@ -178,11 +205,16 @@ class Fixpoint(Recursion):
         return (self.rows.arrangement, *chosen, *self._step.arrangements())
 
     def counters(self) -> Mapping[str, int]:
-        """The rank given last, how many rows T has, and the step's own."""
-        return {self._stage_counter: self._stage, **super().counters()}
+        """The rank given last, how many rows T has, the numbers given, and the step's own."""
+        found = {self._stage_counter: self._stage, **super().counters()}
+        if self._numbered is not None:
+            found[self._numbered.counter] = self._numbered.last
+        return found
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._stage = counters[self._stage_counter]
+        if self._numbered is not None:
+            self._numbered.last = counters[self._numbered.counter]
         super().take_up(counters)
 
     def output(self) -> Batch:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
+from impctl.plan.answer_lineage import for_all
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.hints import hint_of
@@ -23,6 +24,10 @@ from impctl.sketch.partition import PARTITIONABLE
 from impctl.values import dataclass
 
 _TRIED, _NAMED = 30, 3
+_ALL_ROWS = (
+    "with `lineage: all` its sketch has what derives every row of WITH RECURSIVE, whatever stands "
+    "above"
+)
 """Columns of a table that are looked at for a hint, and those named in it."""
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
@@ -162,9 +167,10 @@ def _require(
     others = _options(judge, candidates, {})
     safe = dict.fromkeys(o.column for o in others if o.scan.table == table and o.verdict.safe)
     verdict = own[0].verdict
+    hint = _ALL_ROWS if _is_safe_for_all(judge, own) else _listed_safe(table, list(safe))
     raise UnsafeSketchError(
         f"A sketch of `{table}.{column}` is not safe for query `{name}`: {verdict.reason}",
-        hint=_listed_safe(table, list(safe)),
+        hint=hint,
         location=_location(verdict.span, name),
     )
 
@@ -242,9 +248,20 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
     return UnsafeSketchError(
         f"No sketch is safe for query `{name}`: {listed} safe; for"
         f" `{first.scan.table}.{first.column}`, {first.verdict.reason}",
-        hint=hint_of(judge.query, first.verdict, would_serve),
+        hint=_ALL_ROWS
+        if _is_safe_for_all(judge, options)
+        else hint_of(judge.query, first.verdict, would_serve),
         location=_location(first.verdict.span, name),
     )
+
+
+def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
+    """Whether one of them would be safe if sketches had what derives all rows of recursions."""
+    root = for_all(judge.query.root)
+    if root == judge.query.root:
+        return False
+    whole = replace(judge, query=replace(judge.query, root=root), core=for_all(judge.core))
+    return any(whole.of({option.scan.access: option.column}).safe for option in options)
 
 
 def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:

@@ -5,6 +5,8 @@ over them, too. None more is, if steps only add rows where they read more (as al
 and what they join with is no other row over part of a table: whatever base and step give stands,
 value for value, among what they give over the tables. Then the node is EXACT, and so is anything
 above it. That is judged by the rules for any plan, with the rows derived so far as contained ones.
+If it is to be sketched for the answer alone, some rows may be missing of which the answer does not
+stem: CONTAINED, all columns EQUAL, as the rows of a table are that is sketched on no column of it.
 Or it is KEYED on a column that no step changes: base and step, with the rows derived so far as ones
 KEYED on it, give the rows of the keys that are in the sketch and no others, if one sketch is that
 of all sketched accesses below. Then so do all rounds.
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from impctl.aliases import AccessId, AttributeId, ColumnName
+from impctl.plan.answer_lineage import is_open
 from impctl.plan.fixpoint_tables import leaves_of, table_of
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of, scans_of
 from impctl.plan.safety.direction import Columns
@@ -52,7 +55,7 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
             if refusal is not None:
                 return refusal
     return NodeState(
-        Status.EXACT,
+        Status.CONTAINED if sketched and is_open(node) else Status.EXACT,
         equal_columns(node.attributes, _signs(node, base, step)),
         sketched=sketched,
         identifiers=_identifiers(node),

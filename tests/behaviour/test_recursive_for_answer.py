@@ -1,0 +1,226 @@
+"""Recursive queries with `lineage: answer`, from capture to answer, on real tables.
+
+Sketches hold what the answer stems from; answers are held against DuckDB over all rows.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from impctl.engine.operators.used_rows import UsedRows
+from tests.behaviour.recursive_workload import BAGS, PAIRS, QUERIES, REACH, change, network
+from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.support.run_cli import Cli
+
+NARROW = {
+    "reach": REACH + "SELECT n FROM r WHERE n < 9",
+    "levels": QUERIES["levels"].replace("SELECT k, COUNT(*) AS c FROM r GROUP BY k", "")
+    + "SELECT n, k FROM r WHERE k = 2",
+    "not_reached": REACH + "SELECT s.t, r.n FROM r JOIN seeds s ON s.n = r.n + 1",
+    "from_one": PAIRS + "SELECT x, COUNT(*) AS c FROM c WHERE y < 30 GROUP BY x "
+    "HAVING COUNT(*) > 7",
+    "by_groups": QUERIES["by_groups"] + " WHERE n < 50",
+}
+"""In the place of queries of the same names."""
+CLOSURE = {
+    "of_seeds": "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION SELECT p.x, q.y "
+    "FROM c p JOIN c q ON p.y = q.x) SELECT x, y FROM c WHERE x < 9 AND y < 7",
+}
+"""DuckDB finds fewer rows of it."""
+WALKS = {"walks_of_reached": BAGS["walks_of_reached"].replace("n > 8", "n < 9")}
+
+
+def narrow(folder: Path, capsys: pytest.CaptureFixture[str], *names: str) -> Cli:
+    """The command line over a workload of these queries; links from 7 lead on."""
+    known = {**NARROW, **CLOSURE, **WALKS}
+    cli = network(folder, capsys, names, "answer")
+    text = cli.workload.read_text()
+    for name in names:
+        text = text.replace({**QUERIES, **BAGS}[name], known[name])
+    cli.workload.write_text(text)
+    links = pa.table({"src": [7, 8, 9, 10, 30], "dst": [8, 9, 10, 29, 6]})
+    write_deltalake(str(folder / "links"), links, mode="append")
+    return cli
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return narrow(tmp_path, capsys, *NARROW, *WALKS)
+
+
+def of_all(cli: Cli) -> dict[str, list[object]]:
+    """The sketches with barriers, of a store beside."""
+    text = cli.workload.read_text()
+    store = ("--store", str(cli.workload.parent / "all"))
+    cli.workload.write_text(text.replace("lineage: answer", "lineage: all"))
+    cli.good("capture", *store)
+    found = fragments(cli, *store)
+    cli.workload.write_text(text)
+    return found
+
+
+def size(sketches: list[object]) -> int:
+    return sum(map(len, sketches))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_over_it_are_those_of_all_rows(cli: Cli, seed: int) -> None:
+    rng, queries = random.Random(seed), {**NARROW, **WALKS}
+    for result in cli.good("capture").results:
+        assert result["mode"] == "exact", result
+    less = 0
+    for turn in range(3):
+        change(cli.workload.parent, rng)
+        if turn % 2:
+            for result in cli.good("maintain").results:
+                assert result["action"] in ("exact", "none"), result
+        for name, sql in queries.items():
+            expected = by_duckdb(cli, sql)
+            assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
+            (written,) = cli.good("rewrite", "--query", name).results
+            if name in NARROW:
+                assert by_duckdb(cli, written["sql"]) == expected, name
+        held = fragments(cli)
+        # Maintained it is what a capture gives, and part of the one with barriers.
+        other = ("--store", str(cli.workload.parent / f"fresh{turn}"))
+        cli.good("capture", *other)
+        assert fragments(cli, *other) == held
+        every = of_all(cli)
+        for name, sketches in held.items():
+            for some, whole in zip(sketches, every[name], strict=True):
+                assert set(some) <= set(whole), name  # type: ignore[call-overload]
+            less += size(sketches) < size(every[name])
+    assert less > 3, less
+
+
+def test_it_leaves_out_what_leads_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = narrow(tmp_path, capsys, "reach")
+    links = {"src": [7, 8, 10, 20, 40], "dst": [8, 10, 20, 40, 50]}
+    write_deltalake(str(tmp_path / "links"), pa.table(links), mode="overwrite")
+    cli.good("capture")
+    base, step = fragments(cli)["reach"]
+    # Ranges are of three nodes: 7 and 8 lie in that of 6 to 8.
+    assert (base, step) == ([2], [])
+    assert of_all(cli)["reach"] == [[2], [2, 3, 6, 13]]
+    # 50 leads back to 5: all that leads there is wanted now.
+    more = pa.table({"src": [50], "dst": [5]})
+    write_deltalake(str(tmp_path / "links"), more, mode="append")
+    cli.good("maintain")
+    assert fragments(cli)["reach"] == [[2], [2, 3, 6, 13, 16]]
+    assert answers(cli, "reach", "--sketch", "always") == {(5,): 1, (8,): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("not_reached", "NOT EXISTS or NOT IN keeps rows"), ("of_seeds", "HAVING compares")],
+)
+def test_what_needs_all_rows_is_refused_with_what_does_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+) -> None:
+    """CE-R2, and CE-R1's COUNT below a bound."""
+    cli = network(tmp_path, capsys, [name], "answer")
+    ran = cli("capture")
+    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    assert reason in ran.error["message"]
+    assert "`lineage: all`" in ran.error["hint"]
+    cli.workload.write_text(cli.workload.read_text().replace("lineage: answer", "lineage: all"))
+    cli.good("capture")
+    assert answers(cli, name, "--sketch", "always") == by_duckdb(cli, QUERIES[name])
+
+
+def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With another constant above, other rows would be needed."""
+    cli = narrow(tmp_path, capsys, "reach")
+    cli.good("capture")
+    asked = NARROW["reach"].replace("n < 9", "n < 90")
+    (result,) = cli.good("rewrite", "--sql", asked, "--sketch", "auto").results
+    (candidate,) = result["reuse"]["candidates"]
+    assert not candidate["allowed"]
+    assert "lineage: answer" in candidate["reason"]
+
+
+def test_another_lineage_is_another_sketch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = narrow(tmp_path, capsys, "reach")
+    cli.good("capture")
+    held = fragments(cli)["reach"]
+    cli.workload.write_text(cli.workload.read_text().replace("lineage: answer", "lineage: all"))
+    ran = cli("maintain")
+    assert ran.code != 0 or ran.results[0]["action"] not in ("exact", "none"), ran
+    cli.good("capture")
+    assert size(fragments(cli)["reach"]) > size(held)
+
+
+def test_explain_says_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = narrow(tmp_path, capsys, "reach", "walks_of_reached")
+    results = cli.good("explain").results
+    text = {found["query"]: " | ".join(line["why"] for line in found["plan"]) for found in results}
+    assert "what the answer stems from" in text["reach"]
+    assert "UNION ALL counts all derivations" in text["walks_of_reached"]
+
+
+def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = narrow(tmp_path, capsys, "reach")
+    cli.workload.write_text(cli.workload.read_text().replace("answer: false", "answer: true"))
+    cli.good("capture")
+    for seed in range(3):
+        change(tmp_path, random.Random(seed))
+        assert {one["action"] for one in cli.good("maintain").results} <= {"exact", "none"}
+        assert answers(cli, "reach") == by_duckdb(cli, NARROW["reach"])
+    assert size(fragments(cli)["reach"]) < size(of_all(cli)["reach"])
+
+
+def test_why_reads_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds all ways in which rows of the answer are made."""
+    cli = narrow(tmp_path, capsys, "reach")
+    cli.good("capture")
+    (told,) = cli.good("why", "--query", "reach", "--row", "n=8").results
+    cli.workload.write_text(cli.workload.read_text().replace("lineage: answer", "lineage: all"))
+    (every,) = cli.good("why", "--query", "reach", "--row", "n=8").results
+    assert told["rows"] == every["rows"]
+    assert told["lineage"] == every["lineage"]
+
+
+def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = narrow(tmp_path, capsys, "reach")
+    cli.workload.write_text(cli.workload.read_text().replace("incremental", "strict"))
+    cli.good("capture")
+    change(tmp_path, random.Random(2))
+    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
+
+
+@pytest.mark.spark
+def test_verify_goes_back_from_the_answer_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("reach", "from_one", "of_seeds", "walks_of_reached")
+    cli = narrow(tmp_path, capsys, *names)
+    cli.good("capture")
+    change(tmp_path, random.Random(4))
+    links = pa.table({"src": [7, 8, 8], "dst": [8, 5, 33]})
+    write_deltalake(str(tmp_path / "links"), links, mode="append")
+    cli.good("maintain")
+    for result in cli.good("verify", "--results").results:
+        assert result["covers"], result
+        assert result["slack"] == 0, result
+        assert result["results_equal"], result
+    held, every = fragments(cli), of_all(cli)
+    for name in names:
+        assert 0 < size(held[name]) <= size(every[name]), name
+    assert size(held["reach"]) < size(every["reach"])
+    # Of rows whose use was not told nothing is there.
+    monkeypatch.setattr(UsedRows, "step", lambda *_: None)
+    cli.good("capture", "--query", "reach")
+    ran = cli("verify", "--query", "reach")
+    assert ran.code == 5
+    assert not all(result["covers"] for result in ran.results)

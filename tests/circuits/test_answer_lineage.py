@@ -1,0 +1,405 @@
+"""Recursive queries with `lineage: answer`, by their circuits, against the slow reference.
+
+Queries, tables and batches are those of `test_recursion`, and more that leave rows out; then random
+plans. After every batch, and after taking up what was stored, sketches are the fragments of the
+answer's lineage; the rows that take part, and how often each fragment counts, are those found by
+going back from the answer, derivation by derivation.
+By hand: `IMPCTL_FUZZ=10` and `-m slow` for 6,000 plans.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from impctl.circuits.answers import answer_of_rows
+from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.session import MaintainedQuery
+from impctl.engine.fixpoint.instances import NOTHING, Instances
+from impctl.engine.fixpoint.numbered_rows import NumberedRows, TouchedNumbers
+from impctl.engine.operators.backward import Backward
+from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.operators.used_rows import UsedRows
+from impctl.errors import UnsupportedError
+from impctl.plan.answer_lineage import for_answer, is_open
+from impctl.plan.nodes import Fixpoint, TopK, nodes_of, scans_of
+from impctl.plan.rules.answered import answer_plan
+from impctl.plan.rules.order import apply_rules
+from tests.circuits import moving_cases
+from tests.circuits.test_plans_against_reference import several_cases
+from tests.circuits.test_recursion import (
+    COLUMNS,
+    EXCEPT_LINKS,
+    JOINED,
+    PAIRS,
+    PROGRAMS,
+    QUERIES,
+    REACH,
+    Case,
+    Row,
+    case_of_sql,
+    change_of,
+    expected,
+    fragment,
+    some_change,
+    some_row,
+)
+from tests.plan.answer_plans import make_answer_trial
+from tests.support.random_cases import TIMES
+from tests.support.reference_fixpoint import Derivation, fragments_of, least_fixpoint
+from tests.support.reference_fixpoint import Row as Ground
+from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.restored_query import Stored, sketches_of
+
+NARROW = {
+    "reach": QUERIES["reach"] + " WHERE n > 2",
+    "right-linear": QUERIES["right-linear"] + " WHERE x = 1",
+    "closure": QUERIES["closure"] + " WHERE x < 3 AND y > 2",
+    "same generation": QUERIES["same generation"] + " WHERE x < y",
+    "two and a link": PAIRS.format(
+        "SELECT p.x, l.b FROM r p JOIN r q ON p.y = q.x JOIN links l ON q.y = l.a"
+    )
+    + " WHERE x < 3 AND y > 2",
+}
+"""Queries of programs, whose rows are left out by columns that steps change."""
+ABOVE = {
+    **{f"narrow {name}": sql for name, sql in NARROW.items()},
+    "narrow branches": QUERIES["branches"] + " WHERE n > 2",
+    "narrow levels": QUERIES["levels"] + " WHERE k = 2",
+    "narrow constants": QUERIES["constants"] + " WHERE n > 1",
+    "narrow optional side": QUERIES["optional side"] + " WHERE n > 2",
+    "enough": PAIRS.replace("SELECT x, y FROM r", "SELECT x FROM r GROUP BY x")
+    .format("SELECT r.x, l.b FROM r JOIN links l ON r.y = l.a")
+    .replace("GROUP BY x", "GROUP BY x HAVING count(*) > 2"),
+    "least": REACH.format(JOINED) + "SELECT min(n) AS m FROM r HAVING min(n) < 2",
+    "over another": REACH.format(JOINED)[:-1] + ", s(n) AS (SELECT n FROM r WHERE n > 2 UNION"
+    " SELECT l.a FROM s JOIN links l ON s.n = l.b) SELECT n FROM s WHERE n < 3",
+    "beside another": REACH.format(JOINED)[:-1] + ", s(n) AS (SELECT a FROM seeds UNION"
+    " SELECT l.a FROM s JOIN links l ON s.n = l.b JOIN r ON r.n = l.a) SELECT n FROM s"
+    " WHERE n > 2",
+    "a bag over a set": REACH.format(JOINED)[:-1] + ", w(n, k) AS (SELECT n, 1L FROM r WHERE"
+    " n > 1 UNION ALL SELECT l.b, k + 1L FROM w JOIN links l ON w.n = l.a WHERE k < 2)"
+    " SELECT n FROM w WHERE n < 3",
+    "first rows above": REACH.format(JOINED)
+    + "SELECT l.b FROM (SELECT n FROM r ORDER BY n LIMIT 2) t JOIN links l ON t.n = l.a"
+    " WHERE l.b > 1",
+}
+EVERY = {n: sql for n, sql in QUERIES.items() if "RECURSIVE" in sql} | ABOVE
+Tables = Mapping[str, Sequence[Row]]
+
+
+def answer_case(sql: str, tables: Sequence[str] = tuple(COLUMNS)) -> Case:
+    """The query with the plan that a sketch of its answer's lineage is kept by."""
+    case = case_of_sql(sql, tables)
+    query = replace(case.query, root=for_answer(apply_rules(case.query.root)))
+    return Case(query, case.sketched, for_answer(case.core))
+
+
+def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
+    """The circuit; fixpoints that are no sets are barriers."""
+    answer = answer_plan(case.query) if with_answer else None
+    root = case.core if answer is None else answer.kept
+    nodes = enumerate(nodes_of(root))
+    barriers = [
+        at
+        for at, node in nodes
+        if isinstance(node, TopK) or (isinstance(node, Fixpoint) and not is_open(node))
+    ]
+    return compile_plan(root, case.sketched, {}, barriers=barriers, answer=answer)
+
+
+def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
+    """The fragments of the answer's lineage, and of what barriers keep beside."""
+    found = annotate(case.core, tables, whole_windows=True)
+    nodes = list(nodes_of(case.core))
+    lineage = set(found.lineage)
+    for at, rows in found.first_rows.items():
+        node = nodes[at]
+        lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
+    table = {scan.access: scan.table for scan in scans_of(case.core)}
+    sketches: dict[str, set[int]] = {access: set() for access in case.sketched}
+    for access, number in lineage & {one for one in lineage if one[0] in sketches}:
+        sketches[access].add(fragment(tables[table[access]][number]))
+    return sketches
+
+
+def some_tables(rng: random.Random) -> dict[str, list[Row]]:
+    sizes = {"links": 6, "seeds": 2}
+    return {name: [some_row(rng, name) for _ in range(size)] for name, size in sizes.items()}
+
+
+def loaded(case: Case, tables: Tables, *, with_answer: bool = False) -> MaintainedQuery:
+    query = MaintainedQuery(compiled(case, with_answer=with_answer))
+    query.load([(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()])
+    return query
+
+
+def some_changes(rng: random.Random, tables: Mapping[str, list[Row]]) -> dict[str, Any]:
+    return {
+        table: change_of(table, *some_change(rng, table, rows, rng.choice((1, 3, 6))))
+        for table, rows in tables.items()
+        if rng.random() < 0.8
+    }
+
+
+@pytest.mark.parametrize("with_answer", [False, True])
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("seed", range(2))
+def test_sketches_are_those_of_the_answers_lineage(
+    name: str, seed: int, *, with_answer: bool
+) -> None:
+    one_query(name, seed, with_answer=with_answer)
+
+
+def one_query(name: str, seed: int, *, with_answer: bool) -> int:
+    """How often its sketches were less than those with a barrier."""
+    rng, less = random.Random(f"answer {name} {seed}"), 0
+    case = answer_case(EVERY[name], EXCEPT_LINKS.get(name.removeprefix("narrow "), tuple(COLUMNS)))
+    tables, stored = some_tables(rng), Stored()
+    query = loaded(case, tables, with_answer=with_answer)
+    for _ in range(9):
+        wanted = lineage_of(case, tables)
+        assert sketches_of(query) == wanted
+        less += wanted != expected(case, tables)
+        if with_answer:
+            kept = query.compiled.kept
+            assert kept is not None
+            found = answer_of_rows(answer_plan(case.query).ending, kept.whole(), "UTC")
+            columns = [column.to_pylist() for column in found.columns]
+            assert bag(zip(*columns, strict=True)) == bag(evaluate(case.query.root, tables))
+        query.step(some_changes(rng, tables))
+        if rng.random() < 0.3:
+            query = stored.taken_up(query, compiled(case, with_answer=with_answer))
+    return less
+
+
+def test_they_are_often_less_than_those_of_all_rows() -> None:
+    for name in ABOVE:
+        assert sum(one_query(name, seed, with_answer=False) for seed in range(5, 8)), name
+
+
+@pytest.mark.parametrize(
+    "cases",
+    [
+        pytest.param(range(150), id="few"),
+        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_sketches_of_random_plans_for_the_answer_alone(cases: Sequence[int]) -> None:
+    seen: Counter[str] = Counter()
+    several_cases(cases, seen, make_answer_trial)
+    assert seen["exact"] > len(cases) // 3, seen
+    for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "left"):
+        assert seen[f"with {kind}"] > len(cases) // 50, seen
+
+
+# What takes part, row by row.
+
+
+def two_and_a_link(tables: Mapping[str, Counter[Ground]], rows: frozenset[Ground]) -> Any:
+    """A row of two rows and a link, whose fragment counts once for it."""
+    links = tables["links"].items()
+    for (a, b, f), weight in links:
+        yield Derivation((a, b), (), ((0, (a, b, f)),), weight)
+    for p, q in product(rows, rows):
+        if None not in (p[1], q[0]) and p[1] == q[0]:
+            for link, weight in links:
+                if None not in (q[1], link[0]) and q[1] == link[0]:
+                    yield Derivation((p[0], link[1]), (p, q), ((1, link),), weight)
+
+
+RULES = {**PROGRAMS, "two and a link": two_and_a_link}
+WANTED = {
+    "two and a link": lambda row: None not in row and row[0] < 3 and row[1] > 2,
+    "reach": lambda row: row[0] is not None and row[0] > 2,
+    "right-linear": lambda row: row[0] == 1,
+    "closure": lambda row: None not in row and row[0] < 3 and row[1] > 2,
+    "same generation": lambda row: None not in row and row[0] < row[1],
+}
+
+
+def taking_part(derivations: Sequence[Derivation], answer: frozenset[Ground]) -> frozenset[Ground]:
+    """The rows of the answer and all that some derivation of such a row uses."""
+    found = answer
+    while True:
+        more = found | {b for one in derivations if one.head in found for b in one.bodies}
+        if more == found:
+            return found
+        found = more
+
+
+def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
+    """The rows by their numbers."""
+    rows = fixpoint.output()
+    columns = [column.to_arrow().to_pylist() for column in rows.columns.values()]
+    numbers = rows.tags[0].expand(np.arange(len(rows)), rows.weights).fragments.tolist()
+    keys = list(zip(*columns, strict=True))
+    assert len(set(numbers)) == len(keys)
+    return dict(zip(numbers, keys, strict=True))
+
+
+def counted(query: MaintainedQuery) -> Counter[object]:
+    return Counter(
+        {
+            (access, fragment): count
+            for access, counts in enumerate(query.merge.counts)
+            for fragment, count in enumerate(counts.tolist())
+            if count
+        }
+    )
+
+
+def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:
+    rules = RULES[name]
+    ground = {
+        table: Counter(tuple(row[column] for column in COLUMNS[table]) for row in rows)
+        for table, rows in tables.items()
+    }
+    rows = least_fixpoint(rules, ground)
+    derivations = list(rules(ground, rows))
+    wanted = taking_part(derivations, frozenset(filter(WANTED[name], rows)))
+    (backward,) = (one for one in query.circuit if isinstance(one, Backward))
+    (forward,) = (
+        one
+        for one in query.circuit
+        if isinstance(one, FixpointOperator) and not isinstance(one, Backward)
+    )
+    numbers = numbers_of(forward)
+    assert set(numbers.values()) == rows
+    whole = backward.rows.whole()
+    held = set(whole.keys[0].to_arrow().to_pylist()) if len(whole) else set()
+    assert {numbers[one] for one in held - {NOTHING}} == wanted
+    used = [one for one in derivations if one.head in wanted]
+    cut = fragments_of(used, lambda leaf: fragment({"f": leaf[-1]}))
+    assert counted(query) == cut
+
+
+def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20) -> None:
+    """With `most`, so many numbers there are for rows."""
+    rng = random.Random(f"parts {name} {seed}")
+    case, stored = answer_case(NARROW[name]), Stored()
+    tables = some_tables(rng)
+    query = loaded(case, tables) if most is None else MaintainedQuery(compiled(case))
+    tables = tables if most is None else {table: [] for table in COLUMNS}
+    for _ in range(steps):
+        for one in query.circuit:
+            held = getattr(one, "rows", None)
+            if isinstance(held, NumberedRows) and most is not None:
+                held.most = most
+        query.step(some_changes(rng, tables))
+        check_parts(query, name, tables)
+        if rng.random() < 0.2:
+            query = stored.taken_up(query, compiled(case))
+
+
+@pytest.mark.parametrize("name", NARROW)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_takes_part_and_how_often_it_counts(name: str, seed: int) -> None:
+    some_steps(name, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NARROW)
+def test_what_takes_part_in_many(name: str) -> None:
+    for seed in range(3, 100 * TIMES):
+        some_steps(name, seed)
+
+
+@pytest.mark.parametrize(("name", "most"), [("reach", 7), ("right-linear", 49)])
+def test_numbers_are_given_again(name: str, most: int) -> None:
+    """There are at most 7 nodes, NULL among them, so 7 rows or 49."""
+    for seed in range(3):
+        some_steps(name, seed, most=most, steps=60)
+
+
+def test_more_rows_than_numbers_are_named() -> None:
+    with pytest.raises(UnsupportedError, match="more than 3 rows") as caught:
+        some_steps("reach", 1, most=3, steps=60)
+    assert caught.value.code == "recursion_limit"
+
+
+LINKED = "WITH RECURSIVE r(n) AS (SELECT x FROM t WHERE g < 3 UNION SELECT t.x FROM r JOIN t ON "
+MOVING = {
+    "above": (LINKED + "r.n = t.g) SELECT n FROM r WHERE n + 4 >= {now}", "g x day"),
+    "joined": (
+        LINKED + "r.n = t.g) SELECT r.n FROM r JOIN u ON r.n = u.g WHERE r.n + u.n + 3 >= {now}",
+        "g x",
+    ),
+}
+
+
+def test_constants_that_move_come_to_what_is_filled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apply_rules", "core_of"):
+        rule = getattr(moving_cases, name)
+        other = partial(lambda rule, root: for_answer(rule(root)), rule)
+        monkeypatch.setattr(moving_cases, name, other)
+    seen = moving_cases.several_cases(MOVING, range(80))
+    assert seen["moves"] == 320
+    assert min(seen[name] for name in MOVING) > 5, seen
+
+
+# Mutations.
+
+
+def _fails(names: Sequence[str] = tuple(NARROW)) -> bool:
+    try:
+        for name in names:
+            for seed in range(4):
+                some_steps(name, seed)
+    except Exception:  # noqa: BLE001 - whatever the broken rule runs into
+        return True
+    return False
+
+
+def _all_used(self: UsedRows, batch: Any) -> Any:
+    """As if a row were used as long as it once was."""
+    found = _STEP(self, batch)
+    return found.keep(found.weights > 0)
+
+
+_STEP = UsedRows.step
+
+
+def _fresh(self: NumberedRows, count: int, touched: Any) -> Any:
+    """A number that another row has."""
+    del touched
+    self.last = 1
+    return np.ones(count, dtype=np.int64)
+
+
+def _first_bodies(self: Instances, accesses: Any, columns: Any, bodies: Any) -> None:
+    """One body of each derivation alone."""
+    _INSTANCES(self, accesses, columns, bodies[:1])
+
+
+_INSTANCES = Instances.__init__
+
+
+def _forgotten(self: TouchedNumbers, start: int, codes: Any, keys: Any, *, are_told: bool) -> None:
+    """Numbers of rows that were there before are not looked up."""
+    super(TouchedNumbers, self)._look_up(start, codes, keys, are_told=are_told)
+
+
+@pytest.mark.parametrize(
+    ("of", "what", "other"),
+    [
+        (UsedRows, "step", _all_used),
+        (NumberedRows, "take", _fresh),
+        (Instances, "__init__", _first_bodies),
+        (TouchedNumbers, "_look_up", _forgotten),
+    ],
+)
+def test_what_is_kept_by_another_rule_is_found_out(
+    of: type, what: str, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not _fails(("closure",))
+    monkeypatch.setattr(of, what, other)
+    assert _fails()

@@ -1,0 +1,248 @@
+"""Fixpoints of which the answer's lineage counts alone: what is accepted never changes the answer.
+
+Law 3.4: over sketches with all derivations of the rows that the answer stems from, and over wider
+ones, the answer is that over the tables, wherever the rules allow what stands above over part of a
+table. The counter-examples are refused, and would be wrong. `IMPCTL_FUZZ` multiplies the trials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from impctl.errors import UnsafeSketchError
+from impctl.plan.answer_lineage import for_all, for_answer
+from impctl.plan.nodes import Fixpoint, Query, nodes_of
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.safety import transfer
+from impctl.plan.safety.choose import choose_attributes
+from impctl.plan.safety.status import Status
+from impctl.plan.safety.verdict import check_safety, states_of
+from tests.plan.answer_plans import is_for_answer, make_answer_trial
+from tests.plan.network import CLOSURE, REACHED, links, read
+from tests.plan.trials import Tally, Violation, accurate_sketches, instances_of, run_trial
+from tests.support.random_cases import few_then_rest
+from tests.support.reference_expr import ReferenceFailure
+from tests.support.reference_plan import annotate, evaluate
+
+_FIRST_SEED = 7_000_000
+_ENOUGH = 3_000
+"""Trials within which a broken rule must show."""
+
+
+@few_then_rest(500, 4000, first=_FIRST_SEED)
+def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
+    tally = Tally(by_status={})
+    for seed in cases:
+        run_trial(seed, tally, make=make_answer_trial)
+    assert tally.accepted > tally.trials // 4
+    assert tally.compared > tally.trials // 2
+    assert tally.failed < tally.trials // 50
+    assert {Status.CONTAINED, Status.KEYED} <= set(tally.by_status or ())
+
+
+@few_then_rest(400, 3000, first=_FIRST_SEED)
+def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
+    tally = Tally()
+    for seed in cases:
+        run_trial(seed, tally, make=make_answer_trial, rewrite=apply_rules)
+    assert tally.accepted > tally.trials // 4
+
+
+def _is_found_out() -> bool:
+    tally = Tally()
+    for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
+        try:
+            run_trial(seed, tally, make=make_answer_trial)
+        except Violation:
+            return True
+    return False
+
+
+def test_taken_for_exact_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = transfer.recursion
+
+    def bolder(node: Any, inputs: Any) -> Any:
+        state = judge(node, inputs)
+        is_open = isinstance(node, Fixpoint) and state.status is Status.CONTAINED
+        return replace(state, status=Status.EXACT) if is_open else state
+
+    monkeypatch.setattr(transfer, "recursion", bolder)
+    assert _is_found_out()
+
+
+def test_only_what_is_derived_for_the_answer_is_less_than_the_barrier() -> None:
+    """The trials above would say nothing if most sketches were those of all rows."""
+    less = looked = 0
+    for seed in range(_FIRST_SEED, _FIRST_SEED + 400):
+        trial = make_answer_trial(seed)
+        if not check_safety(Query("", trial.root), trial.sketched, trial.facts).safe:
+            continue
+        if not is_for_answer(trial.root):
+            continue
+        try:
+            found = annotate(trial.root, trial.tables)
+        except ReferenceFailure:
+            continue
+        parts = (trial.root, trial.tables, trial.partitions)
+        own, every = (accurate_sketches(found, *parts, barriers=one) for one in (False, True))
+        looked += 1
+        less += own != every
+    assert less > looked // 4, (less, looked)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A query over a few rows, the accesses sketched, the answer, and that over its lineage."""
+
+    sql: str
+    rows: Sequence[Mapping[str, Any]]
+    answer: set[tuple[Any, ...]]
+    naive: set[tuple[Any, ...]]
+    reason: str
+
+
+COSTS = "WITH RECURSIVE r(n, c) AS (SELECT dst, cost FROM links WHERE src = 1 UNION "
+EXAMPLES = {
+    "CE-R1": Example(
+        CLOSURE + "SELECT x, COUNT(*) FROM c GROUP BY x HAVING COUNT(*) = 1",
+        links((1, 2, "A"), (3, 4, "A"), (3, 5, "B")),
+        {(1, 1)},
+        {(1, 1), (3, 1)},
+        "HAVING compares `COUNT(*)`",
+    ),
+    "CE-R2": Example(
+        REACHED + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)",
+        links((1, 2), (2, 3)),
+        {(1,), (4,)},
+        {(1,), (2,), (3,), (4,)},
+        "NOT EXISTS or NOT IN keeps rows that lack a partner",
+    ),
+    "CE-R9": Example(
+        COSTS
+        + "SELECT l.dst, r.c + l.cost FROM r JOIN links l ON r.n = l.src WHERE r.c < 0) "
+        + "SELECT n, MIN(c) FROM r GROUP BY n HAVING MIN(c) > 3",
+        [
+            {**row, "cost": cost}
+            for row, cost in zip(
+                links((1, 2, "A"), (1, 2, "B"), (1, 3, "A")), (5, 1, 4), strict=True
+            )
+        ],
+        {(3, 4)},
+        {(2, 5), (3, 4)},
+        "HAVING compares `MIN(",
+    ),
+    "AVG": Example(
+        COSTS
+        + "SELECT l.dst, r.c FROM r JOIN links l ON r.n = l.src) "
+        + "SELECT n, AVG(c) FROM r GROUP BY n HAVING AVG(c) > 4",
+        [
+            {**row, "cost": cost}
+            for row, cost in zip(
+                links((1, 2, "A"), (1, 2, "B"), (1, 3, "A")), (5, 1, 6), strict=True
+            )
+        ],
+        {(3, 6.0)},
+        {(2, 5.0), (3, 6.0)},
+        "AVG(",
+    ),
+}
+NODES = [{"n": n, "kind": "x"} for n in (1, 2, 3, 4)]
+
+
+def _over_lineage(example: Example) -> set[tuple[Any, ...]]:
+    root = read(example.sql).root
+    tables: Any = {"links": example.rows, "nodes": NODES}
+    boundaries = tuple(sorted({row["region"] for row in example.rows}))
+    partitions = {f"links#{at}": ("region", boundaries) for at in (1, 2)}
+    found = annotate(root, tables)
+    sketches = accurate_sketches(found, root, tables, partitions, barriers=False)
+    assert set(evaluate(root, tables)) == example.answer
+    return set(evaluate(root, tables, instances_of(root, tables, partitions, sketches)))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_what_would_be_wrong_is_refused_with_what_does_it(name: str) -> None:
+    example = EXAMPLES[name]
+    assert _over_lineage(example) == example.naive, "the naive rule is wrong"
+    query = read(example.sql)
+    asked = replace(query, root=for_answer(query.root))
+    assert is_for_answer(asked.root)
+    sketched = {"links#1": "region", "links#2": "region"}
+    assert check_safety(query, sketched, ()).safe, "by a barrier"
+    verdict = check_safety(asked, sketched, ())
+    assert not verdict.safe
+    assert example.reason in verdict.reason
+    assert for_all(asked.root) == query.root
+    for wanted in ({}, {"links": "region"}):
+        with pytest.raises(UnsafeSketchError, match="not safe") as caught:
+            choose_attributes(asked, {"links": ["region"], "nodes": []}, (), wanted)
+        assert "`lineage: all`" in str(caught.value.hint)
+
+
+def test_a_hint_that_would_not_help_is_not_given() -> None:
+    sql = REACHED + "SELECT n, rand() AS x FROM r WHERE n > 1"
+    query = read(sql)
+    asked = replace(query, root=for_answer(query.root))
+    with pytest.raises(UnsafeSketchError) as caught:
+        choose_attributes(asked, {"links": ["region"]}, (), {})
+    assert "lineage" not in str(caught.value.hint)
+
+
+ALLOWED = {
+    "a filter": REACHED + "SELECT n FROM r WHERE n > 3",
+    "a join": REACHED + "SELECT k.n FROM nodes k JOIN r ON k.n = r.n",
+    "enough rows": CLOSURE + "SELECT x, COUNT(*) FROM c GROUP BY x HAVING COUNT(*) > 2",
+    "first rows": REACHED + "SELECT n FROM r ORDER BY n LIMIT 2",
+    "MIN below a bound": COSTS
+    + "SELECT l.dst, l.cost FROM r JOIN links l ON r.n = l.src) "
+    + "SELECT n, MIN(c) FROM r GROUP BY n HAVING MIN(c) < 3",
+    "one recursion over another": REACHED[:-1]
+    + ", s(n) AS (SELECT n FROM r WHERE n > 2 UNION SELECT l.dst FROM s JOIN links l "
+    "ON s.n = l.src) SELECT n FROM s WHERE n > 4",
+}
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+def test_what_stands_above_part_of_a_table_may_stand_here(name: str) -> None:
+    query = read(ALLOWED[name])
+    root = for_answer(apply_rules(query.root))
+    sketched = {f"links#{at}": "region" for at in (1, 2)}
+    for plan in (root, for_answer(core_of(query.root))):
+        asked = replace(query, root=plan)
+        verdict = check_safety(asked, sketched, ())
+        assert verdict.safe, verdict.reason
+        nodes = list(nodes_of(plan))
+        states = states_of(verdict, asked, sketched)
+        own = [s for n, s in zip(nodes, states, strict=True) if isinstance(n, Fixpoint)]
+        assert [state.status for state in own] == [Status.CONTAINED] * len(own)
+        assert not any(isinstance(nodes[at], Fixpoint) for at in verdict.barrier_positions)
+
+
+def test_what_has_no_sketch_below_stays_exact() -> None:
+    query = read(REACHED + "SELECT k.n FROM nodes k WHERE k.n NOT IN (SELECT n FROM r)")
+    asked = replace(query, root=for_answer(query.root))
+    verdict = check_safety(asked, {"nodes#1": "kind"}, ())
+    assert verdict.safe, verdict.reason
+
+
+def test_bags_and_best_rows_keep_their_barriers() -> None:
+    bag = read(
+        "WITH RECURSIVE r(n, k) AS (SELECT dst, 1 FROM links UNION ALL SELECT l.dst, k + 1 FROM r "
+        "JOIN links l ON r.n = l.src WHERE k < 3) SELECT n FROM r"
+    )
+    assert for_answer(bag.root) == bag.root
+    sql = COSTS + "SELECT l.dst, CAST(r.c + 1 AS INT) FROM r JOIN links l ON r.n = l.src) "
+    query = read(sql + "SELECT n, MIN(c) FROM r GROUP BY n")
+    best = apply_rules(query.root)
+    assert any(isinstance(node, Fixpoint) and node.best is not None for node in nodes_of(best))
+    assert for_answer(best) == best
+    # Where a rule finds that out later than the plan was marked, too.
+    marked = replace(query, root=apply_rules(for_answer(query.root)))
+    assert not is_for_answer(marked.root)
+    verdict = check_safety(marked, {"links#1": "region", "links#2": "region"}, ())
+    assert verdict.safe
+    assert verdict.barriers == 1
