@@ -64,9 +64,11 @@ ABSORPTION = "absorption"
 MAX_NODES = 1_000_000_000
 """Some twenty gigabytes."""
 
+_OF_ALL = "functions are of all derivations; write `lineage: all` or take it out"
 _NO_FUNCTIONS = {
     NO_SKETCH: "it is kept beside the sketch; take one of the two out",
-    str(Lineage.WITNESS): "functions are of all derivations; write `lineage: all` or take it out",
+    str(Lineage.WITNESS): _OF_ALL,
+    str(Lineage.ANSWER): _OF_ALL,
 }
 """What recursion cannot be kept by absorption with, and the hint."""
 
