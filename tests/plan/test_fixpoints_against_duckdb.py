@@ -20,6 +20,7 @@ from tests.support.reference_plan import bag, evaluate
 
 duckdb = pytest.importorskip("duckdb")
 
+LONGS = [f"CAST({number} AS BIGINT)" for number in (1, 2, 3)]
 ONE = "WITH RECURSIVE r(n) AS (SELECT n FROM nodes WHERE n < 3 UNION {}) SELECT n FROM r"
 WALKS = (
     "WITH RECURSIVE r(s, n, l) AS (SELECT dst, dst, 0 FROM links WHERE src = 1 UNION ALL "
@@ -73,6 +74,21 @@ QUERIES = [
     "LIMIT 1) UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r",
     REACHED[:-1] + ", q(m) AS (SELECT n FROM r UNION SELECT q.m + 1 FROM q JOIN nodes k "
     "ON q.m = k.n WHERE q.m < 5) SELECT m FROM q",
+    # Rows written into the text.
+    REACHED.replace("SELECT dst FROM links WHERE src = 1", f"VALUES ({LONGS[0]}), ({LONGS[2]})")
+    + "SELECT n FROM r",
+    REACHED.replace(
+        "SELECT dst FROM links WHERE src = 1",
+        f"SELECT v.n FROM (VALUES ({LONGS[0]}, 1), ({LONGS[0]}, 2), (NULL, 1)) AS v(n, k) "
+        "WHERE k < 2",
+    )
+    + "SELECT n, COUNT(*) FROM r GROUP BY n",
+    f"SELECT v.t, l.dst FROM (VALUES ({LONGS[0]}, 'a'), ({LONGS[1]}, NULL), (NULL, 'c')) "
+    "AS v(n, t) JOIN links l ON l.src = v.n",
+    f"SELECT n FROM nodes WHERE n NOT IN "
+    f"(SELECT x FROM (VALUES ({LONGS[0]}), ({LONGS[2]})) AS v(x))",
+    f"WITH v(x) AS (VALUES ({LONGS[0]}), ({LONGS[1]}), ({LONGS[1]})) SELECT x, COUNT(src) FROM v "
+    "LEFT JOIN links ON src = x GROUP BY x",
     ONE.format("SELECT DISTINCT l.dst FROM r JOIN links l ON r.n = l.src"),
     ONE.format("SELECT l.dst FROM r LEFT JOIN links l ON r.n = l.src"),
     ONE.format("SELECT l.dst FROM r JOIN (SELECT src, MAX(dst) AS dst FROM links GROUP BY src "

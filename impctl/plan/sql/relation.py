@@ -22,6 +22,7 @@ from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, Select, att
 from impctl.plan.one_row import OneRow
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.expr import ExprReader
+from impctl.plan.sql.inline.rows import read_values
 from impctl.plan.sql.lateral import exploded
 from impctl.plan.sql.pivot import pivoted
 from impctl.plan.sql.scope import (
@@ -54,6 +55,7 @@ _KINDS = {
 _JOIN_PARTS = frozenset({"this", "side", "kind", "method", "on", "using"})
 _TABLE_PARTS = frozenset({"this", "db", "catalog", "alias", "joins", "pivots"})
 _SUBQUERY_PARTS = frozenset({"this", "alias", "joins", "pivots"})
+_VALUES_PARTS = frozenset({"expressions", "alias"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,10 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
         case exp.Subquery():
             refuse_parts(node, _SUBQUERY_PARTS, environment, "a subquery in FROM")
             source = _derived(environment.read_query(node.this, environment), node, environment)
+        case exp.Values():
+            refuse_parts(node, _VALUES_PARTS, environment, "VALUES")
+            rows = read_values(node, text, lambda query: environment.read_query(query, environment))
+            source = _derived(rows, node, environment)
         case exp.Table() if isinstance(node.this, exp.Dot):
             hint = "a table's name has a catalog, a schema and its own name at most"
             raise text.unsupported("a name of more than three parts", node, hint=hint)
@@ -298,7 +304,7 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     )
 
 
-def _derived(plan: Plan, node: exp.Subquery, environment: Environment) -> FromSource:
+def _derived(plan: Plan, node: exp.Expression, environment: Environment) -> FromSource:
     alias = node.alias or None
     renamed = _columns(node, attributes_of(plan), environment)
     return FromSource(plan, relation_scope(None if alias is None else (alias,), renamed))

@@ -15,9 +15,12 @@ from impctl.plan.sql.text import SqlText
 
 def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
     """The stretch from behind the opening bracket up to the closing one; None where it is lost."""
-    behind, place = entry.args["alias"].this.meta.get("end"), text.places.get(id(entry.this))
-    if behind is None or place is None:
+    alias = entry.args["alias"]
+    # A list of columns may come first.
+    ends = [name.meta.get("end") for name in (alias.this, *alias.columns)]
+    if any(end is None for end in ends):
         return None
+    behind = max(ends)
     depth, start = 0, 0
     for word in text.tokens:
         if word.start <= behind:
@@ -25,9 +28,8 @@ def body_of(entry: exp.CTE, text: SqlText) -> Span | None:
         if word.token_type is TokenType.L_PAREN:
             start = start if depth else word.end + 1
             depth += 1
-        elif word.token_type is TokenType.R_PAREN:
+        elif word.token_type is TokenType.R_PAREN and depth:
             depth -= 1
-            # The bracket of a list of columns, which may come first, closes before the query.
-            if not depth and word.start >= place[0]:
+            if not depth:
                 return text.span(start, word.start)
     return None

@@ -1,0 +1,1 @@
+"""Relations written into the text itself."""
