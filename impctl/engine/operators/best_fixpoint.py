@@ -29,6 +29,9 @@ from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import BestRows, Grouped
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.touched_groups import TouchedGroups
+from impctl.engine.fixpoint.valued_changes import ValuedChanges
+from impctl.engine.fixpoint.valued_rows import NotThisWayError
+from impctl.engine.fixpoint.valued_step import ValuedStep, valued_step
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
 
@@ -54,6 +57,13 @@ class BestFixpoint(Recursion):
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
+        self._valued = valued_step(step, columns, grouped, rank)
+
+    @property
+    def is_valued(self) -> bool:
+        """Whether rows are keys with a value each, and the step is followed without stepping its
+        operators wherever there are numbers alone."""
+        return self._valued is not None
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
@@ -62,6 +72,10 @@ class BestFixpoint(Recursion):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
+        if self._valued is not None and waiting is None:
+            moved = self._by_value(self._valued, base, tables)
+            if moved is not None:
+                return moved
         derivations = self._derivations(base, tables, waiting)
         self._told = empty_batch(sum(self._accesses))
         if not derivations:
@@ -74,6 +88,31 @@ class BestFixpoint(Recursion):
         if any(self._accesses):
             self._told = touched.told()
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
+
+    def _by_value(
+        self, valued: ValuedStep, base: Batch | None, tables: Sequence[Batch | None]
+    ) -> Batch | None:
+        """The same over numbers alone; None where it is not that, and nothing is done."""
+        stage, count, rounds = self._stage, self._count, 0
+
+        def admit(more: int) -> int:
+            nonlocal stage, count, rounds
+            stage, count, rounds = stage + 1, count + more, rounds + 1
+            if rounds > self.limits.rounds or count > self.limits.rows:
+                # The rounds of the operators tell, which may be fewer.
+                raise NotThisWayError
+            return stage
+
+        changes = ValuedChanges(self.rows, valued, self._stamp, self._accesses)
+        table = tables[0] if tables else None
+        try:
+            changes.settle(base, table, admit)
+        except NotThisWayError:
+            return None
+        self._stage, self._count = stage, count
+        moved = changes.keep()
+        self._told = changes.told
+        return moved
 
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
         """Rows without ground go, and what goes with them; whether there were any."""
