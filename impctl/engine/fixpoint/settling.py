@@ -13,12 +13,11 @@ Out of scope: keeping the outcome (`engine.fixpoint.valued_changes`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from impctl.data.sorted_rows import distinct_values, starts_in
 from impctl.data.vector import Bools, Ints
+from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.fixpoint.valued_links import BODY, NET, OFFSET, Links
 from impctl.engine.fixpoint.valued_rows import (
     BEST,
@@ -53,8 +52,20 @@ class Derivations:
         return Derivations(self.heads[some], self.values[some], self.weights[some])
 
 
-Admit = Callable[[int], int]
-"""Asked before so many keys more than before have values: their rank; holds the limits."""
+class Admission:
+    """The rank given last, how many keys have values, and the rounds of one step so far."""
+
+    def __init__(self, stage: int, count: int, limits: Limits) -> None:
+        self.stage, self.count, self._rounds = stage, count, 0
+        self._limits = limits
+
+    def admit(self, more: int) -> int:
+        """Asked before so many keys more than before have values: their rank; not beyond limits."""
+        self.stage, self.count, self._rounds = self.stage + 1, self.count + more, self._rounds + 1
+        if self._rounds > self._limits.rounds or self.count > self._limits.rows:
+            # The rounds of the operators tell, which may be fewer.
+            raise NotThisWayError
+        return self.stage
 
 
 class Settling:
@@ -65,12 +76,18 @@ class Settling:
         self._rows, self._links = rows, links
         self._found, self._bodies = found, bodies
         self._lost: list[Derivations] = []
+        self._counts: list[Ints] = []
+        """The slots of rows whose low was counted in."""
         self._counted: Derivations | None = None
 
-    def settle(self, admit: Admit) -> Ints:
+    def settle(self, admission: Admission) -> Ints:
         """Do so; the slots of keys whose value, rank or low may be another one."""
-        out = self._send_out()
-        heads = self._improve(out, admit)
+        out, found = self._send_out(), self._found
+        values = self._rows.values
+        if not len(out) and not (found.values < values[BEST, found.heads]).any():
+            # As of most links that come or go: another way is better.
+            return self._of_touched(out)
+        heads = self._improve(out, admission)
         return self._count(out, heads)
 
     # What goes.
@@ -102,9 +119,12 @@ class Settling:
         values = rows.values
         is_low = bodies[tight] < values[RANKED, heads]
         heads, weights = heads[is_low], found.weights[tight][is_low]
+        if not len(heads):
+            return heads
+        self._counts.append(heads)
         np.add.at(values[COUNTED], heads, weights)
         low: Ints = values[COUNTED, heads]
-        if len(low) and low.min() < 0:
+        if low.min() < 0:
             raise NotThisWayError
         return distinct_values(heads[low == 0])
 
@@ -128,7 +148,7 @@ class Settling:
             parts.append(part.keep(counts))
         return _summed(parts)
 
-    def _improve(self, out: Ints, admit: Admit) -> Ints:
+    def _improve(self, out: Ints, admission: Admission) -> Ints:
         """Values spread; the slots of all keys that have another one, those that went aside."""
         rows = self._rows
         counted = self._counted = self._candidates(out)
@@ -141,22 +161,22 @@ class Settling:
         pending = pending[is_better]
         values[BEST, pending] = counted.values[first][is_better]
         came = [pending]
-        self._enter(pending, admit, -len(out))
+        self._enter(pending, admission, -len(out))
         values[RANKED, out[values[BEST, out] == NONE]] = 0
         while len(pending):
             pending, heads = self._relaxed(pending)
             if len(heads):
                 came.append(heads)
-                self._enter(heads, admit, 0)
+                self._enter(heads, admission, 0)
                 pending = distinct_values(np.append(pending, heads)) if len(pending) else heads
         return np.concatenate(came)
 
-    def _enter(self, slots: Ints, admit: Admit, more: int) -> None:
+    def _enter(self, slots: Ints, admission: Admission, more: int) -> None:
         """These keys have new values, and ranks."""
         rows = self._rows
         rows.know_ranks(slots)
         ranks = rows.values[RANKED]
-        ranks[slots] = admit(more + int((ranks[slots] <= 0).sum()))
+        ranks[slots] = admission.admit(more + int((ranks[slots] <= 0).sum()))
 
     def _relaxed(self, pending: Ints) -> tuple[Ints, Ints]:
         """Follow the links of the least of these keys; the others, and the heads that got better,
@@ -203,8 +223,15 @@ class Settling:
         np.add.at(values[COUNTED], head[is_low], net[is_low])
         if len(inside) and values[COUNTED, inside].min() <= 0:
             raise NotThisWayError
-        touched = (values[:WAS, : rows.count] != values[WAS : 2 * WAS, : rows.count]).any(axis=0)
-        found: Ints = touched.nonzero()[0]
+        return self._of_touched(changed)
+
+    def _of_touched(self, changed: Ints) -> Ints:
+        """Of these and all that were counted in those that are not as they were."""
+        values = self._rows.values
+        if not len(self._counts):
+            return changed
+        touched = distinct_values(np.concatenate([changed, *self._counts]))
+        found: Ints = touched[(values[:WAS, touched] != values[WAS : 2 * WAS, touched]).any(axis=0)]
         return found
 
 

@@ -10,6 +10,7 @@ Out of scope: which values there are (`engine.fixpoint.settling`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -18,8 +19,10 @@ from impctl.data.order import ascending
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
-from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK, BestRows
-from impctl.engine.fixpoint.settling import Admit, Derivations, Settling
+from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK
+from impctl.engine.fixpoint.limits import LIMITS
+from impctl.engine.fixpoint.one_by_one import OneByOne
+from impctl.engine.fixpoint.settling import Admission, Derivations, Settling
 from impctl.engine.fixpoint.valued_links import BODY, OFFSET, PLACE, SOURCE, WEIGHT, Links
 from impctl.engine.fixpoint.valued_rows import (
     BEST,
@@ -31,25 +34,27 @@ from impctl.engine.fixpoint.valued_rows import (
     ValuedRows,
     numbers,
 )
-from impctl.engine.fixpoint.valued_step import ValuedStep
 from impctl.engine.operators.recursion import NO_BODY
 from impctl.engine.tags import Tags, no_fragments, stacked
 
 
 class ValuedChanges:
-    """One step; `accesses` are how many tags the base's rows carry, and the step's."""
+    """One step over `rows`; `accesses` are how many tags the base's rows carry, and the step's."""
 
-    def __init__(
-        self, held: BestRows, step: ValuedStep, rank: AttributeId, accesses: tuple[int, int]
-    ) -> None:
-        self._held, self._step, self._rank = held, step, rank
+    def __init__(self, rows: ValuedRows, rank: AttributeId, accesses: tuple[int, int]) -> None:
+        self._rows, self._rank = rows, rank
+        self._held, self._step = rows.held, rows.step
         self._accesses = accesses
-        self._rows = ValuedRows(held, step)
+        self.admitted = Admission(0, 0, LIMITS)
+        """As it is once all is settled."""
         self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
         """Derivations that came or went, with their tags."""
 
-    def settle(self, base: Batch | None, table: Batch | None, admit: Admit) -> None:
-        """Find out what there is after these rows of the base and the table came or went.
+    def settle(
+        self, base: Batch | None, table: Batch | None, admission: Admission, few: int
+    ) -> None:
+        """Find out what there is after these rows of the base and the table came or went; of few
+        keys one by one.
 
         NotThisWayError where that is not for numbers alone: then all is as it was.
         """
@@ -62,8 +67,15 @@ class ValuedChanges:
         if table is not None and len(table):
             bodies.append(self._of_table(table))
         found = _joined([part for part, _ in self._parts])
-        settling = Settling(rows, links, found, np.concatenate([*bodies, _NOTHING]))
-        self._touched = settling.settle(admit)
+        every = np.concatenate([*bodies, _NOTHING])
+        touched = None
+        if len(found.heads) <= few:
+            self.admitted = copy(admission)
+            touched = OneByOne(rows, links, few).settle(found, every, self.admitted)
+        if touched is None:
+            self.admitted = admission
+            touched = Settling(rows, links, found, every).settle(admission)
+        self._touched = touched
 
     def _of_base(self, base: Batch) -> Ints:
         rows = self._rows
@@ -116,6 +128,10 @@ class ValuedChanges:
             if (mask := values[at, self._moved] != NONE).any()
         ]
         return stacked_batches(parts) if parts else empty_batch(0)
+
+    def end(self) -> bool:
+        """What was found out is left to the next step; whether that may begin from it."""
+        return self._rows.end(self._touched, self._links.linked)
 
     def _columns(self, slots: Ints, at: int) -> dict[AttributeId, Vector]:
         """The rows of these keys with their values there."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from impctl.data.order import when_many
+from impctl.data.pages import search
 from impctl.data.ragged import slice_positions
 from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Ints
@@ -28,9 +29,11 @@ from impctl.engine.fixpoint.valued_rows import (
     numbers,
 )
 from impctl.engine.fixpoint.valued_step import ValuedStep
+from impctl.engine.fixpoint.views import IndexView
 from impctl.engine.row_index import IndexRun, check_size
 from impctl.engine.tags import Tags
 
+_NOTHING = np.zeros(0, dtype=np.int64)
 BODY, HEAD, OFFSET, NET, WEIGHT, SOURCE, PLACE = range(7)
 
 
@@ -40,11 +43,12 @@ class Links:
     def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
         self._step, self._rows = step, rows
         self._runs: Sequence[IndexRun] = step.table.runs()
-        if changed is not None:
+        if changed is not None and len(changed):
             codes = numbers(changed.columns[step.table.keys[0]])
             order = np.argsort(codes, kind="stable")
             run = IndexRun(0, codes[order], changed.take(order))
             self._runs = (*self._runs, run)
+        self._linked: list[Ints] = []
         self.count = 0
         self.held: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
 
@@ -56,6 +60,17 @@ class Links:
     def sources(self) -> int:
         """How many there are."""
         return len(self._runs)
+
+    def views(self) -> list[IndexView] | None:
+        """The runs as they are looked up one by one: the head, then the column that is added; None
+        where they are not to be."""
+        columns = [self._step.head, *_column(self._step)]
+        return self._rows.table_views.of_index(self._runs, columns, 0)
+
+    @property
+    def linked(self) -> Ints:
+        """The slots of all keys that were asked for."""
+        return np.concatenate(self._linked) if self._linked else _NOTHING
 
     def offsets(self, rows: Batch) -> Ints:
         """What rows of the table add."""
@@ -76,6 +91,7 @@ class Links:
         values = self._rows.values
         unknown = slots[values[FIRST, slots] < 0]
         if len(unknown):
+            self._linked.append(unknown)
             self._look_up(unknown)
             values = self._rows.values
         first, last = values[FIRST, slots], values[LAST, slots]
@@ -91,11 +107,16 @@ class Links:
         slots = slots if order is None else slots[order]
         parts = []
         for source, run in enumerate(self._runs):
-            first, last = run.slices(codes)
-            if not (pairs := int((last - first).sum())):
+            first = search(run.pages, run.codes, codes)
+            asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
+            if not len(asking):
                 continue
+            first = first[asking]
+            last = search(run.pages, run.codes, codes[asking], "right")
+            pairs = int((last - first).sum())
             check_size(pairs)
             places, owners = slice_positions(first, last)
+            owners = asking[owners]
             batch = run.at(places)
             names = {step.head, *step.table.keys, *_column(step)}
             some = {name: batch.columns[name].take(places) for name in names}

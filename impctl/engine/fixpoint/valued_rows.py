@@ -1,22 +1,27 @@
 """The keys that one step touches and their values, where a fixpoint keeps one value of each.
 
-Law: a key has one slot, from 0 on, for as long as the step lasts, and there its value, rank and low
-as they are and as they were; all in the order of values, where the least is best, `NONE` for a key
-that is not there. Nothing that is held changes meanwhile: who gives up leaves no trace. Only of
-whole numbers that are not NULL and far from overflowing: else `NotThisWayError`. Cost: a look-up of
-each key, and another where its rank is asked for.
+Law: a key has one slot, from 0 on, and there its value, rank and low as they are and as they were
+before the step; all in the order of values, where the least is best, `NONE` for a key that is not
+there. Nothing that is held changes meanwhile: who gives up leaves no trace but here. Only of
+whole numbers that are not NULL and far from overflowing: else `NotThisWayError`. What was found out
+may serve the next step, for as long as nobody else changes what is held. Memory: 100 bytes a key.
+Cost: a look-up of each key, and another where its rank is asked for.
 Out of scope: which values there are (`engine.fixpoint.settling`), keeping them (`valued_changes`).
 """
 
 from __future__ import annotations
 
+from operator import is_
+
 import numpy as np
+import numpy.typing as npt
 
 from impctl.data.keys import key_codes
 from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK, BestRows
 from impctl.engine.fixpoint.valued_step import ValuedStep
+from impctl.engine.fixpoint.views import IndexView, Numbers, Views, view_of
 
 NONE = INT64_MAX
 """The value of a key that has none."""
@@ -27,7 +32,13 @@ WAS = 3
 """Where the same begins as it was: value, rank, low."""
 KEY, KNOWN, FIRST, LAST = range(6, 10)
 """The key; whether rank and low are looked up; where links begin and end, -1 before."""
+MOST_AT_HAND = 1 << 20
+"""Keys up to which all that were met are held on to between steps: some 100 MB."""
 _ROOM = 16
+_DENSE = 4
+"""Numbers there are per key up to which keys lie close together."""
+_FEW = 8
+"""Of so many keys one may be looked for by itself before all are sorted together."""
 
 
 class NotThisWayError(Exception):
@@ -41,24 +52,102 @@ class ValuedRows:
         self.held, self.step = held, step
         self.count = 0
         self.values: Ints = _fresh(_ROOM)
-        self._codes, self._slots = _NOTHING, _NOTHING
-        """Keys, ascending, and their slots."""
-        self._is_empty = not held.best.runs
+        self._many, self._few = (_NOTHING, _NOTHING), (_NOTHING, _NOTHING)
+        """Keys, ascending, and their slots: most of them, and those that came since."""
+        self._direct: npt.NDArray[np.int32] | None = None
+        """Where keys lie close together: by key less the `_least`, the slot, -1 for none."""
+        self._places: Numbers | None = None
+        self._least = 0
+        self._derived, self.table_views = Views(), Views()
+        self._left = self._stands()
+
+    # Between steps.
+
+    def _stands(self) -> tuple[object, ...]:
+        held = self.held
+        return (*held.best.runs, *held.inside.runs)
+
+    @property
+    def is_as_left(self) -> bool:
+        """Whether what is held is what it was when the last step was over."""
+        stands = self._stands()
+        return len(stands) == len(self._left) and all(map(is_, stands, self._left))
+
+    def end(self, touched: Ints, linked: Ints) -> bool:
+        """The step is over, in which these were touched, and links looked for; whether the next one
+        may begin from here: of many keys not all are held on to."""
+        values = self.values
+        values[WAS : 2 * WAS, touched] = values[:WAS, touched]
+        values[FIRST, linked] = -1
+        if len(self._few[0]) > len(self._many[0]) // _FEW:
+            self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
+            self._direct = self._placed()
+            self._places = None if self._direct is None else view_of(self._direct)
+        self._left = self._stands()
+        return self.count <= MOST_AT_HAND
+
+    def _placed(self) -> npt.NDArray[np.int32] | None:
+        """The slots of most keys by what they are more than the least, if that takes little."""
+        keys, slots = self._many
+        least, greatest = int(keys[0]), int(keys[-1])
+        if greatest - least >= _DENSE * len(keys) or not -MOST < least < MOST:
+            return None
+        self._least = least
+        found = np.full(greatest - least + 1, -1, dtype=np.int32)
+        found[keys - least] = slots
+        return found
+
+    def views(self) -> list[IndexView] | None:
+        """What is derived, as it is looked up one by one; None where it is not to be."""
+        return self._derived.of_index(self.held.derived.runs(), [self.step.value], 0)
+
+    # Slots.
 
     def slots_of(self, keys: Ints) -> Ints:
         """The slots of keys in any order, some perhaps often; shape (n,)."""
-        places = self._codes.searchsorted(keys)
-        if len(self._codes):
-            slots = self._slots.take(places, mode="clip")
-            is_new = self._codes.take(places, mode="clip") != keys
-            if not is_new.any():
+        if self._direct is None:
+            return self._sorted_slots(keys)
+        places = keys - self._least
+        slots = self._direct.take(places, mode="clip").astype(np.int64)
+        # What lies below the least of them wraps to a place that is not there either.
+        is_new = (slots < 0) | (places.view(np.uint64) >= len(self._direct))
+        if is_new.any():
+            slots[is_new] = self._sorted_slots(keys[is_new])
+        return slots
+
+    def slot_of(self, key: int) -> int:
+        """The slot of one key."""
+        if self._places is not None and 0 <= (place := key - self._least) < len(self._places):
+            slot: int = self._places[place]
+            if slot >= 0:
+                return slot
+        return int(self.slots_of(np.array([key], dtype=np.int64))[0])
+
+    def _sorted_slots(self, keys: Ints) -> Ints:
+        """The same by looking them up in sorted keys."""
+        slots = np.empty(len(keys), dtype=np.int64)
+        rest: Ints | None = None
+        for codes, held in (self._many, self._few):
+            if not len(codes):
+                continue
+            asked = keys if rest is None else keys[rest]
+            places = codes.searchsorted(asked)
+            found = held.take(places, mode="clip")
+            is_new = codes.take(places, mode="clip") != asked
+            if rest is None:
+                slots = found
+                rest = is_new.nonzero()[0]
+            else:
+                slots[rest] = found
+                rest = rest[is_new]
+            if not len(rest):
                 return slots
-        else:
-            slots, is_new = places, np.ones(len(keys), dtype=np.bool_)
-        asked = keys[is_new]
+        asked = keys if rest is None else keys[rest]
         if len(asked):
             new = distinct_values(asked)
-            slots[is_new] = self._taken_up(new) + new.searchsorted(asked)
+            slots[slice(None) if rest is None else rest] = self._taken_up(new) + new.searchsorted(
+                asked
+            )
         return slots
 
     def _taken_up(self, keys: Ints) -> int:
@@ -71,16 +160,9 @@ class ValuedRows:
             self.values = grown
         self.count = end
         self.values[KEY, start:end] = keys
-        if not self._is_empty:
+        if self.held.best.runs:
             self._look_up(keys, self.values[:, start:end])
-        slots = np.arange(start, end, dtype=np.int64)
-        if start:
-            codes = np.concatenate([self._codes, keys])
-            # Two sorted parts: NumPy merges them.
-            order = np.argsort(codes, kind="stable")
-            self._codes, self._slots = codes[order], np.concatenate([self._slots, slots])[order]
-        else:
-            self._codes, self._slots = keys, slots
+        self._few = _merged(self._few, (keys, np.arange(start, end, dtype=np.int64)))
         return start
 
     def _look_up(self, keys: Ints, values: Ints) -> None:
@@ -146,6 +228,16 @@ def numbers(column: Vector) -> Ints:
 def _check_values(values: Ints) -> None:
     if len(values) and (values.max() >= MOST or values.min() <= -MOST):
         raise NotThisWayError
+
+
+def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Keys with their slots, ascending, of both."""
+    if not len(one[0]) or not len(other[0]):
+        return one if len(one[0]) else other
+    keys = np.concatenate([one[0], other[0]])
+    # Two sorted parts: NumPy merges them.
+    order = np.argsort(keys, kind="stable")
+    return keys[order], np.concatenate([one[1], other[1]])[order]
 
 
 def _fresh(room: int) -> Ints:

@@ -28,9 +28,11 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import BestRows, Grouped
 from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.one_by_one import FEW
+from impctl.engine.fixpoint.settling import Admission
 from impctl.engine.fixpoint.touched_groups import TouchedGroups
 from impctl.engine.fixpoint.valued_changes import ValuedChanges
-from impctl.engine.fixpoint.valued_rows import NotThisWayError
+from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.fixpoint.valued_step import ValuedStep, valued_step
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
@@ -58,6 +60,9 @@ class BestFixpoint(Recursion):
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
+        self.few = FEW
+        """Keys up to which a step is followed one by one, where it is followed so."""
+        self._at_hand: ValuedRows | None = None
 
     @property
     def is_valued(self) -> bool:
@@ -93,25 +98,20 @@ class BestFixpoint(Recursion):
         self, valued: ValuedStep, base: Batch | None, tables: Sequence[Batch | None]
     ) -> Batch | None:
         """The same over numbers alone; None where it is not that, and nothing is done."""
-        stage, count, rounds = self._stage, self._count, 0
-
-        def admit(more: int) -> int:
-            nonlocal stage, count, rounds
-            stage, count, rounds = stage + 1, count + more, rounds + 1
-            if rounds > self.limits.rounds or count > self.limits.rows:
-                # The rounds of the operators tell, which may be fewer.
-                raise NotThisWayError
-            return stage
-
-        changes = ValuedChanges(self.rows, valued, self._stamp, self._accesses)
+        rows, self._at_hand = self._at_hand, None
+        if rows is None or not rows.is_as_left:
+            rows = ValuedRows(self.rows, valued)
+        changes = ValuedChanges(rows, self._stamp, self._accesses)
+        admission = Admission(self._stage, self._count, self.limits)
         table = tables[0] if tables else None
         try:
-            changes.settle(base, table, admit)
+            changes.settle(base, table, admission, self.few)
         except NotThisWayError:
             return None
-        self._stage, self._count = stage, count
+        self._stage, self._count = changes.admitted.stage, changes.admitted.count
         moved = changes.keep()
         self._told = changes.told
+        self._at_hand = rows if changes.end() else None
         return moved
 
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
