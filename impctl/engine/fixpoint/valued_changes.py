@@ -20,7 +20,6 @@ from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK
-from impctl.engine.fixpoint.limits import LIMITS
 from impctl.engine.fixpoint.one_by_one import OneByOne
 from impctl.engine.fixpoint.settling import Admission, Derivations, Settling
 from impctl.engine.fixpoint.valued_links import BODY, OFFSET, PLACE, SOURCE, WEIGHT, Links
@@ -45,8 +44,6 @@ class ValuedChanges:
         self._rows, self._rank = rows, rank
         self._held, self._step = rows.held, rows.step
         self._accesses = accesses
-        self.admitted = Admission(0, 0, LIMITS)
-        """As it is once all is settled."""
         self._parts: list[tuple[Derivations, tuple[Tags, ...]]] = []
         """Derivations that came or went, with their tags."""
 
@@ -68,8 +65,11 @@ class ValuedChanges:
             bodies.append(self._of_table(table))
         found = _joined([part for part, _ in self._parts])
         every = np.concatenate([*bodies, _NOTHING])
-        touched = None
-        if len(found.heads) <= few:
+        self.admitted = admission
+        best = rows.values[BEST, found.heads]
+        # As of most that comes or goes: another way is better.
+        touched = None if (found.values <= best).any() else _NOTHING
+        if touched is None and len(found.heads) <= few:
             self.admitted = copy(admission)
             touched = OneByOne(rows, links, few).settle(found, every, self.admitted)
         if touched is None:
@@ -110,22 +110,23 @@ class ValuedChanges:
 
     def keep(self) -> Batch:
         """The step is over: keep what changed; the rows that came (+1) and went (-1)."""
-        values, step = self._rows.values, self._step
-        touched = self._touched
+        values, step, touched = self._rows.values, self._step, self._touched
         is_moved = values[BEST, touched] != values[WAS + BEST, touched]
-        self._moved = touched[is_moved]
-        pairs = self._move(self._moved)
+        moved = self._moved = touched[is_moved]
+        pairs = self._move(moved) if len(moved) else 0
         self._keep_derived()
-        self._keep_best(self._moved)
-        self._keep_inside(touched, is_moved)
         if self._table is not None and len(self._table):
             step.join.take_in(1 - step.side, self._table, 0)
+        if not len(touched):
+            return empty_batch(0)
+        self._keep_best(moved)
+        self._keep_inside(touched, is_moved)
         ranked = touched[is_moved | (values[RANKED, touched] != values[WAS + RANKED, touched])]
         self._keep_own(ranked, pairs)
         parts = [
-            Batch(self._columns(self._moved[mask], at), _weights(mask, sign), ())
+            Batch(self._columns(moved[mask], at), _weights(mask, sign), ())
             for at, sign in ((WAS + BEST, -1), (BEST, 1))
-            if (mask := values[at, self._moved] != NONE).any()
+            if (mask := values[at, moved] != NONE).any()
         ]
         return stacked_batches(parts) if parts else empty_batch(0)
 
@@ -193,7 +194,7 @@ class ValuedChanges:
         rows, found, moved = self._rows, self._every, self._moved
         values = rows.values
         is_in = found.values == values[BEST, found.heads]
-        parts = [Batch({}, found.weights, self._tags).keep(is_in)]
+        parts = [Batch({}, found.weights, self._tags).keep(is_in)] if is_in.any() else []
         if len(moved) and self._held.best.runs:
             keys = values[KEY, moved]
             of_moved = self._held.derived.find(keys, rows.key_columns(keys))
@@ -254,7 +255,8 @@ class ValuedChanges:
                 columns[self._rank] = Vector(LONG, values[at + RANKED, slots])
                 of_side = {name: columns[own] for name, own in step.rows.items()}
                 parts.append(Batch(of_side, np.full(len(slots), sign, dtype=np.int64), ()))
-        step.join.take_in(step.side, stacked_batches(parts) if parts else empty_batch(0), pairs)
+        if parts:
+            step.join.take_in(step.side, stacked_batches(parts), pairs)
 
 
 def _joined(parts: Sequence[Derivations]) -> Derivations:

@@ -10,6 +10,7 @@ Memory: 56 bytes each. Out of scope: which are followed (`engine.fixpoint.settli
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -42,15 +43,22 @@ class Links:
 
     def __init__(self, step: ValuedStep, rows: ValuedRows, changed: Batch | None) -> None:
         self._step, self._rows = step, rows
-        self._runs: Sequence[IndexRun] = step.table.runs()
-        if changed is not None and len(changed):
-            codes = numbers(changed.columns[step.table.keys[0]])
-            order = np.argsort(codes, kind="stable")
-            run = IndexRun(0, codes[order], changed.take(order))
-            self._runs = (*self._runs, run)
+        self._changed = changed
         self._linked: list[Ints] = []
         self.count = 0
         self.held: Ints = np.zeros((PLACE + 1, 0), dtype=np.int64)
+
+    @cached_property
+    def _runs(self) -> Sequence[IndexRun]:
+        """The table's rows, and those that came and went."""
+        runs, changed = self._step.table.runs(), self._changed
+        if changed is None or not len(changed):
+            return runs
+        codes = numbers(changed.columns[self._step.table.keys[0]])
+        if len(changed) > 1:
+            order = np.argsort(codes, kind="stable")
+            codes, changed = codes[order], changed.take(order)
+        return (*runs, IndexRun(0, codes, changed))
 
     def tags(self, source: int) -> tuple[Tags, ...]:
         """Those of the rows that such a source has, by place."""

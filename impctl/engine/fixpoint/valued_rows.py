@@ -34,6 +34,8 @@ KEY, KNOWN, FIRST, LAST = range(6, 10)
 """The key; whether rank and low are looked up; where links begin and end, -1 before."""
 MOST_AT_HAND = 1 << 20
 """Keys up to which all that were met are held on to between steps: some 100 MB."""
+_MOST_WAITING = 64
+"""Steps whose changes wait at most."""
 _ROOM = 16
 _DENSE = 4
 """Numbers there are per key up to which keys lie close together."""
@@ -59,6 +61,8 @@ class ValuedRows:
         self._places: Numbers | None = None
         self._least = 0
         self._derived, self.table_views = Views(), Views()
+        self._waiting = 0
+        """Steps whose changes may wait to be sorted in."""
         self._left = self._stands()
 
     # Between steps.
@@ -84,6 +88,12 @@ class ValuedRows:
             self._direct = self._placed()
             self._places = None if self._direct is None else view_of(self._direct)
         self._left = self._stands()
+        self._waiting += 1
+        if self._waiting > _MOST_WAITING:
+            # Nobody may ask for them for long, and each batch that waits takes room.
+            for index in (self.held.derived, self.step.table, self.step.own):
+                index.runs()
+            self._waiting = 0
         return self.count <= MOST_AT_HAND
 
     def _placed(self) -> npt.NDArray[np.int32] | None:

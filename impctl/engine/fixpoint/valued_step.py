@@ -50,6 +50,13 @@ class ValuedStep:
     is_greatest: bool
 
     @property
+    def own(self) -> RowIndex:
+        """The fixpoint's rows by their keys."""
+        found = self.join.indexes[self.side]
+        assert isinstance(found, RowIndex)
+        return found
+
+    @property
     def table(self) -> RowIndex:
         """The table's rows by their keys."""
         found = self.join.indexes[1 - self.side]
