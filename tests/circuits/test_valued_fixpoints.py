@@ -16,7 +16,7 @@ import pytest
 
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.vector import Ints, Vector
-from impctl.engine.fixpoint import valued_changes
+from impctl.engine.fixpoint import settling, valued_changes, valued_rows
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.operators.best_fixpoint import BestFixpoint
@@ -66,7 +66,16 @@ OTHERS = {
     "a condition": FROM_SEEDS.format("r.c + l.w", " WHERE l.f < r.n") + MIN,
     "both ways": FROM_SEEDS.format("r.c + l.w", " AND l.b = r.n") + MIN,
 }
-GRAVE = ("widest", "smoothest", "pairs", "cost and hops", "two ways", "cheapest, bounded")
+OF_OTHERS = ("widest", "smoothest", "pairs", "cost and hops", "two ways", "cheapest, bounded")
+
+THRESHOLDS = (
+    (settling, "_AT_ONCE", 1),
+    (valued_rows, "_MANY_ROWS", 2),
+    (valued_rows, "_DENSE", 0),
+    (valued_rows, "_FEW", 1),
+    (valued_rows, "_MOST_WAITING", 2),
+)
+"""What many rows or keys are, brought down to where tables here are large."""
 
 
 def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
@@ -84,7 +93,7 @@ def test_what_goes_on_from_a_value_is_taken_for_that(name: str) -> None:
     assert fixpoint_of(query_of(VALUED[name])[1]).is_valued
 
 
-@pytest.mark.parametrize("name", [*OTHERS, *GRAVE])
+@pytest.mark.parametrize("name", [*OTHERS, *OF_OTHERS])
 def test_what_does_more_is_not(name: str) -> None:
     try:
         found = fixpoint_of(query_of({**QUERIES, **OTHERS}[name])[1])
@@ -116,6 +125,9 @@ class Given:
             self.followed += 1
             return keep(changes)
 
+        for module, name, few in THRESHOLDS:
+            if rng.random() < 0.6:
+                monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
         monkeypatch.setattr(valued_changes.ValuedChanges, "keep", kept)
 

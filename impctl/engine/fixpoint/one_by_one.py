@@ -67,7 +67,8 @@ class OneByOne:
             return None
         values, touched = self._rows.values, np.array(sorted(self._touched), dtype=np.int64)
         is_other = (values[:WAS, touched] != values[WAS : 2 * WAS, touched]).any(axis=0)
-        return touched[is_other]
+        found_other: Ints = touched[is_other]
+        return found_other
 
     def _undo(self) -> None:
         values, touched = self._rows.values, list(self._touched)
@@ -110,7 +111,7 @@ class OneByOne:
             return False
         self._touched.add(head)
         self._low[head] += weight
-        return self._low[head] <= 0
+        return bool(self._low[head] <= 0)
 
     def _derive(self, head: int, value: int, weight: int) -> None:
         pool = self._pool.get(head)

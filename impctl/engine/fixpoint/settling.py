@@ -114,7 +114,7 @@ class Settling:
         tight: Ints = (found.values == rows.values[BEST, found.heads]).nonzero()[0]
         if not len(tight):
             return tight
-        heads = found.heads[tight]
+        heads: Ints = found.heads[tight]
         rows.know_ranks(heads)
         values = rows.values
         is_low = bodies[tight] < values[RANKED, heads]

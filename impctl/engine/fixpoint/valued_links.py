@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 
 from impctl.data.order import when_many
-from impctl.data.pages import search
 from impctl.data.ragged import slice_positions
 from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Ints
@@ -52,6 +51,7 @@ class Links:
     def _runs(self) -> Sequence[IndexRun]:
         """The table's rows, and those that came and went."""
         runs, changed = self._step.table.runs(), self._changed
+        self._rows.of_runs(runs)
         if changed is None or not len(changed):
             return runs
         codes = numbers(changed.columns[self._step.table.keys[0]])
@@ -115,13 +115,10 @@ class Links:
         slots = slots if order is None else slots[order]
         parts = []
         for source, run in enumerate(self._runs):
-            first = search(run.pages, run.codes, codes)
-            asking = (run.codes.take(first, mode="clip") == codes).nonzero()[0]
-            if not len(asking):
-                continue
-            first = first[asking]
-            last = search(run.pages, run.codes, codes[asking], "right")
+            asking, first, last = rows.spans(run, slots, codes)
             pairs = int((last - first).sum())
+            if not pairs:
+                continue
             check_size(pairs)
             places, owners = slice_positions(first, last)
             owners = asking[owners]

@@ -22,6 +22,10 @@ from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 from impctl.values import dataclass
 
+_ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})
+_MOST = 1 << 50
+"""Constants lie within this: sums of a few of them are far from overflowing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offset:
@@ -177,12 +181,11 @@ class _Above:
             if other.type.kind not in _ADDED or other.value is None:
                 return None
             more = found.constant + sign * int(other.value)
+            if abs(int(other.value)) >= _MOST:
+                return None
             return _Sum(found.own, found.column, found.sign, more)
         if not isinstance(other, ColumnRef) or other.id not in table or found.column is not None:
             return None
         if table[other.id].kind not in _ADDED:
             return None
         return _Sum(found.own, other.id, sign, found.constant)
-
-
-_ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})

@@ -10,7 +10,9 @@ changed has its best rows: those that another one beats go as it comes, so what 
 the better one there. A row that is best and lost its ground comes in again, later than that.
 State: rows derived, by group, T with ranks, best values, and whatever the step's operators keep.
 Cost: the derivations that came or went, and groups whose rows come or go, with all rows derived in
-them; never T. NULL equals NULL, and is no value.
+them; never T. NULL equals NULL, and is no value. Where rows are a key with a value and the step
+adds to it, most steps are settled over numbers, each key about once, and leave the same
+(`engine.fixpoint.valued_changes`).
 Not to be confused with MIN, which keeps values and lets no row take part in deriving others.
 Lineage, of all derivations of the rows of T, is told by another operator (`operators.lineage`).
 """
