@@ -127,4 +127,12 @@ def _comparable(tag: Tags) -> Vector:
     """A column in which equal tags, and only these, are equal."""
     if isinstance(tag, RowTags):
         return Vector(SqlType(Kind.INTEGER), tag.fragments.astype(np.int64))
-    return contents_of(tag)
+    sets = tag.sets()
+    sizes = np.diff(sets.offsets)
+    if not len(sizes) or sizes.max() > 1:
+        return contents_of(sets)
+    # At most one each: a number tells it.
+    numbers = np.full(len(sizes), -1, dtype=np.int64)
+    start, end = int(sets.offsets[0]), int(sets.offsets[-1])
+    numbers[sizes > 0] = sets.fragments[start:end]
+    return Vector(LONG, numbers)

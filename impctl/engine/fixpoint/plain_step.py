@@ -19,10 +19,10 @@ from impctl.engine.operators.project import Project
 from impctl.engine.row_index import RowIndex
 from impctl.values import dataclass
 
-_ROWS, _TABLE = -1, -2
+ROWS, TABLE = -1, -2
 """The sources of the step."""
 _RANK = -1
-_WHOLE_NUMBERS = frozenset(
+WHOLE_NUMBERS = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
 )
 
@@ -75,17 +75,17 @@ def plain_step(
     """The step as such a one, if it is."""
     operators = tuple(step)
     names = [*(name for name, _ in columns), rank]
-    above = _passed(step, len(operators) - 1, names)
+    above = passed(step, len(operators) - 1, names)
     join = operators[above.at] if above.at >= 0 else None
     if not isinstance(join, Join) or join.reads:
         return None
     ends = [
-        _passed(step, wire, [name for name, _ in side.columns])
+        passed(step, wire, [name for name, _ in side.columns])
         for wire, side in zip(step.wires[above.at], join.sides, strict=True)
     ]
-    side = 0 if ends[0].at == _ROWS else 1
+    side = 0 if ends[0].at == ROWS else 1
     own, table = ends[side], ends[1 - side]
-    if (own.at, table.at, table.count) != (_ROWS, _TABLE, 0):
+    if (own.at, table.at, table.count) != (ROWS, TABLE, 0):
         return None
     if above.count + 1 + own.count != len(operators):
         return None
@@ -97,12 +97,12 @@ def plain_step(
         return None
     of_table = dict(join.sides[1 - side].columns)
     kinds = [*dict(columns).values(), *(of_table[key] for key in join.sides[1 - side].keys)]
-    are_numbers = len(keys) == 1 and all(kind.kind in _WHOLE_NUMBERS for kind in kinds)
+    are_numbers = len(keys) == 1 and all(kind.kind in WHOLE_NUMBERS for kind in kinds)
     return PlainStep(join, side, rows, heads, are_numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class _Passed:
+class Passed:
     """The position below projections, how many these are, and what their columns are there."""
 
     at: int
@@ -110,7 +110,7 @@ class _Passed:
     names: Mapping[AttributeId, AttributeId]
 
 
-def _passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> _Passed:
+def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
     """Past all projections from `at` on down that only choose and rename these columns."""
     operators, count = tuple(step), 0
     found: dict[AttributeId, AttributeId] = {name: name for name in names}
@@ -121,7 +121,7 @@ def _passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> _Passed:
             break
         (at,) = step.wires[at]
         count += 1
-    return _Passed(at, count, found)
+    return Passed(at, count, found)
 
 
 def _heads(

@@ -10,7 +10,9 @@ changed has its best rows: those that another one beats go as it comes, so what 
 the better one there. A row that is best and lost its ground comes in again, later than that.
 State: rows derived, by group, T with ranks, best values, and whatever the step's operators keep.
 Cost: the derivations that came or went, and groups whose rows come or go, with all rows derived in
-them; never T. NULL equals NULL, and is no value.
+them; never T. NULL equals NULL, and is no value. Where rows are a key with a value and the step
+adds to it, most steps are settled over numbers, each key about once, and leave the same
+(`engine.fixpoint.valued_changes`).
 Not to be confused with MIN, which keeps values and lets no row take part in deriving others.
 Lineage, of all derivations of the rows of T, is told by another operator (`operators.lineage`).
 """
@@ -28,7 +30,12 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import BestRows, Grouped
 from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.fixpoint.one_by_one import FEW
+from impctl.engine.fixpoint.settling import Admission
 from impctl.engine.fixpoint.touched_groups import TouchedGroups
+from impctl.engine.fixpoint.valued_changes import ValuedChanges
+from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
+from impctl.engine.fixpoint.valued_step import ValuedStep, valued_step
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
 
@@ -54,6 +61,16 @@ class BestFixpoint(Recursion):
         self._stage = 0
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
+        self._valued = valued_step(step, columns, grouped, rank)
+        self.few = FEW
+        """Keys up to which a step is followed one by one, where it is followed so."""
+        self._at_hand: ValuedRows | None = None
+
+    @property
+    def is_valued(self) -> bool:
+        """Whether rows are keys with a value each, and the step is followed without stepping its
+        operators wherever there are numbers alone."""
+        return self._valued is not None
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
@@ -62,6 +79,10 @@ class BestFixpoint(Recursion):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
+        if self._valued is not None and waiting is None:
+            moved = self._by_value(self._valued, base, tables)
+            if moved is not None:
+                return moved
         derivations = self._derivations(base, tables, waiting)
         self._told = empty_batch(sum(self._accesses))
         if not derivations:
@@ -74,6 +95,26 @@ class BestFixpoint(Recursion):
         if any(self._accesses):
             self._told = touched.told()
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
+
+    def _by_value(
+        self, valued: ValuedStep, base: Batch | None, tables: Sequence[Batch | None]
+    ) -> Batch | None:
+        """The same over numbers alone; None where it is not that, and nothing is done."""
+        rows, self._at_hand = self._at_hand, None
+        if rows is None or not rows.is_as_left:
+            rows = ValuedRows(self.rows, valued)
+        changes = ValuedChanges(rows, self._stamp, self._accesses)
+        admission = Admission(self._stage, self._count, self.limits)
+        table = tables[0] if tables else None
+        try:
+            changes.settle(base, table, admission, self.few)
+        except NotThisWayError:
+            return None
+        self._stage, self._count = changes.admitted.stage, changes.admitted.count
+        moved = changes.keep()
+        self._told = changes.told
+        self._at_hand = rows if changes.end() else None
+        return moved
 
     def _send_out(self, touched: TouchedGroups, slots: Ints) -> bool:
         """Rows without ground go, and what goes with them; whether there were any."""
