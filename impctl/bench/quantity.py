@@ -45,6 +45,8 @@ _WORDS = {
     "duckdb_plain_ms": "DuckDB without sketch",
     "duckdb_sketch_ms": "DuckDB with sketch",
     "duckdb_answer_ms": "DuckDB anew",
+    "duckdb_cpu_ms": "DuckDB anew, processor",
+    "duckdb_wall_ms": "DuckDB anew, wall",
     "anew_ms": "engine anew",
     "search_ms": "search by arrays",
     "scipy_ms": "search by scipy",

@@ -169,8 +169,10 @@ MEASURES: Mapping[str, Measure] = {
         Drawable(
             ("changes",),
             (
-                *("delete_ms", "insert_ms", "anew_ms", "duckdb_answer_ms", "search_ms", "scipy_ms"),
-                *("anew_ratio", "duckdb_answer_ratio", "search_ratio", "scipy_ratio"),
+                *("delete_ms", "insert_ms", "delete_wall_ms", "insert_wall_ms", "anew_ms"),
+                *("duckdb_answer_ms", "duckdb_cpu_ms", "duckdb_wall_ms", "search_ms", "scipy_ms"),
+                *("duckdb_answer_ratio", "duckdb_cpu_ratio", "duckdb_wall_ratio"),
+                *("anew_ratio", "search_ratio", "scipy_ratio"),
                 *("capture_ms", "state_bytes", "answer_rows"),
             ),
         ),
