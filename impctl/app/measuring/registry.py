@@ -22,6 +22,7 @@ from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.peer_cost import measure_peers
 from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.recursion_cost import measure_recursion
+from impctl.app.measuring.kinds.rewritten_cost import measure_rewritten
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.state_cost import measure_state
 from impctl.app.measuring.kinds.state_deadlines import measure_deadlines
@@ -132,7 +133,7 @@ MEASURES: Mapping[str, Measure] = {
             ("scheme", "peers", "selection", "share"),
             (
                 *("messages_count", "each_count", "sent_bytes", "provenance_bytes"),
-                *("state_bytes", "cpu_ms"),
+                *("state_bytes", "cpu_ms", "dred_ratio"),
             ),
         ),
     ),
@@ -174,6 +175,19 @@ MEASURES: Mapping[str, Measure] = {
                 *("duckdb_answer_ratio", "duckdb_cpu_ratio", "duckdb_wall_ratio"),
                 *("anew_ratio", "search_ratio", "scipy_ratio"),
                 *("capture_ms", "state_bytes", "answer_rows"),
+            ),
+        ),
+    ),
+    "rewritten": Measure(
+        measure_rewritten,
+        (),
+        Drawable(
+            (),
+            (
+                *("duckdb_plain_ms", "duckdb_sketch_ms", "gain_ratio", "cpu_gain_ratio"),
+                *("duckdb_plain_cpu_ms", "duckdb_sketch_cpu_ms"),
+                *("rows_share", "files_share", "fragments_share"),
+                *("sketched_rows", "answer_rows"),
             ),
         ),
     ),
