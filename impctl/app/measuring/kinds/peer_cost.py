@@ -108,7 +108,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
                 ground.step(f"{peers} peers, {labels['scheme']}")
                 runs = list(_runs(ground, facts, scheme, peers, options))
                 for share, cell in _told(ground, options, labels, runs):
-                    if scheme is Scheme.DRED and cell.metrics:
+                    if scheme is Scheme.DRED and "messages_count" in cell.metrics:
                         dred[share] = cell.metrics["messages_count"]
                     yield _beside_dred(cell, dred.get(share))
 
