@@ -49,6 +49,8 @@ _WORDS = {
     "duckdb_wall_ms": "DuckDB anew, wall",
     "duckdb_plain_cpu_ms": "DuckDB without sketch, processor",
     "duckdb_sketch_cpu_ms": "DuckDB with sketch, processor",
+    "duckdb_loaded_ms": "DuckDB, files read once",
+    "duckdb_loaded_cpu_ms": "DuckDB, files read once, processor",
     "anew_ms": "engine anew",
     "search_ms": "search by arrays",
     "scipy_ms": "search by scipy",

@@ -185,7 +185,8 @@ MEASURES: Mapping[str, Measure] = {
             (),
             (
                 *("duckdb_plain_ms", "duckdb_sketch_ms", "gain_ratio", "cpu_gain_ratio"),
-                *("duckdb_plain_cpu_ms", "duckdb_sketch_cpu_ms"),
+                *("duckdb_plain_cpu_ms", "duckdb_sketch_cpu_ms", "duckdb_loaded_ms"),
+                *("duckdb_loaded_cpu_ms", "loaded_ratio", "loaded_cpu_ratio"),
                 *("rows_share", "files_share", "fragments_share"),
                 *("sketched_rows", "answer_rows"),
             ),

@@ -2,11 +2,13 @@
 
 No options. The query is captured by the engine on a scratch copy, then its text runs in DuckDB as
 it is (`duckdb_plain_ms`), and as `rewrite` prints it over the files of `rewrite --files`
-(`duckdb_sketch_ms`, finding text and files included): times on the wall; `duckdb_plain_cpu_ms` and
-`duckdb_sketch_cpu_ms` are processor times of all threads. `gain_ratio` and `cpu_gain_ratio` are the
-one over the other. `rows_share` are the rows in the ranges that the sketches hold, of all rows of
-the tables that have one, `files_share` the files left of all, `fragments_share` the ranges held, of
-the table with the most rows; `sketched_rows` all rows of those tables.
+(`duckdb_sketch_ms`, finding text and files included). Over files DuckDB may read all of them again
+with every round; `duckdb_loaded_ms` is reading the columns that the text names into memory, once,
+and asking there. These are times on the wall; those that are called `cpu` are processor times of
+all threads. `gain_ratio` and `cpu_gain_ratio` are the first over the second, `loaded_ratio` and
+`loaded_cpu_ratio` the third over it. `rows_share` are the rows in the ranges that the sketches
+hold, of all rows of the tables that have one (`sketched_rows`), `files_share` the files left of
+all, `fragments_share` the ranges held, of the table with the most rows.
 Law: the answers are compared before anything is timed, with each other and with the engine's, over
 a circuit of its own; files are warm. Without DuckDB the note says so, and the sketch is told.
 Out of scope: Spark, which does not run such a text (`rivals` has other queries).
@@ -21,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import TableName
-from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.ground import Ground, words_of
 from impctl.app.measuring.kinds.duckdb_recapture import (
     Files,
     Offered,
@@ -31,15 +33,20 @@ from impctl.app.measuring.kinds.duckdb_recapture import (
 from impctl.app.measuring.kinds.recursion_cost import are_same_rows
 from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.app.measuring.recursion.circuit import recursive_query
-from impctl.app.measuring.recursion.took import Took, cpu_of, timed, wall_of
+from impctl.app.measuring.recursion.took import Took, cpu_of, ratios, timed, wall_of
 from impctl.app.measuring.single import single
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell, Metric
+from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.vector import from_arrow
 from impctl.store.records import StoredSketch
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.rows import read_rows
 from impctl.values import dataclass
+
+_FILES = "impctl_files"
+_RATIOS = {"gain_ratio": "duckdb_plain_ms", "loaded_ratio": "duckdb_loaded_ms"}
+_CPU_RATIOS = {"cpu_gain_ratio": "duckdb_plain_cpu_ms", "loaded_cpu_ratio": "duckdb_loaded_cpu_ms"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +99,37 @@ def _beside(
     through = _through(measured, connection)
     if plain.run is None or through.run is None:
         return ground.cell(metrics, note=plain.reason or through.reason)
-    whole, few = _rows_of(plain.run), _rows_of(through.run)
-    is_equal = are_same_rows(answer, whole()) and are_same_rows(answer, few())
-    runs: tuple[list[Took], list[Took]] = ([], [])
-    for _ in range(ground.repeat):
-        for run, took in zip((whole, few), runs, strict=True):
-            took.append(timed(run)[1])
-    metrics = {
-        **metrics,
-        "duckdb_plain_ms": wall_of(runs[0]),
-        "duckdb_sketch_ms": wall_of(runs[1]),
-        "duckdb_plain_cpu_ms": cpu_of(runs[0]),
-        "duckdb_sketch_cpu_ms": cpu_of(runs[1]),
-        "gain_ratio": Metric.quotient(wall_of(runs[0]), wall_of(runs[1])),
-        "cpu_gain_ratio": Metric.quotient(cpu_of(runs[0]), cpu_of(runs[1])),
+    works = {
+        "plain": _rows_of(plain.run),
+        "sketch": _rows_of(through.run),
+        "loaded": _rows_of(lambda: _loaded(measured)),
     }
+    is_equal = all(are_same_rows(answer, work()) for work in works.values())
+    runs = dict[str, list[Took]]()
+    for _ in range(ground.repeat):
+        for name, work in works.items():
+            runs.setdefault(name, []).append(timed(work)[1])
+    for name, took in runs.items():
+        metrics |= {f"duckdb_{name}_ms": wall_of(took), f"duckdb_{name}_cpu_ms": cpu_of(took)}
+    metrics |= ratios(metrics, _RATIOS, "duckdb_sketch_ms")
+    metrics |= ratios(metrics, _CPU_RATIOS, "duckdb_sketch_cpu_ms")
     return ground.cell(metrics, equal=is_equal)
+
+
+def _loaded(measured: MeasuredQuery) -> pa.Table:
+    """The answer by a connection that reads each table once, for the columns that it may need."""
+    query, words = measured.prepared.query, words_of(measured.prepared.query.sql)
+    connection = ParquetSql.open()
+    assert connection is not None, "it is installed: another connection has answered"
+    with closing(connection):
+        for table in measured.prepared.tables:
+            snapshot = measured.scratch.tables.snapshot(table)
+            connection.view(_FILES, [file.uri for file in snapshot.files])
+            columns = [name for name in snapshot.schema.names if name.lower() in words]
+            listed = ", ".join(f'"{name}"' for name in columns) or "*"
+            name = local_name(query, table)
+            connection.change(f'CREATE TABLE "{name}" AS SELECT {listed} FROM {_FILES}')
+        return connection.run(rewrite_sql(query, {}, is_local=True, is_plain=True))
 
 
 def _through(measured: MeasuredQuery, connection: ParquetSql) -> Offered:
