@@ -1,7 +1,7 @@
 """Sensors on a wide field, and alarms: places around which all of them are triggered.
 
 Sensors stand 10 m apart in a square; what is nearer than 20 m is near, eight others but at the rim.
-Their numbers follow their places along a Z-order curve, so that what lies together has numbers that
+Their numbers follow their places along a Hilbert curve, so that what lies together has numbers that
 do, mostly. Tables are those of `sensors`: `sensor`, `seed`, `near`, `triggered`. There are as many
 seeds; all sensors within 50 m of one are triggered, and of the others one in five, too few for them
 to hang together over the field.
@@ -60,11 +60,22 @@ def alarm_tables(sensors: int, seed: int) -> Mapping[str, pa.Table]:
 def _places(side: int) -> tuple[Integers, Integers]:
     """Column and row of every sensor, in the order of their numbers."""
     row, column = np.divmod(np.arange(side * side, dtype=np.int64), side)
-    code = np.zeros(side * side, dtype=np.int64)
-    for bit in range(side.bit_length()):
-        code |= (column >> bit & 1) << (2 * bit) | (row >> bit & 1) << (2 * bit + 1)
-    order = np.argsort(code)
+    order = np.argsort(_along_curve(column, row, 1 << (side - 1).bit_length()))
     return column[order], row[order]
+
+
+def _along_curve(column: Integers, row: Integers, side: int) -> Integers:
+    """How far along the Hilbert curve of a square these places are; its side is a power of two."""
+    at = np.zeros(len(column), dtype=np.int64)
+    step = side // 2
+    while step:
+        right, down = (column & step) > 0, (row & step) > 0
+        at += step * step * ((3 * right) ^ down)
+        # Quarters are turned so that each begins where the one before it ends.
+        turned = np.where(right, side - 1 - column, column), np.where(right, side - 1 - row, row)
+        column, row = np.where(down, column, turned[1]), np.where(down, row, turned[0])
+        step //= 2
+    return at
 
 
 def _near(side: int, column: Integers, row: Integers) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from impctl.bench.networks.alarms import alarm_tables
@@ -81,7 +83,10 @@ def test_sensors_of_alarms_know_the_eight_around_them() -> None:
     found = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
     assert found == expected
     assert len(near["src"]) == len(expected)
-    # Numbers follow places: four that follow each other from a multiple of four are a square.
-    whole = [places[at : at + 4] for at in range(0, 16, 4)]
-    assert all({x - a for x, _ in four} == {0, 1000} for four in whole for a in (four[0][0],))
-    assert all({y - b for _, y in four} == {0, 1000} for four in whole for b in (four[0][1],))
+    # Numbers follow places: who has the next one stands beside it, but where the field ends.
+    steps = [abs(x - u) + abs(y - v) for (x, y), (u, v) in pairwise(places)]
+    assert steps.count(1000) > 0.9 * len(steps)
+    # All of them where the field is as wide as the curve.
+    whole = alarm_tables(1024, 1)["sensor"].to_pydict()
+    places = list(zip(whole["x"], whole["y"], strict=True))
+    assert {abs(x - u) + abs(y - v) for (x, y), (u, v) in pairwise(places)} == {1000}
