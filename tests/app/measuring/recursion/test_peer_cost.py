@@ -73,10 +73,12 @@ def test_every_scheme_and_share_has_a_cell(desk: Workbench) -> None:
 
 def test_a_ratio_needs_dred_before_and_messages(desk: Workbench) -> None:
     lazily: dict[str, OptionValue] = {"schemes": ("absorption_lazy", "dred"), "peers": 4}
-    assert ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)] == [
-        False,
-        True,
-    ]
+    told = ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)]
+    assert told == [False, True]
+    # What DRed had with other peers says nothing.
+    lazily["peers"] = (4, 6)
+    told = ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)]
+    assert told == [False, True] * 2
     alone: dict[str, OptionValue] = {"schemes": ("dred", "absorption_lazy"), "peers": 1}
     assert not any("dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **alone))
     # Each number of peers has a ratio of its own.
