@@ -128,19 +128,21 @@ def test_regions_and_their_seeds(desk: Workbench) -> None:
 
 
 def test_selections_of_paths(desk: Workbench) -> None:
-    selections = ("none", "single", "multi")
-    none, single, multi = cells(
-        desk,
-        "pairs",
-        program="paths",
-        schemes="absorption_lazy",
-        selections=selections,
-        seconds=0.3,
-    )
+    def of(*selections: str, seconds: float) -> list[Cell]:
+        options: dict[str, OptionValue] = {"selections": selections, "seconds": seconds}
+        return cells(desk, "pairs", program="paths", schemes="absorption_lazy", **options)
+
+    # Only what has no end meets a limit, however busy the machine is.
+    (none,) = of("none", seconds=0.3)
+    single, multi = of("single", "multi", seconds=60.0)
     assert (none.equal, none.metrics) == (None, {})
     # What came nowhere is not tried in another order.
     assert none.note == "1 of 1 runs stopped after 0.3 s"
-    assert [cell.labels["selection"] for cell in (none, single, multi)] == list(selections)
+    assert [cell.labels["selection"] for cell in (none, single, multi)] == [
+        "none",
+        "single",
+        "multi",
+    ]
     assert single.equal
     assert multi.equal
     assert values(multi)["messages_count"] >= values(single)["messages_count"]
