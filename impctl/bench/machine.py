@@ -12,7 +12,7 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb")
+_PACKAGES = ("pyspark", "deltalake", "pyarrow", "numpy", "duckdb", "scipy")
 
 
 def describe_machine() -> dict[str, str]:

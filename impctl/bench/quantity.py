@@ -45,11 +45,18 @@ _WORDS = {
     "duckdb_plain_ms": "DuckDB without sketch",
     "duckdb_sketch_ms": "DuckDB with sketch",
     "duckdb_answer_ms": "DuckDB anew",
+    "duckdb_cpu_ms": "DuckDB anew, processor",
+    "duckdb_wall_ms": "DuckDB anew, wall",
+    "duckdb_plain_cpu_ms": "DuckDB without sketch, processor",
+    "duckdb_sketch_cpu_ms": "DuckDB with sketch, processor",
+    "duckdb_loaded_ms": "DuckDB, files read once",
+    "duckdb_loaded_cpu_ms": "DuckDB, files read once, processor",
     "anew_ms": "engine anew",
     "search_ms": "search by arrays",
     "scipy_ms": "search by scipy",
     "tree_ms": "join tree",
     "index_ms": "index join",
+    "dred_ratio": "messages of DRed over its own",
     "share": "share of the table",
 }
 """Names that say too little on their own."""

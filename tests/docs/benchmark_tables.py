@@ -41,7 +41,9 @@ def _marked(name: str, figure: str) -> str:
 
 def _table(record: Record, figure: str) -> Iterator[Sequence[str]]:
     cells = record.cells_of(figure)
-    draw = next(draw for metric, draw in _BY_METRIC.items() if metric in cells[0].metrics)
+    # What was given up has no metrics.
+    shown = next(cell for cell in cells if cell.metrics)
+    draw = next(draw for metric, draw in _BY_METRIC.items() if metric in shown.metrics)
     head, *rows = draw(cells)
     yield head
     yield ["---"] * len(head)
@@ -163,7 +165,7 @@ def _chosen(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 def _state(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     """A row per case: what a change takes, and what is stored for it."""
-    names = [name for name in cells[0].labels if len({cell.labels.get(name) for cell in cells}) > 1]
+    names = _varying(cells)
     heads = {
         "maintain_ms": "a change",
         "process_ms": "a change, its own process",
@@ -185,6 +187,75 @@ def _deadlines(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
     yield from _by_labels(cells, ["query", "trigger"], metrics)
 
 
+def _peers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per scheme and point: what crossed, what is held, and why a run ended early."""
+    heads = {
+        "messages_count": "messages",
+        "each_count": "of a deletion",
+        "dred_ratio": "DRed's over its own",
+        "sent_bytes": "sent by a peer",
+        "provenance_bytes": "provenance of a row",
+        "state_bytes": "held by a peer",
+        "cpu_ms": "CPU",
+    }
+    metrics = [name for name in heads if any(name in cell.metrics for cell in cells)]
+    names = _varying(cells)
+    yield [*names, *(heads[name] for name in metrics), "given up"]
+    for cell, row in zip(cells, _by_labels(cells, names, metrics), strict=True):
+        yield [*row, cell.note.partition(" runs ")[2] or cell.note]
+
+
+def _steps(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case and size of change: a step, and all who ask anew."""
+    has_search = any("search_ms" in cell.metrics for cell in cells)
+    names = _varying(cells)
+    yield [
+        *names,
+        *("links go", "come", "engine anew", "DuckDB", "on the wall"),
+        *(["arrays", "scipy"] if has_search else []),
+        *("times DuckDB", "on the wall"),
+        *(["times arrays", "times scipy"] if has_search else []),
+        *("rows", "state"),
+    ]
+    metrics = (
+        *("delete_ms", "insert_ms", "anew_ms", "duckdb_cpu_ms", "duckdb_wall_ms"),
+        *(("search_ms", "scipy_ms") if has_search else ()),
+        *("duckdb_cpu_ratio", "duckdb_wall_ratio"),
+        *(("search_ratio", "scipy_ratio") if has_search else ()),
+        *("answer_rows", "state_bytes"),
+    )
+    yield from _by_labels(cells, names, metrics)
+
+
+def _rewritten(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
+    """A row per case: what a sketch leaves to read, and DuckDB's times, wall and processor."""
+    names = _varying(cells)
+    yield [
+        *names,
+        *("all rows", "rows left", "files left", "ranges held", "rows of the answer"),
+        *("all files", "CPU", "read once", "CPU", "over the sketch", "CPU"),
+        *("times", "CPU", "times reading once", "CPU"),
+    ]
+    shares = ("rows_share", "files_share", "fragments_share")
+    times = ("duckdb_plain", "duckdb_loaded", "duckdb_sketch")
+    for cell in cells:
+        yield [
+            *(str(cell.labels[name]) for name in names),
+            _metric(cell, "sketched_rows"),
+            *(f"{cell.metrics[name].median:.1%}" for name in shares),
+            _metric(cell, "answer_rows"),
+            *(_metric(cell, f"{name}{unit}") for name in times for unit in ("_ms", "_cpu_ms")),
+            *(_metric(cell, name) for name in ("gain_ratio", "cpu_gain_ratio")),
+            *(_metric(cell, name) for name in ("loaded_ratio", "loaded_cpu_ratio")),
+        ]
+
+
+def _varying(cells: Sequence[Cell]) -> list[str]:
+    """Labels that tell cells apart."""
+    names = dict.fromkeys(name for cell in cells for name in cell.labels)
+    return [name for name in names if len({cell.labels.get(name) for cell in cells}) > 1]
+
+
 def _by_labels(
     cells: Sequence[Cell], names: Sequence[str], metrics: Sequence[str]
 ) -> Iterator[Sequence[str]]:
@@ -200,6 +271,9 @@ def _label(name: str, value: object) -> str:
 
 
 _BY_METRIC: dict[str, Callable[[Sequence[Cell]], Iterator[Sequence[str]]]] = {
+    "messages_count": _peers,
+    "delete_wall_ms": _steps,
+    "sketched_rows": _rewritten,
     "stored_bytes": _state,
     "late_share": _deadlines,
     "state_ms": _answers,

@@ -322,7 +322,7 @@ _OPTIONS: Mapping[Example, tuple[str, ...]] = {
     Example.PARTNERS: ("per_group", "seed"),
     Example.GRAPH: ("exponent", "groups", "per_group", "seed"),
     Example.SOCIAL: ("seed",),
-    Example.NETWORK: ("groups", "per_group", "seed", "shape"),
+    Example.NETWORK: ("files", "groups", "per_group", "seed", "shape"),
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.app.measuring.networks import network_tables
+from impctl.app.measuring.networks import in_files, network_tables
 from impctl.app.results.made import GenerateResult
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.reporter import Reporter
@@ -179,16 +179,23 @@ def _network(request: GenerateRequest, reporter: Reporter) -> Outcome:
     name = "network" if request.table is None else request.table
     tables = network_tables(request)
     if tables.keys() == {""}:
-        return _several(request.folder, {name: tables[""]}, reporter)
-    return _several(request.folder / name, tables, reporter)
+        return _several(request.folder, {name: tables[""]}, reporter, request.files)
+    return _several(request.folder / name, tables, reporter, request.files)
 
 
-def _several(folder: Path, tables: Mapping[str, pa.Table], reporter: Reporter) -> Outcome:
+def _several(
+    folder: Path, tables: Mapping[str, pa.Table], reporter: Reporter, files: int | None = None
+) -> Outcome:
+    """Each table written as it is, or in order and in so many files."""
     results = []
     for name, table in tables.items():
         path = folder / name
         reporter.step(f"writing {path}")
-        results.append(GenerateResult(name, str(path), _written(path, table), 0))
+        if files is None:
+            rows = _written(path, table)
+        else:
+            rows = create_laid_out_table(str(path), in_files(table, files))
+        results.append(GenerateResult(name, str(path), rows, 0))
     return Outcome(tuple(results))
 
 

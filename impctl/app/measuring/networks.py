@@ -9,13 +9,16 @@ Out of scope: writing tables (`app.measuring.generate`).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 
 from impctl.app.workbench.envvars import CRIMES
 from impctl.app.workbench.settings import GenerateRequest
+from impctl.bench.networks.alarms import alarm_tables
+from impctl.bench.networks.communities import community_links
 from impctl.bench.networks.edge_list import listed_links
 from impctl.bench.networks.sensors import sensor_tables
 from impctl.bench.networks.shapes import (
@@ -26,6 +29,7 @@ from impctl.bench.networks.shapes import (
     grid_links,
     power_law_links,
     random_links,
+    worked_example_links,
 )
 from impctl.bench.networks.transit_stub import DENSE, transit_stub_links
 
@@ -33,6 +37,7 @@ _SMALL = {Shape.TRANSIT_STUB: 400, Shape.SENSORS: 100}
 """Rows of the networks of the paper."""
 _USUAL = 1_000_000
 _LINKS_OF_NODE = 5
+_LEAST_IN_FILE = 1_000
 
 
 def network_tables(request: GenerateRequest) -> Mapping[str, pa.Table]:
@@ -44,7 +49,22 @@ def network_tables(request: GenerateRequest) -> Mapping[str, pa.Table]:
     rows = _SMALL.get(shape, _USUAL) if request.rows is None else request.rows
     if shape is Shape.SENSORS:
         return sensor_tables(rows, request.seed)
+    if shape is Shape.ALARMS:
+        return alarm_tables(rows, request.seed)
     return {"": _links(shape, rows, request.groups, request.seed)}
+
+
+def in_files(table: pa.Table, files: int) -> Iterator[pa.Table]:
+    """The rows by where they start or stand, in at most so many parts of equal size.
+
+    A part has 1,000 rows at least, if there are as many.
+    """
+    by = "src" if "src" in table.column_names else table.column_names[0]
+    by = "sensor" if "sensor" in table.column_names else by
+    ordered = table.sort_by(by)
+    count = min(files, max(len(table) // _LEAST_IN_FILE, 1))
+    ends = [len(table) * part // count for part in range(count + 1)]
+    return (ordered.slice(start, end - start) for start, end in pairwise(ends))
 
 
 def list_given(source: Path | None) -> Path | None:
@@ -65,6 +85,10 @@ def _links(shape: Shape, rows: int, groups: int | None, seed: int) -> pa.Table:
             return chain_links(rows, seed)
         case Shape.FOREST:
             return forest_links(rows, TREE_NODES if groups is None else groups, seed)
+        case Shape.COMMUNITIES:
+            return community_links(rows, nodes, seed)
+        case Shape.WORKED_EXAMPLE:
+            return worked_example_links()
         case Shape.RANDOM:
             return random_links(rows, nodes, seed)
         case _:

@@ -22,6 +22,7 @@ from impctl.app.measuring.kinds.mixed import measure_mixed
 from impctl.app.measuring.kinds.peer_cost import measure_peers
 from impctl.app.measuring.kinds.query_cost import measure_query
 from impctl.app.measuring.kinds.recursion_cost import measure_recursion
+from impctl.app.measuring.kinds.rewritten_cost import measure_rewritten
 from impctl.app.measuring.kinds.rivals import measure_rivals
 from impctl.app.measuring.kinds.state_cost import measure_state
 from impctl.app.measuring.kinds.state_deadlines import measure_deadlines
@@ -132,7 +133,7 @@ MEASURES: Mapping[str, Measure] = {
             ("scheme", "peers", "selection", "share"),
             (
                 *("messages_count", "each_count", "sent_bytes", "provenance_bytes"),
-                *("state_bytes", "cpu_ms"),
+                *("state_bytes", "cpu_ms", "dred_ratio"),
             ),
         ),
     ),
@@ -169,9 +170,25 @@ MEASURES: Mapping[str, Measure] = {
         Drawable(
             ("changes",),
             (
-                *("delete_ms", "insert_ms", "anew_ms", "duckdb_answer_ms", "search_ms", "scipy_ms"),
-                *("anew_ratio", "duckdb_answer_ratio", "search_ratio", "scipy_ratio"),
+                *("delete_ms", "insert_ms", "delete_wall_ms", "insert_wall_ms", "anew_ms"),
+                *("duckdb_answer_ms", "duckdb_cpu_ms", "duckdb_wall_ms", "search_ms", "scipy_ms"),
+                *("duckdb_answer_ratio", "duckdb_cpu_ratio", "duckdb_wall_ratio"),
+                *("anew_ratio", "search_ratio", "scipy_ratio"),
                 *("capture_ms", "state_bytes", "answer_rows"),
+            ),
+        ),
+    ),
+    "rewritten": Measure(
+        measure_rewritten,
+        (),
+        Drawable(
+            (),
+            (
+                *("duckdb_plain_ms", "duckdb_sketch_ms", "gain_ratio", "cpu_gain_ratio"),
+                *("duckdb_plain_cpu_ms", "duckdb_sketch_cpu_ms", "duckdb_loaded_ms"),
+                *("duckdb_loaded_cpu_ms", "loaded_ratio", "loaded_cpu_ratio"),
+                *("rows_share", "files_share", "fragments_share"),
+                *("sketched_rows", "answer_rows"),
             ),
         ),
     ),

@@ -226,8 +226,8 @@ class GenerateRequest:
 
     `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `order` and `files` in place
     of `sort_rows` that of the suite `skipping`, `exponent` and `groups`, the nodes, a graph;
-    `shape` is that of a network, `source` its list of links or the Parquet file of `crimes`. The
-    running example has no choices.
+    `shape` is that of a network, which is in order where it has `files`, `source` its list of links
+    or the Parquet file of `crimes`. The running example has no choices.
     """
 
     folder: Path

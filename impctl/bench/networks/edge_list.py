@@ -1,18 +1,20 @@
 """Links out of somebody's list: a Parquet file, or text with two or three columns.
 
-In text a line is a link: two nodes and perhaps a cost, parted by blanks, tabs or commas; lines that
-begin with `#` or `%` say nothing, and a first line of names above numbers is passed over. Names of
-nodes that are no whole numbers are numbered in their order. In Parquet the first two columns are
-nodes, a third one of whole numbers the cost.
+In text a line is a link: two nodes and perhaps a cost, parted as the first line is: by tabs, commas
+or semicolons, around which blanks and quotes say nothing, else by blanks. Lines that begin with `#`
+or `%` say nothing, and a first line of names above numbers, or of names that are usual above nodes,
+is passed over. A text may be packed (`.gz`, `.bz2`). Names of nodes that are no whole numbers are
+numbered in their order. In Parquet the first two columns are nodes, a third one of whole numbers
+the cost.
 
 Law: links twice there are there once, those from a node to itself stay out; without costs all are
-1, and costs must be above 0.
+1, and costs must be above 0. What is wrong in a text is told with its line.
 Out of scope: fetching a list from anywhere.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +25,17 @@ import pyarrow.parquet as pq
 from impctl.bench.networks.shapes import Integers, links_table
 from impctl.errors import UsageError
 
-_PARTED = re.compile(r"[,;\s]+")
 _SILENT = ("#", "%")
+_SEPARATORS = ("\t", ",", ";")
+_PACKED = (".gz", ".bz2")
+_USUAL_NAMES = frozenset(
+    ("src", "dst", "source", "target", "from", "to", "fromnodeid", "tonodeid", "node1", "node2")
+)
+
+_MOST = (1 << 63) - 1
+
+_Line = tuple[int, list[str]]
+"""The number of a line, from 1 on, and its values."""
 
 
 def listed_links(file: Path) -> pa.Table:
@@ -53,23 +64,57 @@ def _of_parquet(file: Path) -> list[pa.Array]:
 
 
 def _of_text(file: Path) -> list[pa.Array]:
+    lines = list(_values(_text(file)))
+    if len(lines) > 1 and _is_header(lines[0][1], lines[1][1]):
+        lines = lines[1:]
+    if not lines:
+        raise _no_list(file, "it has no line with a link")
+    short = next((number for number, values in lines if len(values) < 2), None)
+    if short is not None:
+        raise _no_list(file, f"line {short} has fewer than two columns")
+    width = min(3, *(len(values) for _, values in lines))
+    columns = [pa.array([values[at] for _, values in lines]) for at in range(width)]
+    if width == 3:
+        wrong = next((line for line in lines if not _is_cost(line[1][2])), None)
+        if wrong is not None:
+            number, (*_, cost) = wrong[0], wrong[1][:3]
+            raise _no_list(file, f"line {number} has a cost that is no number above 0: {cost}")
+    return columns
+
+
+def _text(file: Path) -> str:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        with pa.input_stream(str(file), compression="detect") as stream:
+            return str(stream.read().decode("utf-8-sig"))
+    except (OSError, pa.ArrowException) as error:
+        wanted = "unpacked" if file.suffix in _PACKED and file.is_file() else "read"
+        raise _no_list(file, f"it cannot be {wanted}") from error
+    except UnicodeDecodeError as error:
         raise _no_list(file, "it cannot be read as text") from error
-    said = [line.strip() for line in lines if line.strip() and not line.strip().startswith(_SILENT)]
-    rows = [_PARTED.split(line) for line in said]
-    if rows and _is_header(rows):
-        rows = rows[1:]
-    if not rows or min(map(len, rows)) < 2:
-        raise _no_list(file, "its lines have fewer than two columns")
-    width = min(3, *map(len, rows))
-    return [pa.array([row[at] for row in rows]) for at in range(width)]
 
 
-def _is_header(rows: list[list[str]]) -> bool:
-    """Names above numbers."""
-    return len(rows) > 1 and not any(map(str.isdigit, rows[0])) and rows[1][0].isdigit()
+def _values(text: str) -> Iterator[_Line]:
+    """The lines that say something."""
+    separator: str | None = None
+    is_first = True
+    for number, line in enumerate(text.splitlines(), start=1):
+        said = line.strip()
+        if said and not said.startswith(_SILENT):
+            if is_first:
+                separator = next((one for one in _SEPARATORS if one in said), None)
+                is_first = False
+            yield number, [value.strip().strip('"').strip() for value in said.split(separator)]
+
+
+def _is_header(first: list[str], second: list[str]) -> bool:
+    """Names above numbers, or names as columns of nodes have them."""
+    if {name.lower() for name in first[:2]} <= _USUAL_NAMES:
+        return True
+    return not any(map(str.isdigit, first)) and second[0].isdigit()
+
+
+def _is_cost(value: str) -> bool:
+    return value.isascii() and value.isdigit() and 0 < int(value) <= _MOST
 
 
 def _nodes(src: pa.Array, dst: pa.Array) -> tuple[Integers, Integers]:
@@ -103,5 +148,6 @@ def _costs(column: pa.Array, file: Path) -> Integers:
 def _no_list(file: Path, reason: str) -> UsageError:
     return UsageError(
         f"No list of links can be read from {file}: {reason}",
-        hint="give text with two nodes a line and perhaps a cost, or Parquet with such columns",
+        hint="give text with two nodes a line and perhaps a cost, a whole number, also packed "
+        "(.gz), or Parquet with such columns",
     )

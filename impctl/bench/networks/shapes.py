@@ -2,7 +2,7 @@
 
 Law: no link twice, none from a node to itself; links are in no order unless they are a chain or
 were read from a list. Costs are drawn from 1 to 10.
-Out of scope: networks of routers (`transit_stub`), real ones (`edge_list`).
+Out of scope: networks of routers (`transit_stub`), communities, real ones (`edge_list`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ class Shape(StrEnum):
     FOREST = "forest"
     RANDOM = "random"
     POWER_LAW = "power_law"
+    COMMUNITIES = "communities"
     SENSORS = "sensors"
+    ALARMS = "alarms"
+    WORKED_EXAMPLE = "worked_example"
     GIVEN = "given"
 
 
@@ -49,7 +52,7 @@ def grid_links(links: int, seed: int) -> pa.Table:
     pairs = [(nodes[:, :-1], nodes[:, 1:]), (nodes[:-1], nodes[1:])]
     src = np.concatenate([one.ravel() for pair in pairs for one in pair])
     dst = np.concatenate([one.ravel() for a, b in pairs for one in (b, a)])
-    return _drawn(src, dst, seed)
+    return drawn_links(src, dst, seed)
 
 
 def chain_links(links: int, seed: int) -> pa.Table:
@@ -71,7 +74,7 @@ def forest_links(links: int, tree_nodes: int, seed: int) -> pa.Table:
     dst = nodes + nodes // (tree_nodes - 1) + 1
     within = dst % tree_nodes
     src = dst - within + (random.random(links) * within).astype(np.int64)
-    return _drawn(src, dst, seed)
+    return drawn_links(src, dst, seed)
 
 
 def random_links(links: int, nodes: int, seed: int) -> pa.Table:
@@ -89,7 +92,7 @@ def random_links(links: int, nodes: int, seed: int) -> pa.Table:
         found = every[np.sort(first)][:links]
     src = found // (nodes - 1)
     dst = found % (nodes - 1)
-    return _drawn(src, dst + (dst >= src), seed)
+    return drawn_links(src, dst + (dst >= src), seed)
 
 
 def power_law_links(links: int, nodes: int, seed: int) -> pa.Table:
@@ -98,7 +101,20 @@ def power_law_links(links: int, nodes: int, seed: int) -> pa.Table:
     random = np.random.default_rng(seed)
     numbers = random.permutation(nodes)
     ends = pairs_of_ranks(links, nodes, USUAL_EXPONENT, random)
-    return _drawn(numbers[ends // nodes], numbers[ends % nodes], seed)
+    return drawn_links(numbers[ends // nodes], numbers[ends % nodes], seed)
+
+
+def worked_example_links() -> pa.Table:
+    """The four links of the example of Liu et al., figures 2 to 5: A to B, B to C, C to A and B."""
+    src = np.array([0, 1, 2, 2], dtype=np.int64)
+    return links_table(src, np.array([1, 2, 0, 1], dtype=np.int64), np.ones(4, dtype=np.int64))
+
+
+def drawn_links(src: Integers, dst: Integers, seed: int) -> pa.Table:
+    """The table of links in no order, with costs."""
+    random = np.random.default_rng([seed, 1])
+    order = random.permutation(len(src))
+    return links_table(src[order], dst[order], _costs(len(src), random))
 
 
 def links_table(src: Integers, dst: Integers, cost: Integers) -> pa.Table:
@@ -106,13 +122,6 @@ def links_table(src: Integers, dst: Integers, cost: Integers) -> pa.Table:
     ids = np.arange(len(src), dtype=np.int64)
     columns = {"id": ids, "src": src, "dst": dst, "cost": cost}
     return pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()})
-
-
-def _drawn(src: Integers, dst: Integers, seed: int) -> pa.Table:
-    """In no order, with costs."""
-    random = np.random.default_rng([seed, 1])
-    order = random.permutation(len(src))
-    return links_table(src[order], dst[order], _costs(len(src), random))
 
 
 def _costs(size: int, random: np.random.Generator) -> Integers:

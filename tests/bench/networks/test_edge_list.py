@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,6 +29,11 @@ def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
         ("9 10\n10 9\n", [(0, 1, 1), (1, 0, 1)]),
         ("a 9\n9 10\n", [(2, 1, 1), (1, 0, 1)]),
         ("1 2\n1 2 5\n", [(0, 1, 1)]),
+        ("1, 2\n2, 3\n", [(0, 1, 1), (1, 2, 1)]),
+        ("\ufeffid;to;km\r\n1;2;7\r\n", [(0, 1, 7)]),
+        ("source,target\nann lee,bob\nbob,cy\n", [(0, 1, 1), (1, 2, 1)]),
+        ('"from","to"\n"a","b"\n', [(0, 1, 1)]),
+        ("# FromNodeId\tToNodeId\n3\t1\n1\t 2\n", [(2, 0, 1), (0, 1, 1)]),
     ],
 )
 def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -> None:
@@ -49,11 +57,16 @@ def test_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "fewer than two columns"),
-        ("1\n2\n", "fewer than two columns"),
+        ("", "no line with a link"),
+        ("# 1 2\n", "no line with a link"),
+        ("1\n2\n", "line 1 has fewer than two columns"),
+        ("# a list\n1,2\n\n3\n", "line 4 has fewer than two columns"),
         ("1 1\n", "no link between two nodes"),
-        ("1 2 0\n", "not above 0"),
-        ("1 2 x\n", "other costs"),
+        ("1 2 3\n1 2 0\n", "line 2 has a cost that is no number above 0: 0"),
+        ("1 2 x\n", "line 1 has a cost that is no number above 0: x"),
+        ("1 2 -4\n", "no number above 0: -4"),
+        ("1 2 0.5\n", "no number above 0: 0.5"),
+        ("1 2 99999999999999999999\n", "no number above 0"),
     ],
 )
 def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
@@ -63,9 +76,22 @@ def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
         listed_links(file)
 
 
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_packed_text(ending: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    file = tmp_path / f"links.txt{ending}"
+    file.write_bytes(pack(b"# packed\n1 2\n2 1\n"))
+    assert links_of(listed_links(file)) == [(0, 1, 1), (1, 0, 1)]
+    file.write_bytes(b"1 2\n")
+    with pytest.raises(UsageError, match="cannot be unpacked"):
+        listed_links(file)
+
+
 def test_what_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         listed_links(tmp_path / "none.txt")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 1\n")
+    with pytest.raises(UsageError, match="cannot be read as text"):
+        listed_links(tmp_path / "latin.txt")
     (tmp_path / "broken.parquet").write_bytes(b"nothing")
     with pytest.raises(UsageError, match="No list of links"):
         listed_links(tmp_path / "broken.parquet")

@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.bench.networks.communities import COMMUNITY_NODES, community_links
 from impctl.bench.networks.shapes import (
     chain_links,
     forest_links,
     grid_links,
     power_law_links,
     random_links,
+    worked_example_links,
 )
 from impctl.bench.networks.transit_stub import transit_stub_links
 from impctl.errors import UsageError
@@ -29,6 +31,8 @@ MADE: dict[str, Made] = {
     "nearly all": partial(random_links, 85, 10),
     "all": partial(random_links, 90, 10),
     "power law": partial(power_law_links, 500, 100),
+    "communities": partial(community_links, 2000, 400),
+    "one community": partial(community_links, 300, 60),
     "dense": partial(transit_stub_links, 400, 100),
     "sparse": partial(transit_stub_links, 200, 100),
 }
@@ -79,6 +83,26 @@ def test_hubs_of_a_power_law() -> None:
     assert found.max() > 5 * even.max()
 
 
+def test_communities_are_dense_inside_and_all_of_them_are_found() -> None:
+    pairs = pairs_of(community_links(10_000, 1000, 1))
+    assert len(pairs) == 10_000
+    apart = [(a, b) for a, b in pairs if a // COMMUNITY_NODES != b // COMMUNITY_NODES]
+    # A ring of ten, and one link in five hundred.
+    assert len(apart) == 10 + 20
+    assert {a // COMMUNITY_NODES for a, b in pairs} == {*range(10)}
+    # Of few links all but one from one to another are the ring.
+    for links in (10_000, 400):
+        between = {
+            (a // COMMUNITY_NODES, b // COMMUNITY_NODES)
+            for a, b in pairs_of(community_links(links, 1000, 1))
+        }
+        assert {(one, (one + 1) % 10) for one in range(10)} <= between
+
+
+def test_the_worked_example() -> None:
+    assert pairs_of(worked_example_links()) == [(0, 1), (1, 2), (2, 0), (2, 1)]
+
+
 def reached_from(start: int, pairs: list[tuple[int, int]]) -> set[int]:
     found = {start}
     while more := {dst for src, dst in pairs if src in found} - found:
@@ -110,6 +134,8 @@ def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> 
         (lambda: forest_links(5, 1, 1), "1 links at least"),
         (lambda: random_links(91, 10, 1), "too few"),
         (lambda: power_law_links(46, 10, 1), "too few"),
+        (lambda: community_links(19, 1000, 1), "10 communities do not have 19 links"),
+        (lambda: community_links(5000, 100, 1), "1 communities do not have 5000 links"),
         (lambda: transit_stub_links(190, 100, 1), "do not connect"),
         (lambda: transit_stub_links(900, 100, 1), "too many"),
     ],

@@ -20,6 +20,7 @@ from sqlglot.errors import SqlglotError
 from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.using.text import is_for_others
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
@@ -83,7 +84,8 @@ def duckdb_plain(connection: ParquetSql, tables: PinnedTables, prepared: Prepare
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
-        text = rewrite_sql(prepared.query, {}, is_local=True)
+        is_plain = is_for_others(prepared.query)
+        text = rewrite_sql(prepared.query, {}, is_local=True, is_plain=is_plain)
         return text, {t: tables.snapshot(t).files for t in prepared.tables}
 
     return duckdb_query(connection, tables, prepared, whole)
@@ -95,7 +97,10 @@ def duckdb_query(
     prepared: PreparedQuery,
     asked: Callable[[], tuple[str, Files]],
 ) -> Offered:
-    """The text over the files of each table that `asked` gives, which counts as part of a run."""
+    """The text over the files of each table that `asked` gives, which counts as part of a run.
+
+    Of Spark's it is translated; what Spark does not run is DuckDB's own as it is.
+    """
     reason = _unreadable(tables, prepared)
     if reason:
         return Offered(None, reason)
@@ -105,7 +110,9 @@ def duckdb_query(
         for table, chosen in files.items():
             name = local_name(prepared.query, table)
             _view(connection, name, tables.snapshot(table), chosen)
-        return connection.run(sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0])
+        if not is_for_others(prepared.query):
+            text = sqlglot.transpile(text, read=DIALECT, write=_TARGET)[0]
+        return connection.run(text)
 
     try:
         run()

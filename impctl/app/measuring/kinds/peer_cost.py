@@ -5,16 +5,20 @@ Options: `program` (reach, regions, paths) over the tables that the query reads,
 or, after all of them came, have gone (0.2), one by one; `selections` of paths (multi), `window` of
 eager schemes (16 messages), `seconds` (60) of processor time after which a run is given up, all
 its steps together.
+`dred_ratio` is how often as many messages DRed had at the same share, where it was measured before
+(`schemes` are in an order); above 1 the scheme sends less.
 Law: a run has an order of its own in which facts come, drawn by the seed; at every share the answer
 is compared with one from the facts alone, outside what is timed. `cpu_ms` is processor time of one
 process for all peers, and what a share's metrics have is counted from the beginning of the phase.
-A run that is given up has no numbers from there on; the note tells it.
+A run that is given up has no numbers from there on; the note tells it, and where it had none at
+all no other order is tried.
 Out of scope: what the engine of impctl does (`recursion_cost`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from impctl.app.measuring.ground import Ground
@@ -95,21 +99,43 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     for selection in options.selections if options.program == PATHS else (MULTI,):
         facts = facts_of(ground, options.program, selection)
         for peers in options.peers:
+            dred: dict[float, Metric] = {}
             for scheme in map(Scheme, options.schemes):
                 labels: dict[str, Label] = {"scheme": scheme.value.replace("_", " ")}
                 labels |= {"peers": peers}
                 if options.program == PATHS:
                     labels["selection"] = selection
                 ground.step(f"{peers} peers, {labels['scheme']}")
-                seeds = range(ground.seed, ground.seed + ground.repeat)
-                runs = [_run(facts, scheme, peers, options, seed) for seed in seeds]
-                yield from _told(ground, options, labels, runs)
+                runs = list(_runs(ground, facts, scheme, peers, options))
+                for share, cell in _told(ground, options, labels, runs):
+                    if scheme is Scheme.DRED and "messages_count" in cell.metrics:
+                        dred[share] = cell.metrics["messages_count"]
+                    yield _beside_dred(cell, dred.get(share))
+
+
+def _runs(
+    ground: Ground, facts: Facts, scheme: Scheme, peers: int, options: _Options
+) -> Iterator[_Run]:
+    """As many as are asked for, or one that came nowhere."""
+    for seed in range(ground.seed, ground.seed + ground.repeat):
+        run = _run(facts, scheme, peers, options, seed)
+        yield run
+        if not run.points:
+            return
+
+
+def _beside_dred(cell: Cell, dred: Metric | None) -> Cell:
+    """The cell with its ratio, where both sent anything."""
+    own = cell.metrics.get("messages_count")
+    if dred is None or own is None or own.low <= 0:
+        return cell
+    return replace(cell, metrics={**cell.metrics, "dred_ratio": Metric.quotient(dred, own)})
 
 
 def _told(
     ground: Ground, options: _Options, labels: dict[str, Label], runs: Sequence[_Run]
-) -> Iterator[Cell]:
-    """The cells of all runs, up to the first share that none of them reached."""
+) -> Iterator[tuple[float, Cell]]:
+    """The cells of all runs by share, up to the first one that none of them reached."""
     for at, share in enumerate(options.shares):
         reached = [run.points[at] for run in runs if at < len(run.points)]
         ended = [run for run in runs if at >= len(run.points)]
@@ -119,7 +145,7 @@ def _told(
             for name in (reached[0].numbers if reached else ())
         }
         is_right = all(point.is_right for point in reached) if reached else None
-        yield ground.cell(metrics, {**labels, "share": share}, equal=is_right, note=note)
+        yield share, ground.cell(metrics, {**labels, "share": share}, equal=is_right, note=note)
         if not reached:
             return
 

@@ -1,16 +1,18 @@
 """Measure `recursion`: a step of a recursive query's circuit, and asking anew, over rows in memory.
 
 Options: `changes`, rows that go with one step and come with the next (1, 100, 1,000), of the table
-`changed` (the largest); `ranges` of every sketch (1,000); `sources`, where the query asks
-what all nodes below that number reach: then searches written for it take part. Runs are the
-repeats, those that ask anew at most three.
+`changed` (the largest); `steps` of either kind that are timed (the repeats, or more); `ranges` of
+every sketch (1,000); `sources`, where the query asks what all nodes below that number reach
+(`search: reach`) or at what least cost (`paths`): then searches written for it take part; `duckdb`,
+a text in DuckDB's own words for the same answer, where it would not end with the query's.
+Runs that ask anew are the repeats, at most three.
 Law: before anything is timed, and after the last step, the answer that the circuit keeps and its
-sketches are compared with those of a circuit filled anew; the answers of all others, too. Times of
-the engine and of searches are processor times; `duckdb_answer_ms` is the lesser of DuckDB's
-processor time and its wall time on all cores. All of them have the rows in memory, so nobody reads
-a table.
+sketches are compared with those of a circuit filled anew; the answers of all others, too. Times are
+processor times, of all threads, but those that are called `wall`; `duckdb_answer_ms` is the lesser
+of DuckDB's two, run by run. Ratios are of processor time, but `duckdb_answer_ratio`, which is of
+that lesser time, and `duckdb_wall_ratio`. All have the rows in memory, so nobody reads a table.
 What is not installed, or cannot run the text, is named in the note.
-Out of scope: reading changes, commits (`maintain`), peers (`peer_cost`).
+Out of scope: reading changes, commits (`maintain`), peers (`peer_cost`), files (`rewritten_cost`).
 """
 
 from __future__ import annotations
@@ -25,13 +27,16 @@ import pyarrow as pa
 from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, worse_of
 from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.recursion.anew import (
-    DuckDb,
+from impctl.app.measuring.recursion.anew import DuckDb
+from impctl.app.measuring.recursion.circuit import Kept, RecursiveQuery, recursive_query
+from impctl.app.measuring.recursion.searches import (
+    PATHS,
+    REACH,
     has_scipy,
     searched,
     searched_by_scipy,
 )
-from impctl.app.measuring.recursion.circuit import Kept, RecursiveQuery, recursive_query
+from impctl.app.measuring.recursion.took import Took, cpu_of, ratios, wall_of
 from impctl.app.measuring.single import single
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell, Metric
@@ -39,15 +44,27 @@ from impctl.values import dataclass
 
 _ASKED_ANEW = 3
 
-Asked = Callable[[], tuple[pa.Table, float]]
+Asked = Callable[[], tuple[pa.Table, Took]]
+
+_DUCKDB = "duckdb"
+_RATIOS = {
+    "anew_ratio": "anew_ms",
+    "duckdb_answer_ratio": "duckdb_answer_ms",
+    "duckdb_cpu_ratio": "duckdb_cpu_ms",
+    "search_ratio": "search_ms",
+    "scipy_ratio": "scipy_ms",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Options:
     changes: tuple[int, ...]
     changed: TableName | None
+    steps: int
     ranges: int
     sources: int
+    search: str
+    duckdb: str
 
 
 @dataclass(slots=True)
@@ -60,12 +77,16 @@ class _Checks:
 
 def measure_recursion(ground: Ground) -> Iterator[Cell]:
     """A cell per number of changes."""
-    ground.only("changes", "changed", "ranges", "sources")
+    ground.only("changes", "changed", "duckdb", "ranges", "search", "sources", "steps")
+    (search,) = ground.choices("search", (REACH, PATHS), (REACH,))
     options = _Options(
         changes=ground.whole_numbers("changes", (1, 100, 1000)),
         changed=ground.text("changed", "") or None,
+        steps=max(ground.whole_number("steps", 1), ground.repeat),
         ranges=ground.whole_number("ranges", 1000),
         sources=ground.whole_number("sources", 0, least=0),
+        search=search,
+        duckdb=ground.text("duckdb", "") or ground.query.sql,
     )
     return _cells(ground, options)
 
@@ -104,22 +125,25 @@ def _cell(
     went, left = _split(whole, changes, random)
     kept.step(changed, went, -1)
     now = {**query.tables, changed: left}
-    times = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
+    asked = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
     kept.step(changed, went, 1)
-    fill = _compared(query, kept, query.tables, checks)
-    times |= {"delete_ms": [], "insert_ms": []}
-    for _ in range(ground.repeat):
+    gone, come = list[Took](), list[Took]()
+    for _ in range(options.steps):
         went, left = _split(whole, changes, random)
-        times["delete_ms"].append(kept.step(changed, went, -1))
-        times["insert_ms"].append(kept.step(changed, went, 1))
-    _compared(query, kept, query.tables, checks)
-    metrics = {name: Metric.of(found) for name, found in times.items() if found}
-    for other in ("anew_ms", "duckdb_answer_ms", "search_ms", "scipy_ms"):
-        if other in metrics and metrics["delete_ms"].low > 0:
-            name = other.replace("_ms", "_ratio")
-            metrics[name] = Metric.quotient(metrics[other], metrics["delete_ms"])
+        gone.append(kept.step(changed, went, -1))
+        come.append(kept.step(changed, went, 1))
+    filling = _compared(query, kept, query.tables, checks)
+    metrics = {
+        "delete_ms": cpu_of(gone),
+        "insert_ms": cpu_of(come),
+        "delete_wall_ms": wall_of(gone),
+        "insert_wall_ms": wall_of(come),
+        **_asked_metrics(asked),
+    }
+    metrics |= ratios(metrics, _RATIOS, "delete_ms")
+    metrics |= ratios(metrics, {"duckdb_wall_ratio": "duckdb_wall_ms"}, "delete_wall_ms")
     facts = {"state_bytes": kept.state_bytes, "answer_rows": len(kept.answer())}
-    metrics |= single({**facts, "capture_ms": fill})
+    metrics |= single({**facts, "capture_ms": filling.cpu_ms})
     return ground.cell(
         metrics,
         {"changes": changes},
@@ -145,13 +169,11 @@ def _asked_anew(
     now: Mapping[TableName, pa.Table],
     checks: _Checks,
     notes: list[str],
-) -> dict[str, list[float]]:
-    """Milliseconds of all that ask anew over the rows as they are `now`, their answers compared."""
+) -> dict[str, list[Took]]:
+    """What all take that ask anew over the rows as they are `now`, their answers compared."""
     answer = kept.answer()
-    found: dict[str, list[float]] = {"anew_ms": []}
     runs = min(ground.repeat, _ASKED_ANEW)
-    for _ in range(runs):
-        found["anew_ms"].append(_compared(query, kept, now, checks))
+    found = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
     for name, asked in _others(ground, options, now, connection, notes).items():
         try:
             asked()
@@ -160,7 +182,17 @@ def _asked_anew(
             notes.append(f"DuckDB cannot run the text: {error}")
             continue
         checks.answers += [are_same_rows(answer, rows) for rows, _ in several]
-        found[name] = [ms for _, ms in several]
+        found[name] = [took for _, took in several]
+    return found
+
+
+def _asked_metrics(asked: Mapping[str, list[Took]]) -> dict[str, Metric]:
+    """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
+    found = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
+    if duckdb := asked.get(_DUCKDB):
+        found["duckdb_answer_ms"] = Metric.of([run.lesser_ms for run in duckdb])
+        found["duckdb_cpu_ms"] = cpu_of(duckdb)
+        found["duckdb_wall_ms"] = wall_of(duckdb)
     return found
 
 
@@ -171,21 +203,21 @@ def _others(
     connection: ParquetSql | None,
     notes: list[str],
 ) -> dict[str, Asked]:
-    """Who else is asked, by the metric of its times."""
+    """Who else is asked, by name."""
     found: dict[str, Asked] = {}
     if connection is None:
         notes.append("DuckDB is not installed")
     else:
-        duckdb = DuckDb(connection, ground.query.sql)
+        duckdb = DuckDb(connection, options.duckdb)
         for table, rows in now.items():
             duckdb.put(table, rows)
-        found["duckdb_answer_ms"] = duckdb.asked
-    sources = options.sources
+        found[_DUCKDB] = duckdb.asked
+    sources, search = options.sources, options.search
     if sources:
         links = max(now.values(), key=len)
-        found["search_ms"] = lambda: searched(links, sources)
+        found["search"] = lambda: searched(links, sources, search)
         if has_scipy():
-            found["scipy_ms"] = lambda: searched_by_scipy(links, sources)
+            found["scipy"] = lambda: searched_by_scipy(links, sources, search)
         else:
             notes.append("scipy is not installed")
     return found
@@ -193,12 +225,12 @@ def _others(
 
 def _compared(
     query: RecursiveQuery, kept: Kept, now: Mapping[TableName, pa.Table], checks: _Checks
-) -> float:
-    """The circuit beside one that is filled anew, and the milliseconds that filling took."""
+) -> Took:
+    """The circuit beside one that is filled anew, and what filling took."""
     anew = query.filled(now)
     checks.sketches.append(kept.against(anew))
     checks.answers.append(are_same_rows(kept.answer(), anew.answer()))
-    return anew.filled_ms
+    return anew.filling
 
 
 def are_same_rows(one: pa.Table, other: pa.Table) -> bool:

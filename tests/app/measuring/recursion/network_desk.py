@@ -31,6 +31,12 @@ queries:
       WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src < 2 UNION
       SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
     sketch: {links: src}
+  costs:
+    sql: >-
+      WITH RECURSIVE p(n, c) AS (SELECT dst, cost FROM links WHERE src < 2 UNION
+      SELECT l.dst, p.c + l.cost FROM p JOIN links l ON p.n = l.src)
+      SELECT n, MIN(c) AS c FROM p GROUP BY n
+    sketch: {links: src}
   regions:
     sql: >-
       WITH RECURSIVE a(region, sensor) AS (SELECT s.region, s.sensor FROM seed s

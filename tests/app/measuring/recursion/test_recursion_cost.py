@@ -14,8 +14,9 @@ import pytest
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.kinds import recursion_cost
 from impctl.app.measuring.kinds.recursion_cost import are_same_rows
-from impctl.app.measuring.recursion import anew
+from impctl.app.measuring.recursion import anew, searches
 from impctl.app.measuring.recursion.circuit import Kept
+from impctl.app.measuring.recursion.took import Took
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.networks.shapes import random_links
@@ -27,6 +28,13 @@ from tests.app.measuring.recursion.network_desk import ground_of, network_desk
 from tests.support.measured_cells import cells_of, values
 
 NO_SCIPY = "scipy is not installed"
+LEAST_COSTS = (
+    "WITH RECURSIVE p(n, c) USING KEY (n) AS ("
+    "SELECT dst, min(cost) FROM links WHERE src < 2 GROUP BY dst UNION "
+    "SELECT l.dst, min(p.c + l.cost) FROM p JOIN links l ON p.n = l.src "
+    "LEFT JOIN recurring.p AS o ON o.n = l.dst "
+    "WHERE o.c IS NULL OR p.c + l.cost < o.c GROUP BY l.dst) SELECT n, c FROM p"
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +53,11 @@ def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
 
 
 @pytest.mark.parametrize(
-    "options", [{"change": 1}, {"changes": 0}, {"sources": -1}, {"ranges": 0}, {"start": 1}]
+    "options",
+    [
+        *({"change": 1}, {"changes": 0}, {"sources": -1}, {"ranges": 0}, {"start": 1}),
+        *({"search": "depth"}, {"steps": 0}, {"duckdb": ("SELECT 1", "SELECT 2")}),
+    ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(
     desk: Workbench, options: dict[str, Any]
@@ -75,9 +87,29 @@ def test_all_ways_agree_and_are_timed(
         assert found["state_bytes"] > 0
         assert found["anew_ratio"] == pytest.approx(found["anew_ms"] / found["delete_ms"])
         assert ("search_ms" in found) == ("sources" in options)
+        assert found["delete_wall_ms"] > 0 < found["insert_wall_ms"]
         if ParquetSql.is_installed():
-            assert "duckdb_answer_ms" in found
+            lesser = min(found["duckdb_cpu_ms"], found["duckdb_wall_ms"])
+            assert found["duckdb_answer_ms"] <= lesser
+            for name, other, under in (
+                ("duckdb_answer_ratio", "duckdb_answer_ms", "delete_ms"),
+                ("duckdb_cpu_ratio", "duckdb_cpu_ms", "delete_ms"),
+                ("duckdb_wall_ratio", "duckdb_wall_ms", "delete_wall_ms"),
+            ):
+                assert found[name] == pytest.approx(found[other] / found[under])
             assert cell.note == (NO_SCIPY if "sources" in options else "")
+
+
+def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> None:
+    pytest.importorskip("duckdb")
+    (cell,) = cells(
+        desk, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7
+    )
+    assert (cell.covers, cell.equal, cell.note) == (True, True, NO_SCIPY)
+    assert cell.metrics["delete_ms"].runs == cell.metrics["insert_wall_ms"].runs == 7
+    assert cell.metrics["duckdb_cpu_ms"].runs == 2
+    (wrong,) = cells(desk, "costs", changes=5, duckdb=LEAST_COSTS.replace("src < 2", "src < 1"))
+    assert wrong.equal is False
 
 
 def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +122,8 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
 def test_who_asks_anew_and_has_another_answer_is_told(
     desk: Workbench, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
-    def wrong(*_: object) -> tuple[pa.Table, float]:
-        return pa.table({"n": pa.array([0], pa.int64())}), 1.0
+    def wrong(*_: object) -> tuple[pa.Table, Took]:
+        return pa.table({"n": pa.array([0], pa.int64())}), Took(1.0, 1.0)
 
     if who == "duckdb":
         pytest.importorskip("duckdb")
@@ -142,13 +174,37 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
         found = {dst for src, dst in pairs if src < sources}
         while more := {dst for src, dst in pairs if src in found} - found:
             found |= more
-        rows, ms = anew.searched(links, sources)
+        rows, _ = searches.searched(links, sources, searches.REACH)
         assert set(rows["n"].to_pylist()) == found
         assert len(rows) == len(found)
-        assert ms >= 0
 
 
-def test_scipy_is_asked_where_it_is(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_a_search_finds_the_least_costs(seed: int) -> None:
+    """Beside sums that are made less until none can be."""
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(2, 12))
+    links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+    rows = list(zip(*(links[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
+    for sources in (1, 2, nodes + 3):
+        least: dict[int, int] = {}
+        before: dict[int, int] | None = None
+        while before != least:
+            before = dict(least)
+            for src, dst, cost in rows:
+                ways = [cost] if src < sources else []
+                ways += [least[src] + cost] if src in least else []
+                if ways:
+                    least[dst] = min([*ways, least.get(dst, ways[0])])
+        found, took = searches.searched(links, sources, searches.PATHS)
+        assert dict(zip(found["n"].to_pylist(), found["cost"].to_pylist(), strict=True)) == least
+        assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
+
+
+@pytest.mark.parametrize(("query", "search"), [("few", "reach"), ("costs", "paths")])
+def test_scipy_is_asked_where_it_is(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, query: str, search: str
+) -> None:
     """By a stand-in that searches as scipy's own does, since nothing here installs scipy."""
     sparse, graph = ModuleType("scipy.sparse"), ModuleType("scipy.sparse.csgraph")
 
@@ -161,14 +217,27 @@ def test_scipy_is_asked_where_it_is(desk: Workbench, monkeypatch: pytest.MonkeyP
         assert max(found) < nodes
         return np.array(list(dict.fromkeys(found)))
 
+    def far(matrix: Any, *, indices: int) -> Any:
+        (costs, (src, dst)), (nodes, _) = matrix
+        # Entries of one place are added up by scipy's matrices, so there must be none twice.
+        assert len({*zip(src.tolist(), dst.tolist(), strict=True)}) == len(src)
+        found = np.full(nodes, np.inf)
+        found[indices] = 0.0
+        for _ in range(nodes):
+            np.minimum.at(found, dst, found[src] + costs)
+        return found
+
     sparse.csr_matrix = lambda entries, shape: (entries, shape)  # type: ignore[attr-defined]
     graph.breadth_first_order = order  # type: ignore[attr-defined]
+    graph.dijkstra = far  # type: ignore[attr-defined]
     scipy = ModuleType("scipy")
     modules = {"scipy": scipy, "scipy.sparse": sparse, "scipy.sparse.csgraph": graph}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setattr(recursion_cost, "has_scipy", lambda: True)
-    (cell,) = cells(desk, "few", changes=5, sources=2)
+    # The query's text has no end there.
+    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
+    (cell,) = cells(desk, query, changes=5, sources=2, search=search)
     assert cell.equal
     assert "scipy_ms" in cell.metrics
     assert NO_SCIPY not in cell.note

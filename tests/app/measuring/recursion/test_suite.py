@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
+
+import pytest
 
 from impctl.app.measuring.plan import planned_suite
 from impctl.app.measuring.run import run_suite
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import SuiteRequest
 from impctl.bench.record import Record
+from impctl.errors import UsageError
 
 SUITE = """\
 version: 1
@@ -44,10 +48,20 @@ figures:
 """
 
 
-def test_figures_run_and_are_drawn_over_a_list_that_is_given(tmp_path: Path) -> None:
-    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", "links.txt"))
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("links.txt", b"# nodes\n1 2\n2 3\n3 1\n3 4\n"),
+        ("links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n"),
+        ("links.txt.gz", gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n")),
+    ],
+)
+def test_figures_run_and_are_drawn_over_a_list_that_is_given(
+    tmp_path: Path, name: str, text: bytes
+) -> None:
+    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", name))
     suite.write_text(SUITE)
-    links.write_text("# nodes\n1 2\n2 3\n3 1\n3 4\n")
+    links.write_bytes(text)
     request = SuiteRequest(
         str(suite), repeat=1, folder=tmp_path / "data", report=report, source=links
     )
@@ -67,8 +81,20 @@ def test_every_figure_of_the_paper_has_its_place(tmp_path: Path) -> None:
     planned = planned_suite(SuiteRequest("recursion", folder=tmp_path), SilentReporter())
     sources = {figure.spec.source for figure in planned.figures}
     assert {f"Liu et al., figure {number}" for number in range(7, 15)} <= sources
-    assert {"steps", "thin", "fields"} <= {figure.spec.name for figure in planned.figures}
+    assert "Liu et al., figures 2 to 5" in sources
+    own = {"steps", "sizes", "cheapest", "thin", "fields", "reads", "witness"}
+    assert own <= {figure.spec.name for figure in planned.figures}
     whole = planned_suite(SuiteRequest("recursion", folder=tmp_path, scale=1.0), SilentReporter())
     assert sum(len(figure.cases) for figure in whole.figures) > sum(
         len(figure.cases) for figure in planned.figures
     )
+
+
+def test_a_list_that_is_none_is_told_before_anything_is_measured(tmp_path: Path) -> None:
+    suite, links = tmp_path / "own.yaml", tmp_path / "links.csv"
+    suite.write_text(SUITE)
+    links.write_text("src,dst\n1,2\n3\n")
+    request = SuiteRequest(str(suite), repeat=1, folder=tmp_path / "data", source=links)
+    with pytest.raises(UsageError, match="line 3 has fewer than two columns") as caught:
+        run_suite(request, SilentReporter())
+    assert "two nodes a line" in (caught.value.hint or "")

@@ -1,0 +1,154 @@
+"""The measure `rewritten`: what a sketch leaves to read, told as the tables have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from impctl.app.measuring.generate import generate
+from impctl.app.measuring.kinds import rewritten_cost
+from impctl.app.measuring.registry import MEASURES
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import Example, GenerateRequest, Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell
+from impctl.errors import WorkloadError
+from tests.app.measuring.recursion.network_desk import ground_of
+from tests.support.measured_cells import cells_of, values
+
+WORKLOAD = """\
+version: 1
+tables:
+  trees: {path: trees}
+  near: {path: field/near}
+  seed: {path: field/seed}
+  triggered: {path: field/triggered}
+partitions: {trees: {src: {fragments: 10}}}
+queries:
+  one_tree:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM trees WHERE src = 0 UNION
+      SELECT l.dst FROM r JOIN trees l ON r.n = l.src) SELECT n FROM r
+    sketch: {trees: src}
+  regions:
+    sql: >-
+      WITH RECURSIVE a(region, sensor) AS (SELECT s.region, s.sensor FROM seed s
+      JOIN triggered t ON s.sensor = t.sensor UNION SELECT a.region, n.dst FROM a
+      JOIN triggered t ON a.sensor = t.sensor JOIN near n ON a.sensor = n.src)
+      SELECT region, sensor FROM a
+    sketch: {near: src, triggered: sensor}
+store: .impctl
+"""
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """Ten trees of 1,000 nodes in as many files, and a field."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {"trees": ("forest", 10_000, 1_000, 10), "field": ("alarms", 2_500, None, 20)}
+    for table, (shape, rows, groups, files) in made.items():
+        request = GenerateRequest(
+            folder, Example.NETWORK, table=table, rows=rows, groups=groups, shape=shape, files=files
+        )
+        generate(request, SilentReporter())
+    (folder / "w.yaml").write_text(WORKLOAD)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
+
+
+def cell_of(desk: Workbench, query: str) -> Cell:
+    (cell,) = cells_of(ground_of(desk, "rewritten", query))
+    return cell
+
+
+def test_one_tree_of_ten(desk: Workbench) -> None:
+    cell = cell_of(desk, "one_tree")
+    found = values(cell)
+    # Its links are the first range, as near as ranges are cut, which may share a file.
+    assert found["answer_rows"] == 999
+    assert found["sketched_rows"] == 10_000
+    assert 0.0999 <= found["rows_share"] <= 0.21
+    assert found["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
+    assert found["fragments_share"] <= 0.2
+    if ParquetSql.is_installed():
+        assert (cell.equal, cell.note) == (True, "")
+        for ratio, way, unit in (
+            ("gain_ratio", "plain", "_ms"),
+            ("loaded_ratio", "loaded", "_ms"),
+            ("cpu_gain_ratio", "plain", "_cpu_ms"),
+            ("loaded_cpu_ratio", "loaded", "_cpu_ms"),
+        ):
+            expected = found[f"duckdb_{way}{unit}"] / found[f"duckdb_sketch{unit}"]
+            assert found[ratio] == pytest.approx(expected)
+        assert cell.metrics["duckdb_plain_ms"].runs == 2
+
+
+def test_rows_of_all_tables_with_a_sketch_count(desk: Workbench) -> None:
+    found = values(cell_of(desk, "regions"))
+    # What of `seed` is sketched impctl chooses.
+    rows = {name: desk.tables.snapshot(name).rows for name in ("near", "triggered", "seed")}
+    assert found["sketched_rows"] == sum(count or 0 for count in rows.values())
+    assert 0 < found["rows_share"] < 1
+    assert found["answer_rows"] > 0
+
+
+def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
+    cell = cell_of(desk, "one_tree")
+    assert (cell.equal, cell.note) == (None, "DuckDB is not installed")
+    assert {"rows_share", "answer_rows"} <= cell.metrics.keys()
+    assert not any(name.endswith("_ms") for name in cell.metrics)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_another_answer_is_told(desk: Workbench, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Of any of the three runs."""
+    pytest.importorskip("duckdb")
+    right, calls = rewritten_cost._rows_of, iter(range(10))
+
+    def wrong(run: object) -> object:
+        rows = right(run)  # type: ignore[arg-type]
+        return (lambda: pa.table({"n": pa.array([0])})) if next(calls) == at else rows
+
+    monkeypatch.setattr(rewritten_cost, "_rows_of", wrong)
+    assert cell_of(desk, "one_tree").equal is False
+
+
+def test_what_duckdb_cannot_run_is_told(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("duckdb")
+    from impctl.bench.parquet_sql import SqlFailed
+
+    def failing(*_: object) -> pa.Table:
+        raise SqlFailed("no such thing")
+
+    monkeypatch.setattr(ParquetSql, "run", failing)
+    cell = cell_of(desk, "one_tree")
+    assert (cell.equal, cell.note) == (None, "DuckDB cannot run the query: no such thing")
+    assert "rows_share" in cell.metrics
+
+
+def test_an_option_is_refused(desk: Workbench) -> None:
+    with pytest.raises(WorkloadError):
+        MEASURES["rewritten"].run(ground_of(desk, "rewritten", "one_tree", changes=1))
+
+
+def test_the_sketch_has_ranges_of_rows_counted_by_hand(desk: Workbench, tmp_path: Path) -> None:
+    """The share of rows is what the ranges leave when they are asked."""
+    duckdb = pytest.importorskip("duckdb")
+    from impctl.app.measuring.measured import measured_copy
+    from impctl.tables.rows import read_rows
+
+    with measured_copy(desk, desk.workload.queries["one_tree"]) as measured:
+        snapshot = measured.scratch.tables.snapshot("trees")
+        trees = read_rows(snapshot, snapshot.schema.names)
+        text = measured.written().sql
+        held = rewritten_cost._held(measured)
+    condition = text[text.index('WHERE "') :].partition(")")[0]
+    assert "src" in condition
+    counted = duckdb.sql(f"SELECT count(*) FROM trees {condition}").to_arrow_table()
+    assert counted.column(0).to_pylist() == [held.rows]
+    assert 999 <= held.rows < held.of_rows == len(trees)
