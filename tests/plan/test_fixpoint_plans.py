@@ -175,9 +175,10 @@ def test_constants_inside_are_refused_even_where_they_ask_for_less() -> None:
 def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:
     text = REACHED + "SELECT r.n FROM r JOIN nodes m ON r.n = m.n WHERE m.n < {}"
     columns = {**BOTH, "nodes#1": "kind"}
-    for asked, allowed in ((5, True), (20, False)):
+    for asked, accesses in ((5, {*columns}), (20, {*BOTH})):
         verdict = check_reuse(_ruled(text.format(asked)), _ruled(text.format(9)), columns, ())
-        assert verdict.allowed is allowed
+        assert verdict.allowed
+        assert {*verdict.accesses} == accesses, "what more is asked for is read whole"
 
 
 @few_then_rest(40, 300)
