@@ -128,8 +128,7 @@ def choose_way(
     on the whole plan, which touch mode goes by. `chooser` decides which sides of joins are kept,
     `buffers` bound what MIN, MAX and top-k keep, `trees` asks for joins without joining, by
     `blocks` where these are known, `absorbs` for fixpoints by absorption (see `compile_plan`).
-    InvariantError where either verdict is
-    unsafe.
+    InvariantError where either verdict is unsafe.
     """
     whole, verdict = whole.required(), verdict.required()
     try:

@@ -20,6 +20,7 @@ from impctl.engine.fixpoint import settling, valued_changes, valued_rows
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.operators.best_fixpoint import BestFixpoint
+from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
 from tests.circuits.test_best_fixpoints import (
@@ -62,7 +63,6 @@ STEPS: dict[str, Callable[[int, int], int]] = {
 }
 OTHERS = {
     "two columns": FROM_SEEDS.format("r.c + l.w + l.f", "") + MIN,
-    "taken from": FROM_SEEDS.format("l.w - r.c", "") + MIN,
     "a condition": FROM_SEEDS.format("r.c + l.w", " WHERE l.f < r.n") + MIN,
     "both ways": FROM_SEEDS.format("r.c + l.w", " AND l.b = r.n") + MIN,
 }
@@ -90,17 +90,19 @@ def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
 
 @pytest.mark.parametrize("name", VALUED)
 def test_what_goes_on_from_a_value_is_taken_for_that(name: str) -> None:
-    assert fixpoint_of(query_of(VALUED[name])[1]).is_valued
+    assert fixpoint_of(query_of(VALUED[name])[1])._valued is not None
 
 
 @pytest.mark.parametrize("name", [*OTHERS, *OF_OTHERS])
 def test_what_does_more_is_not(name: str) -> None:
-    try:
-        found = fixpoint_of(query_of({**QUERIES, **OTHERS}[name])[1])
-    except ValueError:
-        # It does not even keep the best rows alone.
-        return
-    assert not found.is_valued
+    assert fixpoint_of(query_of({**QUERIES, **OTHERS}[name])[1])._valued is None
+
+
+def test_where_less_is_not_better_there_are_no_best_rows() -> None:
+    # What is taken from grows as the value falls.
+    _, query = query_of(FROM_SEEDS.format("l.w - r.c", "") + MIN)
+    (found,) = (one for one in query.circuit if isinstance(one, BestFixpoint | Fixpoint))
+    assert isinstance(found, Fixpoint)
 
 
 class Given:

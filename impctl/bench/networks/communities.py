@@ -25,14 +25,13 @@ def community_links(links: int, nodes: int, seed: int) -> pa.Table:
     """
     communities = max(round(nodes / COMMUNITY_NODES), 1)
     within = links - communities - round(OUTSIDE * links) if communities > 1 else links
-    most = communities * COMMUNITY_NODES * (COMMUNITY_NODES - 1)
-    if not communities <= within <= most // 2:
+    pairs = communities * COMMUNITY_NODES * (COMMUNITY_NODES - 1)
+    if not communities <= within <= pairs // 2:
         raise UsageError(
             f"{communities} communities do not have {links} links",
-            hint=f"ask for between {4 * communities} and {most // 2} rows, or for other groups",
+            hint=f"ask for between {4 * communities} and {pairs // 2} rows, or for other groups",
         )
     random = np.random.default_rng(seed)
-    pairs = communities * COMMUNITY_NODES * (COMMUNITY_NODES - 1)
     inside = _distinct(pairs, within, random)
     src = inside // (COMMUNITY_NODES - 1)
     others = inside % (COMMUNITY_NODES - 1)

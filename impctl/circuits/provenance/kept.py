@@ -116,11 +116,11 @@ def _rows_of(
     number_of_leaf: dict[int, int],
 ) -> TableRows:
     """The rows of a table over all pieces of it; notes which leaf is which row."""
-    operator, given = absorbed.operator, iter(numbers)
+    given = iter(numbers)
     known: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
     taken: list[pa.Table] = []
-    for at, (of, piece) in enumerate(zip(absorbed.of, operator.pieces, strict=True)):
+    for at, of in enumerate(absorbed.of):
         if of is None or of.table != table:
             continue
         rows, leaves, weights = leaves_of(absorbed, at)
@@ -133,7 +133,6 @@ def _rows_of(
             copies[number] = max(weights[place], copies.get(number, 0))
             number_of_leaf[leaves[place]] = number
         taken.append(rows.select(list(columns)).take(pa.array(new, pa.int64())))
-        del piece
     return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
 
 

@@ -74,10 +74,9 @@ def taken_to_pieces(node: Fixpoint) -> Apart:
     for scan in scans_of(node):
         read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
     taking = _Taking(node, read)
-    base, step = (taking.opened(part) for part in (_renamed(node.base, node), node.step))
-    both = SetOperation(
-        SetKind.UNION, True, base, _renamed(step, node), node.attributes, span=node.span
-    )
+    base = taking.opened(under_columns_of(node.base, node))
+    step = under_columns_of(taking.opened(node.step), node)
+    both = SetOperation(SetKind.UNION, True, base, step, node.attributes, span=node.span)
     return Apart(both, tuple(taking.pieces))
 
 
@@ -164,8 +163,8 @@ def _is_joined(plan: Plan) -> bool:
     return False
 
 
-def _renamed(plan: Plan, node: Fixpoint) -> Plan:
-    """A part of a fixpoint under its columns."""
+def under_columns_of(plan: Plan, node: Fixpoint) -> Plan:
+    """The base or the step of a fixpoint under the columns, and types, of its rows."""
     pairs = zip(node.attributes, attributes_of(plan), strict=True)
     return Project(
         plan,

@@ -25,13 +25,13 @@ from impctl.circuits.provenance.kept import KnownRows
 from impctl.circuits.provenance.makings import MakingList, Makings
 from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
 from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
+from impctl.circuits.provenance.pieces import under_columns_of
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
 from impctl.engine.fixpoint.limits import LIMITS
-from impctl.expr.nodes import Cast
 from impctl.expr.spans import exactly
 from impctl.plan.nodes import (
     Aggregate,
@@ -83,9 +83,8 @@ def made_rows(
     column `numbering.NUMBER`, all below `first`.
 
     The rows of a fixpoint that are `known` are not found again. `check` is called after each run
-    and round, and may raise. BlockedError where the plan, or a
-    part of it, is not traced; UnsupportedError beyond the limits of recursion; errors of values as
-    of the engine.
+    and round, and may raise. BlockedError where the plan, or a part of it, is not traced;
+    UnsupportedError beyond the limits of recursion; errors of values as of the engine.
     """
     program = _Program(tables, first, check, known)
     rows = program.once(root)
@@ -205,11 +204,11 @@ class _Program:
         if not node.is_set:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
         rows = NumberedRows(typed(node.attributes, node.span), self._numbers)
-        base = self._run(self._numbering.of(_renamed(node.base, node)), node.attributes)
+        base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
         found = [self._made(rows, base, base.filled())]
         leaves: list[Scan] = []
         step = self._opened(node.step, node, leaves)
-        run = self._run(self._numbering.of(_renamed(step, node)), node.attributes)
+        run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
         # What a step makes without rows of the fixpoint comes with them.
         found.append(self._made(rows, run, run.filled()))
         rounds = 0
@@ -292,18 +291,3 @@ class _Run:
             return np.zeros((len(found), len(self._numbers)), dtype=np.int64)
         columns = [found.columns[name] for name in self._numbers]
         return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)
-
-
-def _renamed(plan: Plan, node: Fixpoint) -> Plan:
-    """A part of a fixpoint under its columns."""
-    pairs = zip(node.attributes, attributes_of(plan), strict=True)
-    return Project(
-        plan,
-        tuple(
-            ComputedColumn(
-                new, old.ref() if new.type in (None, old.type) else Cast(old.ref(), new.type)
-            )
-            for new, old in pairs
-        ),
-        plan.span,
-    )

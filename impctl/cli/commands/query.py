@@ -99,9 +99,10 @@ def query(
     """Answer the query: from its kept rows, or through its sketch.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be that of another query that differs in constants; with --at it is the one stored for older
-    versions. A sketch that costs more than it saves is left away (--sketch); without one whole
-    tables are read, with a warning. Kept rows answer first, else the engine or Spark (--by).
+    be that of another query that differs in constants, or has the same recursion; with --at it is
+    the one stored for older versions. A sketch that costs more than it saves is left away
+    (--sketch); without one whole tables are read, with a warning. Kept rows answer first, else the
+    engine or Spark (--by).
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """

@@ -65,13 +65,13 @@ def rewrite(
     """Print the query with its sketch as range predicates.
 
     The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be the sketch of another query that differs in constants; the smallest one allowed is taken.
-    The text is right for the table versions told with it; after a change rewrite again. With --at
-    it is the text for older versions, from the sketch stored for them; nothing is maintained.
-    Where there is no sketch for now it is the query itself, with a warning (--require-sketch: an
-    error). With --files readers that know no Delta, such as DuckDB, learn which files to read. With
-    --sketch auto the sketch is left away where asking its ranges of every row would cost more than
-    it saves, as where the groups that pass lie scattered.
+    be that of another query that differs in constants, or has the same recursion; the smallest one
+    allowed is taken. The text is right for the table versions told with it; after a change rewrite
+    again. With --at it is the text for older versions, from the sketch stored for them; nothing is
+    maintained. Where there is no sketch for now it is the query itself, with a warning
+    (--require-sketch: an error). With --files readers that know no Delta, such as DuckDB, learn
+    which files to read. With --sketch auto the sketch is left away where asking its ranges of every
+    row would cost more than it saves, as where the groups that pass lie scattered.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """

@@ -58,7 +58,7 @@ class AbsorbedFixpoint(Recursion):
     In the step's first input are rows of T with their numbers in a column `number`; its output has
     the columns of T, and in those of `bodies` the numbers of all rows that took part: even ones of
     rows of T, odd ones of leaves, and NULL or less than zero for none. `accesses` is how many tags
-    that carries. UnsupportedError beyond `limits`, or where functions take more nodes
+    that carries. UnsupportedError beyond `limits`, EvaluationError where functions take more nodes
     than `absorbs` allows.
     """
 
@@ -267,10 +267,6 @@ class AbsorbedFixpoint(Recursion):
         part, less than zero for none; shape (derivations, 1 + numbers of the step)."""
         found = _matrix(self._made.whole())
         return np.array(found, dtype=np.int64).reshape(len(found), 1 + len(self._bodies))
-
-    def derivations(self) -> list[Grounded]:
-        """All derivations whose bodies are in T, by numbers; no functions are needed for it."""
-        return _grounded(self._made.whole())
 
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (

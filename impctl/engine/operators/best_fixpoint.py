@@ -62,15 +62,11 @@ class BestFixpoint(Recursion):
         self._stage_counter = f"{name}.stage"
         self._told = empty_batch(sum(accesses))
         self._valued = valued_step(step, columns, grouped, rank)
+        """The step, where rows are a key with a value each: it is followed without stepping its
+        operators wherever there are numbers alone."""
         self.few = FEW
         """Keys up to which a step is followed one by one, where it is followed so."""
         self._at_hand: ValuedRows | None = None
-
-    @property
-    def is_valued(self) -> bool:
-        """Whether rows are keys with a value each, and the step is followed without stepping its
-        operators wherever there are numbers alone."""
-        return self._valued is not None
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""

@@ -24,11 +24,11 @@ from impctl.sketch.partition import PARTITIONABLE
 from impctl.values import dataclass
 
 _TRIED, _NAMED = 30, 3
+"""Columns of a table that are looked at for a hint, and those named in it."""
 _ALL_ROWS = (
     "with `lineage: all` its sketch has what derives every row of WITH RECURSIVE, whatever stands "
     "above"
 )
-"""Columns of a table that are looked at for a hint, and those named in it."""
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
 """Estimated cost of using a sketch on a column, for instance the bytes it leaves to read."""

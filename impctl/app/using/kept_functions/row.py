@@ -14,7 +14,7 @@ from impctl.app.results.answer import rows_of
 from impctl.app.results.why import WhyEntry
 from impctl.app.using.derived_row import DerivedRow, the_row
 from impctl.app.using.fresh_sketch import Fresh
-from impctl.app.using.kept_functions.state import absorbed_rows
+from impctl.app.using.kept_functions.state import absorbed_rows, files_left_out
 from impctl.app.using.row_given import RowGiven, condition_of_row
 from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
 from impctl.app.workbench.workbench import Workbench
@@ -56,9 +56,7 @@ def row_from_state(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow
         copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
-    files = sum(
-        len(desk.tables.snapshot(table, version).files) for table, version in found.versions.items()
-    )
+    files = files_left_out(desk, found)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 

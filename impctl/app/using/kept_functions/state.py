@@ -41,6 +41,11 @@ def absorbed_rows(desk: Workbench, found: Fresh, root: Plan) -> AbsorbedRows | N
     return absorbed
 
 
+def files_left_out(desk: Workbench, found: Fresh) -> int:
+    """How many files the tables have, none of which is read."""
+    return sum(len(desk.tables.snapshot(*pinned).files) for pinned in found.versions.items())
+
+
 def _only_fixpoint(root: Plan) -> Fixpoint | None:
     """The fixpoint below which a plan reads all its tables."""
     found = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]

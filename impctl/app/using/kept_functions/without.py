@@ -18,7 +18,7 @@ from impctl.app.maintaining.answer_changes import RowsOf, changes_between
 from impctl.app.using.answer_without import Without, conditions_by_table, rows_left_out
 from impctl.app.using.engine_answer import LeftOut
 from impctl.app.using.fresh_sketch import Fresh
-from impctl.app.using.kept_functions.state import absorbed_rows
+from impctl.app.using.kept_functions.state import absorbed_rows, files_left_out
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
@@ -51,10 +51,7 @@ def without_from_state(desk: Workbench, found: Fresh, texts: Sequence[str]) -> W
         return None
     changes = changes_between(before, after, desk.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
-    files = sum(
-        len(desk.tables.snapshot(table, version).files) for table, version in found.versions.items()
-    )
-    return Without(changes, conditions, removed, 0, files, from_state=True)
+    return Without(changes, conditions, removed, 0, files_left_out(desk, found), from_state=True)
 
 
 def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
