@@ -3,8 +3,9 @@
 Law: a making is one way to make a row, its head, of others, its bodies; it is there if and only
 if all its bodies are rows of the tables given, or rows made of them. Rows of tables have the
 numbers given, rows made those from `first` on. A group is made in one way, of all its rows.
-A fixpoint's rows come round by round, and each is stepped with once. Cost: the makings, which may
-be many more than the rows.
+A fixpoint's rows come round by round, and each is stepped with once; where its best rows alone
+count, those that are beaten as they come are not stepped with, and none that is beaten is left.
+Cost: the makings, which may be many more than the rows.
 Out of scope: which makings to tell (`circuits.provenance.derivation`).
 """
 
@@ -21,6 +22,7 @@ from impctl.aliases import AccessId
 from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
+from impctl.circuits.provenance.best_so_far import BestSoFar
 from impctl.circuits.provenance.kept import KnownRows
 from impctl.circuits.provenance.makings import MakingList, Makings
 from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
@@ -31,7 +33,12 @@ from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
+<<<<<<< HEAD
 from impctl.engine.fixpoint.limits import LIMITS
+=======
+from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.expr.nodes import Cast
+>>>>>>> wt-h6
 from impctl.expr.spans import exactly
 from impctl.plan.nodes import (
     Aggregate,
@@ -78,6 +85,7 @@ def made_rows(
     first: int,
     check: Callable[[], None] = lambda: None,
     known: KnownRows | None = None,
+    limits: Limits = LIMITS,
 ) -> Made:
     """The rows of a plan from these rows per access, each table with its rows' numbers in the
     column `numbering.NUMBER`, all below `first`.
@@ -86,7 +94,7 @@ def made_rows(
     and round, and may raise. BlockedError where the plan, or a part of it, is not traced;
     UnsupportedError beyond the limits of recursion; errors of values as of the engine.
     """
-    program = _Program(tables, first, check, known)
+    program = _Program(tables, first, check, known, limits)
     rows = program.once(root)
     return Made(rows.given, rows.columns, program.makings.whole())
 
@@ -100,7 +108,9 @@ class _Program:
         first: int,
         check: Callable[[], None],
         known: KnownRows | None,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self.makings = MakingList()
         self._tables = tables
         self._held: dict[AccessId, Batch] = {}
@@ -211,18 +221,17 @@ class _Program:
         run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
         # What a step makes without rows of the fixpoint comes with them.
         found.append(self._made(rows, run, run.filled()))
+        best = None if node.best is None else BestSoFar(node.best)
         rounds = 0
-        while any(len(met.new) for met in found):
+        while fronts := _fronts(best, found):
             rounds += 1
-            LIMITS.check(rounds, len(rows))
-            moved = []
-            for met in found:
+            self._limits.check(rounds, len(rows))
+            found = []
+            for columns, numbers in fronts:
                 for leaf in leaves:
-                    self._hold(leaf, met.columns, met.new)
-                if len(met.new):
-                    moved.append(self._made(rows, run, run.moved([one.access for one in leaves])))
-            found = moved
-        return self._read_as(node, rows.columns, rows.given)
+                    self._hold(leaf, columns, numbers)
+                found.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+        return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
     def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
         """The step with a table of its own in place of each leaf."""
@@ -236,6 +245,24 @@ class _Program:
             what = f"{type(plan).__name__} over rows of the WITH entry that reads itself"
             raise BlockedError(what, plan.span)
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
+
+
+_Rows = tuple[Sequence[Vector], Ints]
+"""Columns of rows, and their numbers."""
+
+
+def _fronts(best: BestSoFar | None, found: Sequence[Met]) -> list[_Rows]:
+    """What is new and not beaten, where that is something."""
+    every = (_unbeaten(best, met.columns, met.new) for met in found)
+    return [(columns, numbers) for columns, numbers in every if len(numbers)]
+
+
+def _unbeaten(best: BestSoFar | None, columns: Sequence[Vector], numbers: Ints) -> _Rows:
+    """All of these rows, or those that no row met so far beats where the best alone count."""
+    if best is None:
+        return columns, numbers
+    (stay,) = best.meet(columns, len(numbers)).nonzero()
+    return [column.take(stay) for column in columns], numbers[stay]
 
 
 class _Run:
