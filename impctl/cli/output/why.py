@@ -13,7 +13,6 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.answer import RowValue
 from impctl.app.results.changed import STATE
 from impctl.app.results.why import WhyResult, WithoutResult
-from impctl.app.writing.json_values import number_or_name
 from impctl.cli.output.wording import count_text, versions_text
 
 _CLAIMS = {
@@ -77,6 +76,8 @@ def _parts(row: Mapping[str, RowValue]) -> Iterable[str]:
 
 
 def _value_text(value: RowValue) -> str:
+    from impctl.app.writing.json_values import number_or_name  # loads what others need not
+
     match value:
         case None:
             return "NULL"
