@@ -33,12 +33,7 @@ from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
-<<<<<<< HEAD
-from impctl.engine.fixpoint.limits import LIMITS
-=======
 from impctl.engine.fixpoint.limits import LIMITS, Limits
-from impctl.expr.nodes import Cast
->>>>>>> wt-h6
 from impctl.expr.spans import exactly
 from impctl.plan.nodes import (
     Aggregate,
