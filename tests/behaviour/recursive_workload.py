@@ -138,3 +138,11 @@ def change(folder: Path, rng: random.Random) -> None:
         DeltaTable(table).delete(f"src BETWEEN {low} AND {low + rng.randrange(5)} AND dst % 2 = 0")
     if not rng.randrange(3):
         write_deltalake(table, some_links(rng, 3), mode="append")
+
+
+def actions_by_strict(cli: Cli) -> set[str]:
+    """What maintaining does under policy `strict` after a change, instead of `incremental`."""
+    cli.workload.write_text(cli.workload.read_text().replace("incremental", "strict"))
+    cli.good("capture")
+    change(cli.workload.parent, random.Random(2))
+    return {result["action"] for result in cli.good("maintain").results}

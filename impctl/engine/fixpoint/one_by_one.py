@@ -65,10 +65,7 @@ class OneByOne:
         except _TooManyError:
             self._undo()
             return None
-        values, touched = self._rows.values, np.array(sorted(self._touched), dtype=np.int64)
-        is_other = (values[:WAS, touched] != values[WAS : 2 * WAS, touched]).any(axis=0)
-        found_other: Ints = touched[is_other]
-        return found_other
+        return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
 
     def _undo(self) -> None:
         values, touched = self._rows.values, list(self._touched)

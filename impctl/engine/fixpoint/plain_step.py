@@ -14,13 +14,10 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.circuit import Circuit
+from impctl.engine.fixpoint.joined_step import JoinedStep, ends_of, passed
 from impctl.engine.operators.join import Join
-from impctl.engine.operators.project import Project
-from impctl.engine.row_index import RowIndex
 from impctl.values import dataclass
 
-ROWS, TABLE = -1, -2
-"""The sources of the step."""
 _RANK = -1
 WHOLE_NUMBERS = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
@@ -28,34 +25,18 @@ WHOLE_NUMBERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class PlainStep:
-    """`side` is the join's input that the fixpoint's rows are.
+class PlainStep(JoinedStep):
+    """Its columns by where they come from.
 
     `rows` has for each column of that side which one it is of the fixpoint, by its place there; the
     rank's is -1. `heads` has for each column of the fixpoint whether it comes from the fixpoint's
     row, and the place there, or else the table's column.
     """
 
-    join: Join
-    side: int
     rows: Mapping[AttributeId, int]
     heads: tuple[tuple[int, AttributeId | None], ...]
     is_of_numbers: bool
     """Whether there is one key, and that and all columns are whole numbers, where not NULL."""
-
-    @property
-    def own(self) -> RowIndex:
-        """The fixpoint's rows by their keys."""
-        found = self.join.indexes[self.side]
-        assert isinstance(found, RowIndex)
-        return found
-
-    @property
-    def table(self) -> RowIndex:
-        """The table's rows by theirs."""
-        found = self.join.indexes[1 - self.side]
-        assert isinstance(found, RowIndex)
-        return found
 
     @property
     def key_places(self) -> tuple[int, ...]:
@@ -79,18 +60,12 @@ def plain_step(
     join = operators[above.at] if above.at >= 0 else None
     if not isinstance(join, Join) or join.reads:
         return None
-    ends = [
-        passed(step, wire, [name for name, _ in side.columns])
-        for wire, side in zip(step.wires[above.at], join.sides, strict=True)
-    ]
-    side = 0 if ends[0].at == ROWS else 1
-    own, table = ends[side], ends[1 - side]
-    if (own.at, table.at, table.count) != (ROWS, TABLE, 0):
+    ends = ends_of(step, above.at, join, above.count)
+    if ends is None:
         return None
-    if above.count + 1 + own.count != len(operators):
-        return None
+    side, own = ends
     places = {name: place for place, name in enumerate(names[:-1])} | {rank: _RANK}
-    rows = {name: places[given] for name, given in own.names.items()}
+    rows = {name: places[given] for name, given in own.items()}
     heads = _heads(names, above.names, rows)
     keys = [rows[key] for key in join.sides[side].keys]
     if heads is None or _RANK in keys:
@@ -99,29 +74,6 @@ def plain_step(
     kinds = [*dict(columns).values(), *(of_table[key] for key in join.sides[1 - side].keys)]
     are_numbers = len(keys) == 1 and all(kind.kind in WHOLE_NUMBERS for kind in kinds)
     return PlainStep(join, side, rows, heads, are_numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class Passed:
-    """The position below projections, how many these are, and what their columns are there."""
-
-    at: int
-    count: int
-    names: Mapping[AttributeId, AttributeId]
-
-
-def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
-    """Past all projections from `at` on down that only choose and rename these columns."""
-    operators, count = tuple(step), 0
-    found: dict[AttributeId, AttributeId] = {name: name for name in names}
-    while at >= 0 and isinstance(operator := operators[at], Project):
-        below = {name: operator.passes(column) for name, column in found.items()}
-        found = {name: column for name, column in below.items() if column is not None}
-        if len(found) < len(below):
-            break
-        (at,) = step.wires[at]
-        count += 1
-    return Passed(at, count, found)
 
 
 def _heads(

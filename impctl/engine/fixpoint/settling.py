@@ -26,7 +26,6 @@ from impctl.engine.fixpoint.valued_rows import (
     MOST,
     NONE,
     RANKED,
-    WAS,
     NotThisWayError,
     ValuedRows,
 )
@@ -227,12 +226,10 @@ class Settling:
 
     def _of_touched(self, changed: Ints) -> Ints:
         """Of these and all that were counted in those that are not as they were."""
-        values = self._rows.values
         if not len(self._counts):
             return changed
         touched = distinct_values(np.concatenate([changed, *self._counts]))
-        found: Ints = touched[(values[:WAS, touched] != values[WAS : 2 * WAS, touched]).any(axis=0)]
-        return found
+        return self._rows.are_other(touched)
 
 
 def _summed(parts: list[Derivations]) -> Derivations:

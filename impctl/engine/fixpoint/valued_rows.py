@@ -231,6 +231,13 @@ class ValuedRows:
         for at, name in ((RANKED, RANK), (COUNTED, LOW)):
             values[at, slots] = values[WAS + at, slots] = held.inside.gather(located, name)
 
+    def are_other(self, slots: Ints) -> Ints:
+        """Those of these keys whose value, rank or low is not what it was before the step."""
+        values = self.values
+        is_other = (values[:WAS, slots] != values[WAS : 2 * WAS, slots]).any(axis=0)
+        found: Ints = slots[is_other]
+        return found
+
     def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
         """Rows of these keys with such values: their codes and columns."""
         columns = self.columns(self.values[KEY, slots], values)

@@ -15,10 +15,10 @@ from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.plain_step import ROWS, TABLE, WHOLE_NUMBERS, passed
+from impctl.engine.fixpoint.joined_step import JoinedStep, ends_of
+from impctl.engine.fixpoint.plain_step import WHOLE_NUMBERS
 from impctl.engine.operators.join import Join
 from impctl.engine.operators.project import Project
-from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 from impctl.values import dataclass
 
@@ -37,35 +37,19 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class ValuedStep:
-    """`side` is the join's input that the fixpoint's rows are.
+class ValuedStep(JoinedStep):
+    """Its columns by what they are for.
 
     `key` and `value` are columns of the fixpoint, `rows` has for each column of that side which one
     it is of the fixpoint or its rank; `head` is the table's column with the key of a row derived.
     """
 
-    join: Join
-    side: int
     key: AttributeId
     value: AttributeId
     rows: Mapping[AttributeId, AttributeId]
     head: AttributeId
     offset: Offset
     is_greatest: bool
-
-    @property
-    def own(self) -> RowIndex:
-        """The fixpoint's rows by their keys."""
-        found = self.join.indexes[self.side]
-        assert isinstance(found, RowIndex)
-        return found
-
-    @property
-    def table(self) -> RowIndex:
-        """The table's rows by their keys."""
-        found = self.join.indexes[1 - self.side]
-        assert isinstance(found, RowIndex)
-        return found
 
 
 def valued_step(
@@ -85,24 +69,18 @@ def valued_step(
     join = above.join
     if join is None:
         return None
-    ends = [
-        passed(step, wire, [name for name, _ in side.columns])
-        for wire, side in zip(step.wires[above.at], join.sides, strict=True)
-    ]
-    side = 0 if ends[0].at == ROWS else 1
-    own, table = ends[side], ends[1 - side]
-    if (own.at, table.at, table.count) != (ROWS, TABLE, 0):
+    ends = ends_of(step, above.at, join, above.count)
+    if ends is None:
         return None
-    if above.count + 1 + own.count != len(tuple(step)):
-        return None
+    side, own = ends
     of_table = dict(join.sides[1 - side].columns)
     head = above.leaf(ColumnRef(key, kinds[key]))
     body = above.leaf(ColumnRef(rank, kinds[value]))
-    sum_ = above.sum_of(ColumnRef(value, kinds[value]), own.names, of_table)
+    sum_ = above.sum_of(ColumnRef(value, kinds[value]), own, of_table)
     if not isinstance(head, ColumnRef) or not isinstance(body, ColumnRef) or sum_ is None:
         return None
     keys = (*join.sides[side].keys, *join.sides[1 - side].keys)
-    if [own.names.get(one) for one in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
+    if [own.get(one) for one in (*keys[:1], body.id, sum_.own)] != [key, rank, value]:
         return None
     if len(keys) != 2 or head.id not in of_table:
         return None
@@ -110,7 +88,7 @@ def valued_step(
         return None
     sign = -1 if is_greatest else 1
     offset = Offset(sum_.column, sign * sum_.sign, sign * sum_.constant)
-    return ValuedStep(join, side, key, value, own.names, head.id, offset, is_greatest)
+    return ValuedStep(join, side, key, value, own, head.id, offset, is_greatest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,8 +200,8 @@ class AbsorbedFixpoint(Recursion):
         codes = self._made.codes_of(asked)
         before = self._made.find(codes, [asked.columns[_HEAD]]).rows
         after = consolidated(stacked_batches([one for one in (before, less) if len(one)]))
-        left = set(map(tuple, _matrix(after.keep(after.weights > 0))))
-        if not left.issuperset(map(tuple, _matrix(less))):
+        left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
+        if not left.issuperset(map(tuple, _matrix(less).tolist())):
             raise disagreement(
                 "What derives a row of WITH RECURSIVE went, and its leaves are there"
             )
@@ -265,8 +265,10 @@ class AbsorbedFixpoint(Recursion):
     def numbers(self) -> Ints:
         """All derivations whose bodies are in T: the number of the head, and those of what took
         part, less than zero for none; shape (derivations, 1 + numbers of the step)."""
-        found = _matrix(self._made.whole())
-        return np.array(found, dtype=np.int64).reshape(len(found), 1 + len(self._bodies))
+        made = self._made.whole()
+        if not len(made):
+            return np.zeros((0, 1 + len(self._bodies)), dtype=np.int64)
+        return _matrix(made)
 
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (
@@ -305,17 +307,16 @@ def _grounded(noted: Batch) -> list[Grounded]:
     if not len(noted):
         return []
     found = []
-    for head, *parts in _matrix(noted):
+    for head, *parts in _matrix(noted).tolist():
         there = [part for part in parts if part >= 0]
         bodies = tuple(part for part in there if not part % 2)
         found.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
     return found
 
 
-def _matrix(batch: Batch) -> list[list[int]]:
-    """The numbers of each row."""
+def _matrix(batch: Batch) -> Ints:
+    """The numbers of each row; shape (rows, columns)."""
     if not len(batch):
-        return []
-    columns = [column.values for column in batch.columns.values()]
-    found: list[list[int]] = np.stack(columns, axis=1).tolist()
+        return np.zeros((0, 0), dtype=np.int64)
+    found: Ints = np.stack([column.values for column in batch.columns.values()], axis=1)
     return found

@@ -22,15 +22,16 @@ from impctl.plan.safety.choose import choose_attributes
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import check_safety, states_of
 from tests.plan.answer_plans import is_for_answer, make_answer_trial
+from tests.plan.found_out import is_found_out
 from tests.plan.network import CLOSURE, REACHED, links, read
-from tests.plan.trials import Tally, Violation, accurate_sketches, instances_of, run_trial
+from tests.plan.trials import Tally, accurate_sketches, instances_of, run_trial
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate
 
 _FIRST_SEED = 7_000_000
-_ENOUGH = 3_000
-"""Trials within which a broken rule must show."""
+_SEEDS = range(_FIRST_SEED, _FIRST_SEED + 3_000)
+"""Those of trials within which a broken rule must show."""
 
 
 @few_then_rest(500, 4000, first=_FIRST_SEED)
@@ -52,16 +53,6 @@ def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
     assert tally.accepted > tally.trials // 4
 
 
-def _is_found_out() -> bool:
-    tally = Tally()
-    for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
-        try:
-            run_trial(seed, tally, make=make_answer_trial)
-        except Violation:
-            return True
-    return False
-
-
 def test_taken_for_exact_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     judge = transfer.recursion
 
@@ -71,7 +62,7 @@ def test_taken_for_exact_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
         return replace(state, status=Status.EXACT) if is_open else state
 
     monkeypatch.setattr(transfer, "recursion", bolder)
-    assert _is_found_out()
+    assert is_found_out(_SEEDS, make_answer_trial)
 
 
 def test_only_what_is_derived_for_the_answer_is_less_than_the_barrier() -> None:

@@ -19,14 +19,15 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.fixpoint_plans import make_fixpoint_trial
+from tests.plan.found_out import is_found_out
 from tests.plan.network import CLOSURE, REACHED, links, read
-from tests.plan.trials import Tally, Violation, accurate_sketches, instances_of, run_trial
+from tests.plan.trials import Tally, accurate_sketches, instances_of, run_trial
 from tests.support.random_cases import few_then_rest
 from tests.support.reference_plan import annotate, evaluate
 
 _FIRST_SEED = 3_000_000
-_ENOUGH = 5_000
-"""Trials within which a broken rule must show."""
+_SEEDS = range(_FIRST_SEED, _FIRST_SEED + 5_000)
+"""Those of trials within which a broken rule must show."""
 
 
 @few_then_rest(500, 4000, first=_FIRST_SEED)
@@ -47,19 +48,8 @@ def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
     assert tally.accepted > tally.trials // 3
 
 
-def _is_found_out(*, barriers: bool = True) -> bool:
-    """Whether some trial shows a wrong answer."""
-    tally = Tally()
-    for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
-        try:
-            run_trial(seed, tally, make=make_fixpoint_trial, barriers=barriers)
-        except Violation:
-            return True
-    return False
-
-
 def test_a_fixpoint_without_the_derivations_of_its_own_rows_is_found_out() -> None:
-    assert _is_found_out(barriers=False)
+    assert is_found_out(_SEEDS, make_fixpoint_trial, barriers=False)
 
 
 def test_a_fixpoint_that_forgets_ties_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +59,7 @@ def test_a_fixpoint_that_forgets_ties_is_found_out(monkeypatch: pytest.MonkeyPat
         return judge(node, [replace(state, ties=None) for state in inputs])
 
     monkeypatch.setattr(transfer, "recursion", free_of_ties)
-    assert _is_found_out()
+    assert is_found_out(_SEEDS, make_fixpoint_trial)
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from impctl.plan.safety import judging, recursion
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from tests.plan import keyed_sketches, trials
+from tests.plan.found_out import is_found_out
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import read
 from tests.plan.trials import (
     Tally,
-    Violation,
     accurate_sketches,
     check_keys,
     instances_of,
@@ -33,8 +33,8 @@ from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate
 
 _FIRST_SEED = 5_000_000
-_ENOUGH = 3_000
-"""Trials within which a broken rule must show."""
+_SEEDS = range(_FIRST_SEED, _FIRST_SEED + 3_000)
+"""Those of trials within which a broken rule must show."""
 
 
 both = pytest.mark.parametrize("make", [make_keyed_trial, make_keyed_bag_trial], ids=["set", "bag"])
@@ -107,17 +107,6 @@ def _groups(root: Any, verdict: Verdict) -> set[frozenset[str]]:
     return {frozenset(verdict.key_columns[at]) for at in keyed_positions(root, verdict)}
 
 
-def _is_found_out(make: Make = make_keyed_trial) -> bool:
-    """Whether some trial shows a wrong answer."""
-    tally = Tally()
-    for seed in range(_FIRST_SEED, _FIRST_SEED + _ENOUGH):
-        try:
-            run_trial(seed, tally, make=make)
-        except Violation:
-            return True
-    return False
-
-
 def test_a_base_of_all_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a base that nothing is sketched of, and none of those derived from them (CE-R8)."""
     whole = recursion.key_candidates
@@ -129,7 +118,7 @@ def test_a_base_of_all_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
             yield from range(len(attributes_of(node)))
 
     monkeypatch.setattr(judging, "key_candidates", any_base)
-    assert _is_found_out()
+    assert is_found_out(_SEEDS, make_keyed_trial)
 
 
 @both
@@ -137,7 +126,7 @@ def test_a_step_that_changes_the_key_is_found_out(
     monkeypatch: pytest.MonkeyPatch, make: Make
 ) -> None:
     monkeypatch.setattr(recursion, "_is_key", lambda attribute, state: True)
-    assert _is_found_out(make)
+    assert is_found_out(_SEEDS, make)
 
 
 def test_a_sketch_per_access_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +136,7 @@ def test_a_sketch_per_access_is_found_out(monkeypatch: pytest.MonkeyPatch) -> No
         return sketches
 
     monkeypatch.setattr(keyed_sketches, "evened", apart)
-    assert _is_found_out()
+    assert is_found_out(_SEEDS, make_keyed_trial)
 
 
 ENTRY = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,13 +53,22 @@ store: .impctl
 @contextmanager
 def network_desk(folder: Path) -> Iterator[Workbench]:
     """The workload open, its tables written below the folder."""
-    shapes = {"links": ("transit_stub", 100, 25), "field": ("sensors", 36, None)}
-    for table, (shape, rows, groups) in shapes.items():
+    made = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
+    with generated_desk(folder, WORKLOAD, made) as desk:
+        yield desk
+
+
+@contextmanager
+def generated_desk(
+    folder: Path, text: str, made: Mapping[str, tuple[str, int, int | None, int | None]]
+) -> Iterator[Workbench]:
+    """A workload of this text open; by table the shape, rows, groups and files of a network."""
+    for table, (shape, rows, groups, files) in made.items():
         request = GenerateRequest(
-            folder, Example.NETWORK, table=table, rows=rows, groups=groups, shape=shape
+            folder, Example.NETWORK, table=table, rows=rows, groups=groups, shape=shape, files=files
         )
         generate(request, SilentReporter())
-    (folder / "w.yaml").write_text(WORKLOAD)
+    (folder / "w.yaml").write_text(text)
     with open_workbench(Settings(folder / "w.yaml")) as desk:
         yield desk
 

@@ -8,16 +8,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from impctl.app.measuring.generate import generate
 from impctl.app.measuring.kinds import rewritten_cost
 from impctl.app.measuring.registry import MEASURES
-from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.settings import Example, GenerateRequest, Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import WorkloadError
-from tests.app.measuring.recursion.network_desk import ground_of
+from tests.app.measuring.recursion.network_desk import generated_desk, ground_of
 from tests.support.measured_cells import cells_of, values
 
 WORKLOAD = """\
@@ -50,13 +47,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
     """Ten trees of 1,000 nodes in as many files, and a field."""
     folder = tmp_path_factory.mktemp("files")
     made = {"trees": ("forest", 10_000, 1_000, 10), "field": ("alarms", 2_500, None, 20)}
-    for table, (shape, rows, groups, files) in made.items():
-        request = GenerateRequest(
-            folder, Example.NETWORK, table=table, rows=rows, groups=groups, shape=shape, files=files
-        )
-        generate(request, SilentReporter())
-    (folder / "w.yaml").write_text(WORKLOAD)
-    with open_workbench(Settings(folder / "w.yaml")) as desk:
+    with generated_desk(folder, WORKLOAD, made) as desk:
         yield desk
 
 
