@@ -20,12 +20,14 @@ from impctl.store.store import Store
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
 
+# Half a day from now, so that no test has it pass unless it says so.
+_HOUR = (datetime.now(UTC) + timedelta(hours=12)).hour
 TRIGGERS = {
     "commit": "commit",
     "bound": "{fresh_within: 1h}",
     "short": "{fresh_within: 30s}",
     "five": "{rows: 5}",
-    "daily": '{cron: "0 6 * * *"}',
+    "daily": f'{{cron: "0 {_HOUR} * * *"}}',
     "nightly": "{point: nightly}",
     "noon": "{point: noon, ready_within: 1h}",
     "used": "use",
@@ -162,7 +164,7 @@ def test_the_plan_says_when_and_why(many: Cli, table: str) -> None:
     assert moment("q", "due_at") == pytest.approx(committed)
     assert found["q"]["due_by"] is None
     daily = datetime.fromisoformat(found["daily"]["due_at"])
-    assert (daily.hour, daily.minute) == (6, 0)
+    assert (daily.hour, daily.minute) == (_HOUR, 0)
     assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
     for name in ("five", "nightly", "used"):
         assert found[name]["start_at"] is found[name]["due_at"] is None
