@@ -54,9 +54,14 @@ def unexpected(ran: Ran) -> list[str]:
 @pytest.fixture
 def hourly(table: str) -> str:
     """The table with eight commits, an hour between them, the last one half an hour ago."""
-    date(table, 0, 8 * HOUR)
-    for n in range(8, 0, -1):
-        append(table, (n - 0.5) * HOUR, 4)
+    return came_hourly(table, HOUR / 2)
+
+
+def came_hourly(table: str, last: float) -> str:
+    """The table with eight commits, an hour between them, the last one `last` seconds ago."""
+    date(table, 0, last + 8 * HOUR)
+    for n in range(8):
+        append(table, last + (7 - n) * HOUR, 4)
     return table
 
 
@@ -68,10 +73,17 @@ def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
     for part in ("in_s_low", "in_s", "in_s_high"):
         assert found[part] == pytest.approx(HOUR / 2, abs=60)
     assert (found["rows_low"], found["rows"], found["rows_high"]) == (4, 4, 4)
-    # What is pending came already.
-    append(hourly, 30.0, 4)
+
+
+def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
+    # It comes when it was expected: who forecasts an hour does so after it, too.
+    came_hourly(table, HOUR)
+    cli.good("capture")
+    assert cli.good("plan").results[0]["next_change"]["in_s"] == pytest.approx(0, abs=60)
+    append(table, 0.0, 4)
     found = cli.good("plan").results[0]["next_change"]
-    assert found["in_s_high"] == pytest.approx(HOUR, abs=90)
+    for part in ("in_s_low", "in_s", "in_s_high"):
+        assert found[part] == pytest.approx(HOUR, abs=90)
 
 
 def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: str) -> None:
