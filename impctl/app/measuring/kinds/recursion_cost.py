@@ -23,6 +23,7 @@ from functools import reduce
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, worse_of
@@ -122,14 +123,16 @@ def _cell(
     whole = query.tables[changed]
     random = np.random.default_rng([ground.seed, changes])
     checks, notes = _Checks([], []), list[str]()
-    went, left = _split(whole, changes, random)
+    goes = _drawn(whole, changes, random)
+    went = whole.filter(goes)
     kept.step(changed, went, -1)
-    now = {**query.tables, changed: left}
+    now = {**query.tables, changed: whole.filter(pc.invert(goes))}
     asked = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
     kept.step(changed, went, 1)
     gone, come = list[Took](), list[Took]()
-    for _ in range(options.steps):
-        went, left = _split(whole, changes, random)
+    # All are drawn first: what reads the whole table between two steps empties the caches.
+    batches = [whole.filter(_drawn(whole, changes, random)) for _ in range(options.steps)]
+    for went in batches:
         gone.append(kept.step(changed, went, -1))
         come.append(kept.step(changed, went, 1))
     filling = _compared(query, kept, query.tables, checks)
@@ -153,11 +156,11 @@ def _cell(
     )
 
 
-def _split(rows: pa.Table, size: int, random: np.random.Generator) -> tuple[pa.Table, pa.Table]:
-    """So many rows drawn, and the others."""
+def _drawn(rows: pa.Table, size: int, random: np.random.Generator) -> pa.Array:
+    """Which rows are among so many drawn."""
     goes = np.zeros(len(rows), dtype=bool)
     goes[random.choice(len(rows), size, replace=False)] = True
-    return rows.filter(pa.array(goes)), rows.filter(pa.array(~goes))
+    return pa.array(goes)
 
 
 def _asked_anew(
