@@ -18,6 +18,7 @@ import pyarrow as pa
 from impctl.app.workbench.envvars import CRIMES
 from impctl.app.workbench.settings import GenerateRequest
 from impctl.bench.networks.alarms import alarm_tables
+from impctl.bench.networks.circles import circle_links
 from impctl.bench.networks.communities import community_links
 from impctl.bench.networks.edge_list import listed_links
 from impctl.bench.networks.sensors import sensor_tables
@@ -87,6 +88,8 @@ def _links(shape: Shape, rows: int, groups: int | None, seed: int) -> pa.Table:
             return forest_links(rows, TREE_NODES if groups is None else groups, seed)
         case Shape.COMMUNITIES:
             return community_links(rows, nodes, seed)
+        case Shape.CIRCLES:
+            return circle_links(rows, nodes, seed)
         case Shape.WORKED_EXAMPLE:
             return worked_example_links()
         case Shape.RANDOM:

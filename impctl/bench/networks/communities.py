@@ -7,7 +7,10 @@ Out of scope: networks of people with more about them (`large_joins.social`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from impctl.bench.networks.shapes import Integers, drawn_links
@@ -16,6 +19,9 @@ from impctl.errors import UsageError
 COMMUNITY_NODES = 100
 OUTSIDE = 0.002
 """Of all links, those that lead from one community to another, those of a ring beside them."""
+
+IsWanted = Callable[[Integers, Integers], npt.NDArray[np.bool_]]
+"""Which pairs of nodes may be links."""
 
 
 def community_links(links: int, nodes: int, seed: int) -> pa.Table:
@@ -49,16 +55,25 @@ def _outside(
     """A ring of all communities, and what is left between any two."""
     nodes = communities * COMMUNITY_NODES
     ring = np.arange(communities, dtype=np.int64) * COMMUNITY_NODES
-    codes = ring * nodes + np.roll(ring, -1)
-    # As many rounds as drawing finds what is there already, or stays within a community.
-    while len(codes) < links:
-        src, dst = random.integers(0, nodes, (2, 2 * (links - len(codes)) + 8))
-        apart = src // COMMUNITY_NODES != dst // COMMUNITY_NODES
-        every = np.concatenate([codes, (src * nodes + dst)[apart]])
+
+    def apart(one: Integers, other: Integers) -> npt.NDArray[np.bool_]:
+        return one // COMMUNITY_NODES != other // COMMUNITY_NODES
+
+    codes = with_drawn(ring * nodes + np.roll(ring, -1), links, nodes, apart, random)
+    return codes // nodes, codes % nodes
+
+
+def with_drawn(
+    codes: Integers, size: int, nodes: int, is_wanted: IsWanted, random: np.random.Generator
+) -> Integers:
+    """Pairs as `one * nodes + other`, and others that are wanted, until there are so many."""
+    # As many rounds as drawing finds what is there already, or what nobody wants.
+    while len(codes) < size:
+        one, other = random.integers(0, nodes, (2, 2 * (size - len(codes)) + 8))
+        every = np.concatenate([codes, (one * nodes + other)[is_wanted(one, other)]])
         _, first = np.unique(every, return_index=True)
         codes = every[np.sort(first)]
-    codes = codes[:links]
-    return codes // nodes, codes % nodes
+    return codes[:size]
 
 
 def _distinct(below: int, size: int, random: np.random.Generator) -> Integers:

@@ -2,7 +2,7 @@
 
 Law: no link twice, none from a node to itself; links are in no order unless they are a chain or
 were read from a list. Costs are drawn from 1 to 10.
-Out of scope: networks of routers (`transit_stub`), communities, real ones (`edge_list`).
+Out of scope: networks of routers (`transit_stub`), of people, real ones (`edge_list`).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Shape(StrEnum):
     RANDOM = "random"
     POWER_LAW = "power_law"
     COMMUNITIES = "communities"
+    CIRCLES = "circles"
     SENSORS = "sensors"
     ALARMS = "alarms"
     WORKED_EXAMPLE = "worked_example"

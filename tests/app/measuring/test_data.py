@@ -187,7 +187,7 @@ def test_the_marker_is_the_request(tmp_path: Path) -> None:
         (
             spec("network", shape="ring"),
             "Option `shape` of `t` must be one of transit_stub, grid"
-            ", chain, forest, random, power_law, communities, sensors, alarms"
+            ", chain, forest, random, power_law, communities, circles, sensors, alarms"
             ", worked_example, given",
         ),
         (spec("network", exponent=2), "Option `exponent` is unknown to example `network`"),

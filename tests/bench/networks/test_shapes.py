@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from impctl.bench.networks.circles import circle_links
 from impctl.bench.networks.communities import COMMUNITY_NODES, community_links
 from impctl.bench.networks.shapes import (
     chain_links,
@@ -33,6 +34,9 @@ MADE: dict[str, Made] = {
     "power law": partial(power_law_links, 500, 100),
     "communities": partial(community_links, 2000, 400),
     "one community": partial(community_links, 300, 60),
+    "circles": partial(circle_links, 6000, 1200),
+    "two circles": partial(circle_links, 4000, 900),
+    "one circle": partial(circle_links, 2000, 200),
     "dense": partial(transit_stub_links, 400, 100),
     "sparse": partial(transit_stub_links, 200, 100),
 }
@@ -99,6 +103,20 @@ def test_communities_are_dense_inside_and_all_of_them_are_found() -> None:
         assert {(one, (one + 1) % 10) for one in range(10)} <= between
 
 
+def test_whoever_is_first_in_a_circle_knows_all_of_it() -> None:
+    pairs = {*pairs_of(circle_links(8000, 1200, 1))}
+    assert len(pairs) == 8000
+    assert {(dst, src) for src, dst in pairs} == pairs
+    # Shares as 1, 0.71 and 0.58 of 1,200: circles begin at these numbers.
+    starts = (0, 526, 897)
+    circle = np.searchsorted(starts, np.arange(1200), side="right") - 1
+    assert all((starts[circle[node]], node) in pairs for node in range(1200) if node not in starts)
+    apart = [(a, b) for a, b in pairs if circle[a] != circle[b]]
+    # A ring of three, and one link in five hundred.
+    assert len(apart) == 6 + 16
+    assert reached_from(5, [*pairs]) == {*range(1200)}
+
+
 def test_the_worked_example() -> None:
     assert pairs_of(worked_example_links()) == [(0, 1), (1, 2), (2, 0), (2, 1)]
 
@@ -136,6 +154,8 @@ def test_routers_are_connected_and_as_dense_as_asked(links: int, nodes: int) -> 
         (lambda: power_law_links(46, 10, 1), "too few"),
         (lambda: community_links(19, 1000, 1), "10 communities do not have 19 links"),
         (lambda: community_links(5000, 100, 1), "1 communities do not have 5000 links"),
+        (lambda: circle_links(2400, 1200, 1), "Circles of 1200 nodes do not have 2400 links"),
+        (lambda: circle_links(7000, 100, 1), "Circles of 100 nodes do not have 7000 links"),
         (lambda: transit_stub_links(190, 100, 1), "do not connect"),
         (lambda: transit_stub_links(900, 100, 1), "too many"),
     ],
