@@ -9,6 +9,8 @@ Out of scope: communities in which nobody knows all (`communities`).
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -39,22 +41,25 @@ def circle_links(links: int, nodes: int, seed: int) -> pa.Table:
         )
     random = np.random.default_rng(seed)
 
-    def apart(one: Integers, other: Integers) -> npt.NDArray[np.bool_]:
-        return (one < other) & (circle[one] != circle[other])
-
-    def together(one: Integers, other: Integers) -> npt.NDArray[np.bool_]:
-        return (one < other) & (circle[one] == circle[other])
-
-    codes = with_drawn(codes, len(codes) + outside, nodes, apart, random)
-    codes = with_drawn(codes, pairs, nodes, together, random)
+    of_two = partial(_ordered_pairs, circle, False)
+    codes = with_drawn(codes, len(codes) + outside, nodes, of_two, random)
+    codes = with_drawn(codes, pairs, nodes, partial(_ordered_pairs, circle, True), random)
     src, dst = codes // nodes, codes % nodes
     return drawn_links(np.concatenate([src, dst]), np.concatenate([dst, src]), seed)
+
+
+def _ordered_pairs(
+    circle: Integers, together: bool, one: Integers, other: Integers
+) -> npt.NDArray[np.bool_]:
+    """Which pairs are of one circle, or of two, each only in one order."""
+    wanted: npt.NDArray[np.bool_] = (one < other) & ((circle[one] == circle[other]) == together)
+    return wanted
 
 
 def _sizes(nodes: int) -> Integers:
     """How many people each circle has, the largest one first."""
     shares = np.arange(1, max(nodes // CIRCLE_NODES, 1) + 1) ** -0.5
-    sizes = (shares / shares.sum() * nodes).astype(np.int64)
+    sizes: Integers = (shares / shares.sum() * nodes).astype(np.int64)
     sizes[0] += nodes - sizes.sum()
     return sizes
 

@@ -57,7 +57,8 @@ def _outside(
     ring = np.arange(communities, dtype=np.int64) * COMMUNITY_NODES
 
     def apart(one: Integers, other: Integers) -> npt.NDArray[np.bool_]:
-        return one // COMMUNITY_NODES != other // COMMUNITY_NODES
+        is_apart: npt.NDArray[np.bool_] = one // COMMUNITY_NODES != other // COMMUNITY_NODES
+        return is_apart
 
     codes = with_drawn(ring * nodes + np.roll(ring, -1), links, nodes, apart, random)
     return codes // nodes, codes % nodes
