@@ -55,6 +55,8 @@ figures:
         ("links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n"),
         ("links.txt.gz", gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n")),
     ],
+    # What is packed holds the time: two processes would call one test two names.
+    ids=["blanks", "commas", "packed"],
 )
 def test_figures_run_and_are_drawn_over_a_list_that_is_given(
     tmp_path: Path, name: str, text: bytes
