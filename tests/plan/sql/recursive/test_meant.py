@@ -35,7 +35,7 @@ HINTS = [
     ),
     # A schema's name is before no WITH entry.
     (
-        f"WITH r(n) AS ({BASE} UNION {STEP.format('s.r')})",
+        f"WITH sr(n) AS ({BASE} UNION {STEP.format('s.r')})",
         "name it under `tables` in the workload file",
     ),
 ]
