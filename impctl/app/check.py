@@ -77,6 +77,7 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
             judged,
             hint=error.hint,
             answer=answer_entry(spec, None, None),
+            place=error.location,
         )
         return result, error
     partitions = chosen.partitions(desk, prepared)

@@ -70,5 +70,9 @@ def test_it_fails_as_check_does(cli: Cli, query: str, line: int, command: str) -
 
 
 def test_a_bag_that_impctl_does_not_read_is_handed_to_spark(cli: Cli) -> None:
-    assert cli.good("check", "--query", "bag").results[0]["supported"] is False
+    (checked,) = cli.good("check", "--query", "bag").results
+    assert checked["supported"] is False
+    # It is told where, here as everywhere.
+    assert checked["place"] == cli("explain", "--query", "bag").error["location"]
+    assert checked["place"]["line"] == 24
     assert "_StartedError" in cli("query", "--query", "bag").error["message"]
