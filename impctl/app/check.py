@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.examining.extras import extra_warnings
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.prepared import prepare
@@ -34,13 +35,16 @@ def check(
     """One result per query named (default: all); `strict`: none may be without a sketch."""
     results: list[CheckResult] = []
     failures: list[Failure] = []
+    absorbed: list[QueryName] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
             result, refusal = _checked(desk, spec)
             results.append(result)
+            if result.supported and spec.provenance is not None:
+                absorbed.append(spec.name)
             if refusal is not None and strict:
                 raise refusal
-    return Outcome(tuple(results), (), tuple(failures))
+    return Outcome(tuple(results), extra_warnings(absorbed), tuple(failures))
 
 
 def schema_text() -> str:
@@ -73,6 +77,7 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
             judged,
             hint=error.hint,
             answer=answer_entry(spec, None, None),
+            place=error.location,
         )
         return result, error
     partitions = chosen.partitions(desk, prepared)

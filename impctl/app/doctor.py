@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 
+from impctl.app.examining.extras import extra_findings
 from impctl.app.examining.sharing import sharing_findings
 from impctl.app.examining.skipping import skipping_findings
 from impctl.app.examining.spark_reading import spark_findings
@@ -60,6 +61,7 @@ def _of_workload(
     desk: Workbench, every: timedelta | None, *, with_spark: bool, with_state: bool
 ) -> Iterator[Finding]:
     spark = desk.spark_spec
+    yield from extra_findings(desk.workload.queries)
     yield delta_jar(spark)
     if with_spark:
         desk.reporter.step("starting Spark")

@@ -14,6 +14,7 @@ from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.entries import provenance_kept
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.examining.buffers import buffer_entries
+from impctl.app.examining.extras import extra_warnings
 from impctl.app.examining.join_trees import tree_entries
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
@@ -37,7 +38,8 @@ def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
             results.append(_explained(desk, spec))
-    return Outcome(tuple(results), (), tuple(failures))
+    absorbed = [result.query for result in results if result.provenance]
+    return Outcome(tuple(results), extra_warnings(absorbed), tuple(failures))
 
 
 def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:

@@ -42,7 +42,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.spark.failures import plain_failures
 from impctl.spark.fragments import with_fragment
-from impctl.spark.rounds import Frames, Rounds
+from impctl.spark.rounds import Frames, Rounds, Tell, tell_nobody
 from impctl.spark.sketches import capture_sketches
 from impctl.values import dataclass
 
@@ -61,13 +61,14 @@ def capture_recursive(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
     limits: Limits = LIMITS,
+    tell: Tell = tell_nobody,
 ) -> dict[AccessId, FragmentSet]:
     """The same as `capture_sketches`, of any query; and UnsupportedError beyond the limits."""
     keyed = {table.access: table for table in _keyed_tables(query.root, verdict, partitions)}
     verdict = replace(verdict, facts=(*verdict.facts, *_facts(query, verdict, partitions)))
     # What a keyed fixpoint's rows need, its accesses do, and they alone are sketched below it.
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
-    run = _Run(Rounds(spark, limits), query, verdict, every, versions or {}, keyed)
+    run = _Run(Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed)
     run.capture(query.root, frames)
     found = run.found
     for access, table in keyed.items():
@@ -88,14 +89,18 @@ class _Run:
     keyed: Collection[AccessId]
     found: dict[AccessId, set[int]] = field(default_factory=lambda: defaultdict(set))
 
-    def capture(self, plan: Plan, frames: Frames) -> None:
-        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses."""
+    def capture(self, plan: Plan, frames: Frames, part: str = "the query") -> None:
+        """The plan, and what derives the rows of its fixpoints; `frames` are of its accesses.
+
+        `part` says what the plan is of.
+        """
         open_ones = [one for one in outer_fixpoints(plan) if self._is_open(one)]
         with plain_failures(self.versions):
             rows = dict(self.rounds.frames_over(plan, frames))
             for fixpoint in open_ones:
                 access = table_of(fixpoint).access
                 rows[access], self.partitions[access] = _numbered(rows[access], fixpoint)
+        self.rounds.tell(f"ranges for {part}")
         self._add(self._captured(over_tables(plan), rows, self.partitions))
         for fixpoint in outer_fixpoints(plan):
             own, leaves = _accesses(fixpoint)
@@ -106,8 +111,8 @@ class _Run:
             if fixpoint in open_ones:
                 known[own] = self._taking_part(fixpoint, known)
                 parts = of_rows(parts[0], fixpoint), of_rows(parts[1], fixpoint)
-            for part in parts:
-                self.capture(part, known)
+            for place, plan_of_part in zip(("base", "step"), parts, strict=True):
+                self.capture(plan_of_part, known, f"the {place} of {fixpoint.id}")
 
     def _is_open(self, fixpoint: Fixpoint) -> bool:
         """Whether what its rows are used for decides what is sketched below it."""
@@ -122,7 +127,13 @@ class _Run:
         step = of_rows(step_over_table(fixpoint), fixpoint)
         numbers = dict.fromkeys(leaves, ranges)
         front = taking_part = frozenset(self.found[own])
+        rounds = 0
         while front:
+            rounds += 1
+            self.rounds.tell(
+                f"round {rounds:,} back through {fixpoint.id}, rows so far: {len(taking_part):,}, "
+                f"new: {len(front):,}"
+            )
             heads = _within(frames[own], ranges, FragmentSet.of(front, ranges.size))
             with plain_failures(self.versions):
                 rows = self.rounds.frames_over(step, {**frames, own: heads})
@@ -209,6 +220,7 @@ def derives_all(
     *,
     versions: Mapping[TableName, TableVersion] | None = None,
     limits: Limits = LIMITS,
+    tell: Tell = tell_nobody,
 ) -> bool:
     """Whether over the rows in the sketches `held` the fixpoint has the rows it has over them all.
 
@@ -219,8 +231,10 @@ def derives_all(
             access: _within(frame, partitions[access], held[access]) if access in held else frame
             for access, frame in frames.items()
         }
-        over, over_all = (Rounds(spark, limits).rows(fixpoint, one) for one in (some, frames))
-        apart = over.exceptAll(over_all).unionAll(over_all.exceptAll(over))
+        over = Rounds(spark, limits, lambda line: tell(f"{line} (over the sketch)"))
+        over_all = Rounds(spark, limits, lambda line: tell(f"{line} (over the tables)"))
+        found, every = over.rows(fixpoint, some), over_all.rows(fixpoint, frames)
+        apart = found.exceptAll(every).unionAll(every.exceptAll(found))
         return not apart.take(1)
 
 

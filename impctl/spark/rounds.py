@@ -3,13 +3,14 @@
 Law: the rows are those of the least fixpoint, each once; of UNION ALL every derivation counts. Of a
 fixpoint that keeps the best of each group, rows go on as long as no round has better ones. It
 shares nothing with the engine but the limits. A round is a join in Spark and takes a second or so,
-however few its rows: this is for verifying, and for what the engine cannot do.
+however few its rows: this is for verifying, and for what the engine cannot do. As that may take
+minutes, each round is told of before it begins.
 Out of scope: what is sketched of such a query (`spark.recursive_sketches`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -36,17 +37,26 @@ if TYPE_CHECKING:
 
 Frames = Mapping[AccessId, "DataFrame"]
 
+Tell = Callable[[str], None]
+"""Is told what begins now, as one short line."""
+
+
+def tell_nobody(line: str) -> None:
+    """Nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
     """The recursive queries of one plan, each derived once.
 
     All methods stand inside `plain_failures`; UnsupportedError (`recursion_limit`) beyond limits.
-    `frames` are always the rows of a plan's own accesses.
+    `frames` are always the rows of a plan's own accesses. Counting rows for `tell` costs no job of
+    its own.
     """
 
     spark: SparkSession
     limits: Limits = LIMITS
+    tell: Tell = tell_nobody
     known: dict[AccessId, DataFrame] = field(default_factory=dict)
 
     def frames_over(self, plan: Plan, frames: Frames) -> Frames:
@@ -75,7 +85,9 @@ class Rounds:
         names, step = column_names(fixpoint), step_over_table(fixpoint)
         leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
         of_step = self.frames_over(step, frames)
-        front = self._of(fixpoint.base, self.frames_over(fixpoint.base, frames)).toDF(*names)
+        in_base = self.frames_over(fixpoint.base, frames)
+        self.tell(f"rows of {fixpoint.id} to begin with")
+        front = self._of(fixpoint.base, in_base).toDF(*names)
         front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
         if fixpoint.best is not None:
             return self._best(fixpoint, fixpoint.best, front, of_step)
@@ -84,6 +96,7 @@ class Rounds:
         while more:
             rounds, count = rounds + 1, count + more
             limits.check(rounds, count)
+            self._tell_round(fixpoint, rounds, count, more)
             # With two references a row of this round may meet one of any round before.
             read = front if is_linear(fixpoint) else every
             front = self._of(step, {**of_step, **dict.fromkeys(leaves, read)}).toDF(*names)
@@ -103,13 +116,18 @@ class Rounds:
         leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
         every = front = _best_of(front, best, names).localCheckpoint()
         rounds = 0
-        while front.count():
-            rounds += 1
-            self.limits.check(rounds, every.count())
+        while more := front.count():
+            rounds, count = rounds + 1, every.count()
+            self.limits.check(rounds, count)
+            self._tell_round(fixpoint, rounds, count, more)
             found = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
             better = _best_of(every.unionAll(found).distinct(), best, names).localCheckpoint()
             front, every = better.subtract(every).localCheckpoint(), better
         return every
+
+    def _tell_round(self, fixpoint: Fixpoint, number: int, rows: int, new: int) -> None:
+        """What a round begins with: rows so far, and those of them that it goes on from."""
+        self.tell(f"round {number:,} of {fixpoint.id}, rows so far: {rows:,}, new: {new:,}")
 
     def _of(self, plan: Plan, frames: Frames) -> DataFrame:
         """The rows of a plan over those of its accesses."""

@@ -225,7 +225,7 @@ def _provenance() -> JsonSchema:
     described = object_of("How functions are kept.", of_kind, required=["kind"])
     return {
         "description": "WITH RECURSIVE is kept by absorption: each row with the function of table "
-        "rows that it depends on, which `why` tells from. Needs `impctl[bdd]`.",
+        "rows that it depends on, which `why` tells from. Needs the extra `bdd`.",
         "anyOf": [
             or_variable({"const": ABSORPTION}, "Lazily, with as many nodes as is usual."),
             described,

@@ -7,7 +7,6 @@ Run where `oxidd` is installed.
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from deltalake import write_deltalake
 from impctl.engine.fixpoint.absorption import Absorption
 from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
 from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
-from tests.support.diagrams import with_diagrams
+from tests.support.diagrams import take_away, with_diagrams
 from tests.support.run_cli import Cli
 
 SHIPS = {
@@ -204,13 +203,46 @@ def test_without_the_package_it_is_said_what_to_install(
 ) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     asking(cli, "absorption")
-    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
-    (explained,) = cli.good("explain").results
-    assert explained["provenance"] == "lazy"
+    take_away(monkeypatch)
+    explained = cli.good("explain")
+    assert explained.results[0]["provenance"] == "lazy"
     refused = cli("capture")
     assert refused.code == 2
     assert refused.error["code"] == "extra_missing"
-    assert "impctl[bdd]" in refused.error["hint"]
+    # Who looks before hears the same.
+    checked = cli.good("check")
+    (warning,) = checked.document["warnings"]
+    assert explained.document["warnings"] == [warning]
+    assert warning == (
+        f"`reach` cannot be captured here: {refused.error['message']}; {refused.error['hint']} "
+        "[extra_missing]"
+    )
+    (found,) = (one for one in cli("doctor").results if one["check"] == "extras")
+    assert (found["level"], found["exit_code"]) == ("problem", 2)
+    assert (found["message"], found["fix"]) == (refused.error["message"], refused.error["hint"])
+
+
+@with_diagrams
+def test_with_the_package_nothing_is_said_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = network(tmp_path, capsys, ["reach"])
+    assert not [one for one in cli("doctor").results if one["check"] == "extras"]
+    asking(cli, "absorption")
+    for command in ("check", "explain"):
+        assert cli.good(command).document["warnings"] == []
+    (found,) = (one for one in cli("doctor").results if one["check"] == "extras")
+    assert found["level"] == "ok"
+
+
+def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli = network(tmp_path, capsys, ["reach"])
+    take_away(monkeypatch)
+    for command in ("check", "explain"):
+        assert cli.good(command).document["warnings"] == []
+    assert not [one for one in cli("doctor").results if one["check"] == "extras"]
 
 
 @with_diagrams
@@ -218,7 +250,7 @@ def test_only_changes_and_captures_need_the_package(
     both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both.good("capture")
-    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    take_away(monkeypatch)
     assert answers(both.cli, "reach") == by_duckdb(both.cli, QUERIES["reach"])
     assert both.cli.good("status").results
     change(both.cli.workload.parent, random.Random(2))

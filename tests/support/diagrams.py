@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 try:
@@ -11,4 +13,10 @@ except ModuleNotFoundError:
 else:
     HAS_DIAGRAMS = True
 
-with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (`impctl[bdd]`) is missing")
+with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (extra `bdd`) is missing")
+
+
+def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they were not installed."""
+    for name in ("oxidd", "oxidd.bdd"):
+        monkeypatch.setitem(sys.modules, name, None)

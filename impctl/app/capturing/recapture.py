@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
+from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.kept_plan import KeptPlan, kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
@@ -72,6 +72,7 @@ class _Pass:
     """One reading of the tables at some versions."""
 
     desk: Workbench
+    name: QueryName
     kept: KeptPlan
     partitions: Mapping[AccessId, RangePartition]
     versions: Mapping[TableName, TableVersion]
@@ -103,7 +104,7 @@ class _Pass:
             columns = list(dict.fromkeys(names))
             files = [file for file in snapshot.files if file.uri in left[scan.access]]
             frames[scan.access] = snapshot_frame(desk.spark(), snapshot, columns, files)
-        return cls(desk, kept, partitions, at, frames)
+        return cls(desk, prepared.spec.name, kept, partitions, at, frames)
 
     def sketches(self) -> Mapping[AccessId, FragmentSet]:
         """The accurate ones; of fixpoints those of all derivations, of all rows or of those that
@@ -114,7 +115,8 @@ class _Pass:
         kept, at = self.kept, self.versions
         asked = (self.desk.spark(), kept.query, kept.verdict, self.partitions, self.frames)
         if is_recursive(kept.query.root):
-            return capture_recursive(*asked, versions=at, limits=limits_of(self.desk))
+            limits = limits_of(self.desk)
+            return capture_recursive(*asked, versions=at, limits=limits, tell=self._tell)
         return capture_sketches(*asked, versions=at)
 
     def derives_all(self, fixpoint: Fixpoint, held: Mapping[AccessId, FragmentSet]) -> bool:
@@ -129,4 +131,8 @@ class _Pass:
             self.frames,
             versions=self.versions,
             limits=limits_of(self.desk),
+            tell=self._tell,
         )
+
+    def _tell(self, line: str) -> None:
+        self.desk.reporter.step(f"{self.name}: {line}")

@@ -50,8 +50,8 @@ class CandidateEntry:
 class CheckResult:
     """Whether a query can have a sketch; `mode` is how it would be maintained.
 
-    `hint` says what to do about a query that can have none. `answer` says whether its answer would
-    be kept, None where it is not to be.
+    `hint` says what to do about a query that can have none, `place` where in the file that stands
+    which is in the way. `answer` says whether its answer would be kept, None where it is not to be.
     """
 
     query: str
@@ -61,6 +61,7 @@ class CheckResult:
     candidates: tuple[CandidateEntry, ...] = ()
     hint: str | None = None
     answer: AnswerEntry | None = None
+    place: Location | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

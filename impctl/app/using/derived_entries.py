@@ -61,7 +61,12 @@ def derived_entries(
 
     if outer:
         desk.reporter.step(f"deriving rows of {prepared.spec.name}")
-    found, rounds = [], Rounds(desk.spark(), limits_of(desk))
+    name = prepared.spec.name
+
+    def tell(line: str) -> None:
+        desk.reporter.step(f"{name}: {line}")
+
+    found, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
     for place, (span, fixpoint) in enumerate(unused.items()):
         rows = desk.spark().createDataFrame([], _schema(fixpoint))
         found.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))

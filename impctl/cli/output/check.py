@@ -21,7 +21,8 @@ _NO_SKETCH = "can have no sketch"
 def check_lines(result: CheckResult, width: int | None) -> list[str]:
     """Supported or not, how it would be maintained, its answer if it is to be kept, attributes."""
     lines = [plain(f"{result.query}: {check_word(result)}")]
-    for text in (result.reason, "" if result.hint is None else f"hint: {result.hint}"):
+    place = "" if result.place is None else f" ({result.place})"
+    for text in (f"{result.reason}{place}", "" if result.hint is None else f"hint: {result.hint}"):
         lines += wrapped(plain(text), width, "  ", "    ") if text else []
     if result.answer is not None:
         lines += wrapped(plain(answer_line(result.answer)), width, "  ", "    ")

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from typing import Any
 
 from impctl.errors import EvaluationError, UsageError
@@ -32,6 +33,9 @@ NODES = 5_000_000
 """Nodes of decision diagrams there may be; some 100 MB."""
 PROVENANCE_TOO_LARGE = "provenance_too_large"
 """The code of the error where there are more."""
+EXTRA_MISSING = "extra_missing"
+"""The code of the error where the package that functions live in is not installed."""
+PACKAGE = "oxidd"
 _CACHE = 1 << 20
 """Results of operations on functions that are remembered."""
 
@@ -353,14 +357,24 @@ class Absorption:
             ) from None
 
 
+def missing_package() -> UsageError | None:
+    """What making functions will fail with, found without loading anything; None if nothing."""
+    return _missing() if find_spec(PACKAGE) is None else None
+
+
+def _missing() -> UsageError:
+    # By its own name it is found from wherever impctl itself was installed.
+    return UsageError(
+        f"Provenance by absorption needs the package `{PACKAGE}`, which is not installed",
+        hint=f"run `pip install '{PACKAGE}>=0.13'`, all that the extra `bdd` of impctl has",
+        code=EXTRA_MISSING,
+    )
+
+
 def _manager(nodes: int) -> Any:
     """Where functions live."""
     try:
         from oxidd.bdd import BDDManager
     except ModuleNotFoundError as error:
-        raise UsageError(
-            "Provenance by absorption needs the package `oxidd`, which is not installed",
-            hint="run `pip install 'impctl[bdd]'`",
-            code="extra_missing",
-        ) from error
+        raise _missing() from error
     return BDDManager(nodes, _CACHE, 1)

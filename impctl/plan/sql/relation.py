@@ -25,11 +25,11 @@ from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.inline.rows import read_values
 from impctl.plan.sql.lateral import exploded
 from impctl.plan.sql.pivot import pivoted
+from impctl.plan.sql.recursive.meant import meant_by
 from impctl.plan.sql.scope import (
     Names,
     Scope,
     ScopeEntry,
-    did_you_mean,
     joined_scope,
     relation_scope,
     side_by_side,
@@ -290,7 +290,7 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     if found is not None:
         return found
     known = [*reading.catalog, *environment.common_tables]
-    hint = did_you_mean(written, known)
+    hint = meant_by(node, written, known)
     near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
     if is_path(parts):
         hint = "name the table with this path under `tables`; in SQL its path is absolute"

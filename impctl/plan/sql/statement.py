@@ -14,17 +14,18 @@ from types import MappingProxyType
 from sqlglot import exp
 
 from impctl.aliases import QueryName, TableName
-from impctl.errors import Location, QueryError
+from impctl.errors import Location, NotReadError, QueryError
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.plan.order_dependence import deciding
 from impctl.plan.sql.context import Reading
 from impctl.plan.sql.recursive.clause import read_unused, with_common_tables
+from impctl.plan.sql.recursive.on_spark import is_refused_by_spark
 from impctl.plan.sql.relation import Environment
 from impctl.plan.sql.select import read_select
 from impctl.plan.sql.sets import ordered, read_set_operation
-from impctl.plan.sql.text import read_text
+from impctl.plan.sql.text import read_by_none, read_text
 
 NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 
@@ -54,7 +55,7 @@ def parse_query(
         if any(depth > MAX_DEPTH for depth in _depths(tree)):
             raise _too_deep(name)
         reading = Reading(text, catalog, names or TableNames.of(catalog), zone, live=live)
-        root = _read_query(tree, Environment(reading, _read_query))
+        root = _root(tree, reading)
     except RecursionError:
         raise _too_deep(name) from None
     if not scans_of(root):
@@ -70,6 +71,16 @@ def parse_query(
     unused = (node for plan in reading.unused for node in nodes_of(plan))
     derived = tuple(node for node in unused if isinstance(node, Fixpoint))
     return Query(sql, root, volatile, mentions, live=asked, unused=derived)
+
+
+def _root(tree: exp.Expression, reading: Reading) -> Plan:
+    """The plan of the whole; who may run what is not read is told by the class of the refusal."""
+    try:
+        return _read_query(tree, Environment(reading, _read_query))
+    except NotReadError as refusal:
+        if is_refused_by_spark(tree):
+            raise read_by_none(refusal) from None
+        raise
 
 
 def _too_deep(name: QueryName) -> QueryError:

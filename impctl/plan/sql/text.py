@@ -37,7 +37,8 @@ _FIRST_WORDS = frozenset({TokenType.SELECT, TokenType.WITH, TokenType.FROM, Toke
 _VARIABLE = re.compile(r"\$\{\S*?\}")
 _TOKEN_DUMP = re.compile(r" but got <Token.*", re.DOTALL)
 _CLASS_NAME = re.compile(r"<class '[\w.]*?(\w+)'>")
-_REPHRASE = "rewrite the query without it, or keep it without a sketch (`sketch: none`)"
+_WITHOUT_IT = "rewrite the query without it"
+_REPHRASE = f"{_WITHOUT_IT}, or keep it without a sketch (`sketch: none`)"
 
 
 class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a metaclass
@@ -140,6 +141,14 @@ class SqlText:
             f"Query `{self.name}` uses {construct}, which impctl does not read", place, hint=hint
         )
         return NotReadError(found.message, hint=found.hint, location=found.location)
+
+
+def read_by_none(refusal: NotReadError) -> QueryError:
+    """The refusal of what Spark does not run either: a mistake to mend, not a want of a sketch."""
+    hint = refusal.hint
+    if hint == _REPHRASE:
+        hint = f"{_WITHOUT_IT}: Spark, which would, does not run the recursion of this query"
+    return QueryError(refusal.message, hint=hint, code=refusal.code, location=refusal.location)
 
 
 def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from impctl.app.results.explanations import CheckResult
 from impctl.app.results.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
@@ -283,6 +284,15 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
     assert ran.stderr == (
         "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported [query_unsupported]\n"
         "hint: use AVG\n"
+    )
+
+
+def test_what_is_in_the_way_of_a_sketch_is_told_with_its_place(fake, impctl) -> None:
+    place = Location("w.yaml", 9, 14)
+    refused = CheckResult("q_top", False, None, "It uses RAND", hint="leave it out", place=place)
+    fake.answer = Outcome((refused,))
+    assert impctl("check", "w.yaml").stdout == (
+        "q_top: can have no sketch\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n"
     )
 
 

@@ -3,26 +3,27 @@
 After every batch: the rows, what came and went, and the derivations are those of the definition,
 and rows, changes and counts of fragments those of the operator that keeps ranks. Then what only
 functions tell: smallest sets of leaves, and what would go without some.
-Run where `oxidd` is installed (`pip install 'impctl[bdd]'`).
+Run where `oxidd` is installed (extra `bdd`).
 """
 
 from __future__ import annotations
 
 import random
-import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from impctl.circuits.provenance.derivation import Claim, derivation_of
 from impctl.circuits.provenance.makings import MakingList
-from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship
+from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship, missing_package
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
-from tests.support.diagrams import with_diagrams
+from tests.support.diagrams import HAS_DIAGRAMS, take_away, with_diagrams
 from tests.support.random_cases import few_seeds_then_rest
 from tests.support.recursive_circuits import cut, recursive
 from tests.support.reference_fixpoint import PROGRAMS, Row, least_fixpoint
@@ -242,8 +243,20 @@ def test_a_budget_of_nodes_is_held() -> None:
 
 
 def test_without_the_package_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "oxidd.bdd", None)
+    assert (missing_package() is None) == HAS_DIAGRAMS
+    take_away(monkeypatch)
     with pytest.raises(UsageError, match="not installed") as raised:
         Absorption()
     assert raised.value.code == "extra_missing"
-    assert "impctl[bdd]" in str(raised.value.hint)
+    before = missing_package()
+    assert before is not None
+    assert (before.message, before.hint) == (raised.value.message, raised.value.hint)
+
+
+def test_what_to_install_is_what_the_extra_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    take_away(monkeypatch)
+    missing = missing_package()
+    assert missing is not None
+    project = tomllib.loads(Path("pyproject.toml").read_text())
+    (wanted,) = project["project"]["optional-dependencies"]["bdd"]
+    assert f"`pip install '{wanted}'`" in str(missing.hint)

@@ -22,10 +22,12 @@ from impctl.errors import QueryError
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
 from impctl.plan.sql.recursive.body import body_of
+from impctl.plan.sql.recursive.on_spark import names
 from impctl.plan.sql.recursive.step import Entry, Reference, as_step
 from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.plan.sql.sets import refuse_misread
 from impctl.plan.sql.subquery import unwrapped
+from impctl.plan.sql.text import read_by_none
 from impctl.values import dataclass
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
@@ -103,44 +105,23 @@ def _recursive_table(
         if called.lower() != name and not is_known:
             visible[called.lower()] = _not_yet(other, environment)
     inside = replace(environment, common_tables=visible)
-    if not _names(entry.this, name):
+    if not names(entry.this, name):
         return CommonTable(entry, inside)
     return CommonTable(entry, inside, _Entry(entry, inside).read)
 
 
 def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
     def refuse(place: exp.Expression) -> Plan:
-        raise environment.reading.text.unsupported(
-            f"`{entry.alias}` before its own WITH entry (mutual recursion)",
-            place,
-            hint="derive the rows of both in one entry, with a column that tells them apart",
+        # To Spark such a name is none that it knows.
+        raise read_by_none(
+            environment.reading.text.unsupported(
+                f"`{entry.alias}` before its own WITH entry (mutual recursion)",
+                place,
+                hint="derive the rows of both in one entry, with a column that tells them apart",
+            )
         )
 
     return CommonTable(entry, environment, refuse)
-
-
-def _names(node: exp.Expression, name: str) -> bool:
-    """Whether the query reads a relation of that name which no WITH inside it gives."""
-    waiting = [node]
-    while waiting:
-        current = waiting.pop()
-        if isinstance(current, exp.Table) and [p.name.lower() for p in current.parts] == [name]:
-            return True
-        clause = part(current, "with")
-        if clause is None:
-            waiting += [child for child in current.iter_expressions() if child is not clause]
-            continue
-        is_hidden = False
-        for entry in clause.expressions:
-            is_same = entry.alias.lower() == name
-            is_hidden |= is_same and bool(clause.args.get("recursive"))
-            waiting += [] if is_hidden else [entry.this]
-            is_hidden |= is_same
-            if is_hidden:
-                break
-        if not is_hidden:
-            waiting += [child for child in current.iter_expressions() if child is not clause]
-    return False
 
 
 @dataclass(frozen=True, slots=True)
