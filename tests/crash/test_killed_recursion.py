@@ -7,7 +7,9 @@ hand: `IMPCTL_FUZZ=12` and `-m slow` for every write.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from tests.behaviour.test_recursive_queries import answers, by_duckdb
 from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.diagrams import with_diagrams
 from tests.support.kept_workload import fragments_by_access, stored
+from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
 NAMES = (KEPT, "of_seeds", "from_one")
@@ -53,17 +56,21 @@ def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = 
     return cli
 
 
+def cases() -> Iterator[Any]:
+    """What recursion is kept by, the first write to be killed at, and the step to the next: by
+    absorption, which takes some runs more at each, fewer of them unless all are asked for."""
+    for part in range(PARTS):
+        yield pytest.param("", part, STRIDE, id=f"ranks-{part}")
+    for name, said in SHIPS.items():
+        for part in range(1 if TIMES == 1 else PARTS):
+            stride = 4 * STRIDE if TIMES == 1 else STRIDE
+            yield pytest.param(said, part, stride, id=f"{name}-{part}", marks=with_diagrams)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize(
-    "provenance",
-    [
-        pytest.param("", id="ranks"),
-        *(pytest.param(said, id=name, marks=with_diagrams) for name, said in SHIPS.items()),
-    ],
-)
+@pytest.mark.parametrize(("provenance", "part", "stride"), [*cases()])
 def test_killed_at_every_write_sketches_are_of_before_or_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int, provenance: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int, stride: int
 ) -> None:
     cli = moved(tmp_path, capsys, provenance)
     folder = cli.workload.parent
@@ -73,7 +80,7 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
     after = standing(folder)
     assert all(before[name][1] != after[name][1] for name in NAMES), "every sketch moves"
     assert last > len(NAMES)
-    for at in range(part, last, STRIDE):
+    for at in range(part, last, stride):
         put_back(folder, saved)
         assert ran(folder, at).returncode == -9, at
         for name, found in standing(folder).items():
