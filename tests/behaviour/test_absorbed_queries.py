@@ -9,44 +9,16 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from deltalake import write_deltalake
 
 from impctl.engine.fixpoint.absorption import Absorption
+from tests.behaviour.absorbed_workload import SHIPS, Both, asking, changed
 from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
 from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.support.diagrams import take_away, with_diagrams
 from tests.support.run_cli import Cli
-
-SHIPS = {
-    "lazy": "absorption",
-    "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
-}
-BY_RANKS = "ranks"
-
-
-def asking(cli: Cli, provenance: str, policy: str = "incremental") -> None:
-    """The workload's queries ask for this provenance, under this policy."""
-    text = cli.workload.read_text()
-    text = text.replace("policy: incremental", f"policy: {policy}")
-    cli.workload.write_text(text.replace("lineage: all", f"provenance: {provenance}, lineage: all"))
-
-
-class Both:
-    """The same queries over the same tables, by absorption and by ranks."""
-
-    def __init__(self, cli: Cli, provenance: str) -> None:
-        self.cli = cli
-        beside = cli.workload.with_name(f"{BY_RANKS}.yaml")
-        text = cli.workload.read_text()
-        beside.write_text(text.replace("store: .impctl", f"store: .{BY_RANKS}"))
-        self.ranks = Cli(cli.capsys, beside)
-        asking(cli, provenance)
-
-    def good(self, *arguments: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        return tuple(one.good(*arguments).results for one in (self.cli, self.ranks))  # type: ignore[return-value]
 
 
 @pytest.fixture(params=SHIPS)
@@ -54,10 +26,6 @@ def both(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> Both:
     return Both(network(tmp_path, capsys, list(QUERIES)), SHIPS[request.param])
-
-
-def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
-    return Counter(map(tuple, result["rows"]))
 
 
 @with_diagrams

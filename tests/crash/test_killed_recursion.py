@@ -1,19 +1,31 @@
-"""kill -9 at every write of maintaining recursive queries: the last sketch stands, or the next."""
+"""kill -9 at every write of maintaining recursive queries: the last sketch stands, or the next.
+
+By ranks, and by absorption, of which functions are found again by the process that goes on. By
+hand: `IMPCTL_FUZZ=12` and `-m slow` for every write.
+"""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.behaviour.recursive_workload import KEPT, change, network
+from tests.behaviour.absorbed_workload import SHIPS, asking, check_functions
+from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network
+from tests.behaviour.test_recursive_queries import answers, by_duckdb
 from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
+from tests.support.diagrams import with_diagrams
 from tests.support.kept_workload import fragments_by_access, stored
+from tests.support.random_cases import TIMES
+from tests.support.run_cli import Cli
 
 NAMES = (KEPT, "of_seeds", "from_one")
+LEFT_OUT = "src = 7 OR src = 13"
 
 Standing = dict[str, tuple[int, dict[str, set[int]]]]
 
@@ -27,14 +39,13 @@ def standing(folder: Path) -> Standing:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
-def test_killed_at_every_write_sketches_are_of_before_or_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
-) -> None:
+def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = "") -> Cli:
+    """A folder with queries that are captured, and some versions behind."""
     folder = tmp_path / "base"
     folder.mkdir()
     cli = network(folder, capsys, NAMES)
+    if provenance:
+        asking(cli, provenance)
     cli.good("capture")
     rng = random.Random(5)
     for _ in range(3):
@@ -42,16 +53,44 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
     # New ways out of the regions that queries start in, to links that are there.
     ways = {"src": [7, 13, 30, 57, 43, 22], "dst": [57, 43, 22, 56, 42, 23]}
     write_deltalake(str(folder / "links"), pa.table(ways), mode="append")
+    return cli
+
+
+def cases() -> Iterator[Any]:
+    """What recursion is kept by, the first write to be killed at, and the step to the next: by
+    absorption, which takes some runs more at each, fewer of them unless all are asked for."""
+    for part in range(PARTS):
+        yield pytest.param("", part, STRIDE, id=f"ranks-{part}")
+    for name, said in SHIPS.items():
+        for part in range(1 if TIMES == 1 else PARTS):
+            stride = 4 * STRIDE if TIMES == 1 else STRIDE
+            yield pytest.param(said, part, stride, id=f"{name}-{part}", marks=with_diagrams)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("provenance", "part", "stride"), [*cases()])
+def test_killed_at_every_write_sketches_are_of_before_or_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int, stride: int
+) -> None:
+    cli = moved(tmp_path, capsys, provenance)
+    folder = cli.workload.parent
     before = standing(folder)
     saved = saved_as(folder)
     last = writes(ran(folder, -1))
     after = standing(folder)
     assert all(before[name][1] != after[name][1] for name in NAMES), "every sketch moves"
     assert last > len(NAMES)
-    for at in range(part, last, STRIDE):
+    for at in range(part, last, stride):
         put_back(folder, saved)
         assert ran(folder, at).returncode == -9, at
         for name, found in standing(folder).items():
             assert found in (before[name], after[name]), (at, name)
         writes(ran(folder, -1))
         assert standing(folder) == after, at
+        assert answers(cli, KEPT, "--by", "state") == by_duckdb(cli, QUERIES[KEPT])
+        if provenance:
+            assert check_functions(cli, (KEPT, "of_seeds"), LEFT_OUT)
+            # What goes on from there: leaves that went and came, by their numbers.
+            change(folder, random.Random(at))
+            writes(ran(folder, -1))
+            check_functions(cli, (KEPT, "of_seeds"), LEFT_OUT)

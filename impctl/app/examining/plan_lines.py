@@ -7,11 +7,12 @@ Out of scope: attributes and sides of joins (`app.explain`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import assert_never
 
 from impctl.aliases import AttributeId
 from impctl.app.capturing.definition import is_captured_alike
+from impctl.app.capturing.lineage_advice import Followed, followed
 from impctl.app.preparing.filters import filters_of, interval_texts
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import PlanEntry
@@ -57,10 +58,12 @@ _NO_NOTES: Mapping[int, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class StoredPieces:
-    """What the store holds for a query: bytes by the name of each piece."""
+    """What the store holds for a query: bytes by the name of each piece, and what it tells of
+    fixpoints that are followed back from the answer."""
 
     stored: StoredQuery
     pieces: Mapping[str, int]
+    followed: Sequence[Followed] = ()
 
     @property
     def bytes(self) -> int:
@@ -76,9 +79,10 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
     if not is_captured_alike(desk, spec, stored):
         return None
     pieces: dict[str, int] = {}
-    for run in store.run_refs(spec.name):
+    runs = store.run_refs(spec.name)
+    for run in runs:
         pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
-    return StoredPieces(stored, pieces)
+    return StoredPieces(stored, pieces, followed(runs))
 
 
 def plan_entries(
@@ -99,6 +103,7 @@ def plan_entries(
     held, read = _held(nodes, way, kept), _read(nodes, way)
     pushed = _pushed(tables, prepared, nodes, kept)
     recursive = recursion_notes(prepared.root, keyed)
+    led = _led_to_answer(nodes, way, kept)
     entries = []
     lines = _flat(describe(prepared.root), 0)
     for position, ((depth, line), node) in enumerate(zip(lines, nodes, strict=True)):
@@ -110,7 +115,7 @@ def plan_entries(
                 operator=line.operator,
                 detail=line.detail,
                 how="" if way is None else way.mode.value,
-                why=_noted(why, notes.get(position), recursive.get(position)),
+                why=_noted(why, notes.get(position), led.get(position), recursive.get(position)),
                 place=prepared.place(line.span),
                 state_bytes=held.get(position),
                 pushed=pushed.get(position, ()),
@@ -222,6 +227,18 @@ def _held(nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None) -
         if position is not None:
             held[position] += kept.pieces.get(name, 0)
     return held
+
+
+def _led_to_answer(
+    nodes: tuple[Plan, ...], way: Way | None, kept: StoredPieces | None
+) -> dict[int, str]:
+    """How much of fixpoints the answer stems from, as far as that is kept."""
+    if way is None or way.compiled is None or kept is None:
+        return {}
+    owners = way.compiled.owners
+    named = {one.note: owners.get(f"{one.name}.rows") for one in kept.followed}
+    found = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
+    return {position: note for note, position in found.items() if position is not None}
 
 
 def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:

@@ -21,7 +21,8 @@ from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.makings import MakingList
 from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch
-from impctl.engine.fixpoint.absorption import Absorbs, Absorption, Grounded
+from impctl.engine.fixpoint.absorption import Absorbs, Absorption
+from impctl.engine.fixpoint.derivations import Grounded
 from impctl.engine.fixpoint.row_numbers import NUMBER
 from impctl.engine.operators.absorbed_fixpoint import Piece
 from impctl.errors import ImpctlError

@@ -11,7 +11,8 @@ with, and keeps its other derivations until that is false; then the next of thes
 that has none left goes. T is the same; a lazy function may know too few ways, never one too
 many.
 State: derivations, functions, the index. Cost: eager, the changes of functions, which may be
-exponentially large; lazy, the rows whose function mentions what went.
+exponentially large; lazy, the rows whose function mentions what went. Lazy functions of derivations
+that were taken up are made when something asks for them, with those of rows that they use.
 Leaves are told apart by who calls: equal rows of a table are as many leaves as there are copies. A
 leaf that went may come again: its derivations are new ones then.
 Not to be confused with the default, which keeps ranks (`engine.operators.fixpoint`): it cannot tell
@@ -26,6 +27,9 @@ from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any
 
+from impctl.data.vector import Ints
+from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
+from impctl.engine.fixpoint.fewest_true import fewest_true
 from impctl.errors import EvaluationError, UsageError
 from impctl.values import dataclass
 
@@ -57,16 +61,6 @@ class Absorbs:
 
 
 @dataclass(frozen=True, slots=True)
-class Grounded:
-    """One derivation: the row derived, the rows of the fixpoint and those of tables it uses, all by
-    numbers of the caller."""
-
-    head: int
-    bodies: tuple[int, ...]
-    leaves: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _After:
     """What the functions of some rows would be, and which leaves these may mention."""
 
@@ -88,6 +82,10 @@ class Absorption:
         self._nodes = nodes
         self._manager = _manager(nodes)
         self._functions: dict[int, _Function] = {}
+        self._asleep: Asleep | None = None
+        self._sleepers: set[int] = set()
+        """Rows whose function was not asked for since they were taken up: by chosen derivations,
+        of leaves and rows that had all their functions then."""
         self._derivations: dict[int, dict[Grounded, None]] = {}
         self._used_by: dict[int, dict[Grounded, None]] = {}
         """The derivations that have a row among their bodies."""
@@ -101,15 +99,26 @@ class Absorption:
         self._mentioned_by: dict[int, set[int]] = {}
         """The rows whose function may mention a leaf."""
 
+    def take_up(self, numbers: Ints) -> None:
+        """The derivations of an earlier one, before any others: shape (derivations, 1 + numbers of
+        one), as `grounded` has them. Lazy functions are made when something asks for them."""
+        if self._ship is Ship.EAGER:
+            self.step((), grounded(numbers))
+            return
+        self._asleep = Asleep(numbers)
+        self._sleepers = set(self._asleep.rows().tolist())
+
     @property
     def rows(self) -> Collection[int]:
         """The rows of the fixpoint."""
-        return self._functions.keys()
+        return self._functions.keys() | self._sleepers
 
     def derivations(self) -> Iterator[Grounded]:
         """The derivations whose bodies are all rows of the fixpoint."""
         for found in self._derivations.values():
             yield from (one for one in found if self._is_there(one))
+        if self._asleep is not None:
+            yield from self._asleep.here()
 
     def step(
         self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
@@ -125,13 +134,13 @@ class Absorption:
         after = self._without(gone)
         left = after.rows_gone
         for leaf in gone:
-            for one in list(self._of_leaf.get(leaf, ())):
+            for one in list(self._using(self._of_leaf, leaf)):
                 self._forget(one)
         for row, function in after.functions.items():
             if row in left:
                 del self._functions[row]
                 self._mention(row, set())
-                for one in list(self._used_by.get(row, ())):
+                for one in list(self._using(self._used_by, row)):
                     self._forget(one)
             else:
                 self._functions[row] = function
@@ -148,6 +157,8 @@ class Absorption:
 
     def _without(self, gone: Collection[int]) -> _After:
         """What the functions that mention these leaves would be without them."""
+        for leaf in gone:
+            self._wake_all_of(leaf)
         known = [leaf for leaf in sorted(gone) if leaf in self._variables]
         touched = set[int]().union(*(self._mentioned_by[leaf] for leaf in known))
         cube = self._all_of(map(self._variable, known))
@@ -177,12 +188,14 @@ class Absorption:
             # What uses it may have a ground again.
             left += [
                 user.head
-                for user in self._used_by.get(row, ())
+                for user in self._using(self._used_by, row)
                 if user.head in after.functions and not after.functions[user.head].satisfiable()
             ]
 
     def _other(self, row: int, after: _After, gone: Collection[int]) -> Grounded | None:
         """A derivation of a row that nothing that went is needed for."""
+        if self._asleep is not None:
+            self._remember_all(self._asleep.take_of_head(row))
         for one in self._derivations.get(row, ()):
             is_whole = all(
                 body not in after.functions or after.functions[body].satisfiable()
@@ -205,7 +218,7 @@ class Absorption:
         while at < len(work):
             one = work[at]
             at += 1
-            if not self._is_there(one):
+            if not self._is_there(one) or one.head in self._sleepers:
                 continue
             known = self._functions.get(one.head)
             if known is not None and self._ship is Ship.LAZY:
@@ -223,17 +236,60 @@ class Absorption:
         return entered
 
     def _is_there(self, one: Grounded) -> bool:
-        return all(body in self._functions for body in one.bodies)
+        return all(body in self._functions or body in self._sleepers for body in one.bodies)
 
     def _leaves_of(self, one: Grounded, others: Mapping[int, set[int]]) -> set[int]:
-        """What the function of a derivation may mention; of bodies among the others, that there."""
+        """What the function of a derivation may mention; of bodies among the others, that there.
+
+        These have functions: it is asked for behind `_product`.
+        """
         bodies = (others.get(body, self._mentions.get(body, set())) for body in one.bodies)
         return set(one.leaves).union(*bodies)
 
     def _product(self, one: Grounded, others: Mapping[int, _Function]) -> _Function:
         """The function of a derivation; of bodies among the others, that there."""
-        parts = [others.get(body, self._functions[body]) for body in one.bodies]
+        parts = [others[body] if body in others else self._function(body) for body in one.bodies]
         return self._all_of([*parts, *map(self._variable, one.leaves)])
+
+    # What was taken up.
+
+    def _function(self, row: int) -> _Function:
+        """The function of a row, made where it was not asked for so far."""
+        left = [row] if row in self._sleepers else []
+        while left:
+            row_left = left[-1]
+            if row_left not in self._sleepers:
+                left.pop()
+                continue
+            assert self._asleep is not None, "where rows were taken up"
+            one = self._asleep.chosen(row_left)
+            first = [body for body in one.bodies if body in self._sleepers]
+            left += first
+            if not first:
+                self._sleepers.remove(row_left)
+                self._functions[row_left] = self._product(one, {})
+                self._mention(row_left, self._leaves_of(one, {}))
+        return self._functions[row]
+
+    def _wake_all_of(self, leaf: int) -> None:
+        """Make the functions that mention a leaf.
+
+        A row that has not woken goes by chosen derivations, and whatever changed the function of a
+        row that it uses has woken it, since it mentions that leaf, too.
+        """
+        if self._asleep is not None:
+            for row in sorted(self._asleep.made_of(leaf) & self._sleepers):
+                self._function(row)
+
+    def _using(self, index: dict[int, dict[Grounded, None]], number: int) -> Iterable[Grounded]:
+        """The derivations that a row or a leaf takes part in, by the index of these."""
+        if self._asleep is not None:
+            self._remember_all(self._asleep.take_of_part(number))
+        return index.get(number, ())
+
+    def _remember_all(self, derivations: Iterable[Grounded]) -> None:
+        for one in derivations:
+            self._remember(one)
 
     # What is known of which leaf.
 
@@ -289,44 +345,16 @@ class Absorption:
     def smallest(self, row: int) -> tuple[frozenset[int], bool]:
         """A set of leaves that derives a row, and whether it is a smallest one: of a row whose
         whole function was handed on. Cost: the nodes of the row's function."""
-        best: dict[Any, tuple[int, tuple[int, ...] | None]] = {}
-        function = self._functions[row]
-        left = [function]
-        while left:
-            node = left[-1]
-            if node in best:
-                left.pop()
-                continue
-            parts = node.cofactors()
-            if parts is None:
-                best[node] = (0, ()) if node.satisfiable() else (0, None)
-                continue
-            missing = [part for part in parts if part not in best]
-            left += missing
-            if not missing:
-                best[node] = self._better(node, *(best[part] for part in parts))
-        chosen = best[function][1]
+        chosen = fewest_true(self._function(row))
         assert chosen is not None, "a row that is there has a derivation"
         leaves = frozenset(self._leaf_of[place] for place in chosen)
         return leaves, self._ship is Ship.EAGER
 
-    def _better(
-        self,
-        node: _Function,
-        high: tuple[int, tuple[int, ...] | None],
-        low: tuple[int, tuple[int, ...] | None],
-    ) -> tuple[int, tuple[int, ...] | None]:
-        """The fewest variables that make a node true: with its own, or without."""
-        if low[1] is not None and (high[1] is None or low[0] <= high[0] + 1):
-            return low
-        if high[1] is None:
-            return 0, None
-        return high[0] + 1, (*high[1], node.node_var())
-
     @property
     def remembered(self) -> int:
         """How many derivations are remembered."""
-        return sum(map(len, self._derivations.values()))
+        asleep = 0 if self._asleep is None else len(self._asleep)
+        return asleep + sum(map(len, self._derivations.values()))
 
     @property
     def nodes(self) -> int:

@@ -10,10 +10,12 @@ that no row leaves that has a ground again.
 Told are the same derivations as those of a fixpoint by ranks, with the same weights: sketches and
 their counts are equal.
 State: the leaves and the rows of T with their numbers, the derivations whose bodies are in T by
-numbers, what the step's operators keep. Functions are not stored but found again from these by the
-first step after a restart; where a function is lazy it may then know another way.
-Cost: that of `absorption`, some microseconds per derivation that came or went or, once after a
-restart, is there.
+numbers, what the step's operators keep. Functions are not stored but found again from these: lazy
+ones where a change touches them, and such a one may then know another way; whole ones all by the
+first step after a restart.
+Cost: that of `absorption`, some microseconds per derivation that came or went. Once after a restart
+all derivations are sorted and gone through by rounds, in arrays (a chain takes a round for each of
+its rows), and where functions are whole each takes some microseconds.
 Out of scope: telling which rows derive one (`circuits.provenance`).
 """
 
@@ -31,7 +33,8 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import disagreement
-from impctl.engine.fixpoint.absorption import Absorbs, Absorption, Grounded
+from impctl.engine.fixpoint.absorption import Absorbs, Absorption
+from impctl.engine.fixpoint.derivations import Grounded, grounded
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.row_numbers import NUMBER, RowNumbers, RowsByNumber
 from impctl.engine.operator import Keeper
@@ -183,13 +186,15 @@ class AbsorbedFixpoint(Recursion):
             self.rows.put(own, known[new], 1)
             self._by_number.put(own, known[new], 1)
         moves.noted.append(noted)
-        return _grounded(noted.keep(noted.weights > 0))
+        return grounded(_matrix(noted.keep(noted.weights > 0)))
 
     def _check(self, moves: _Moves, gone: set[int]) -> None:
         """CountBelowZeroError where a derivation went all of whose leaves are there."""
         for noted in moves.noted:
             less = noted.keep(noted.weights < 0)
-            is_open = [at for at, one in enumerate(_grounded(less)) if gone.isdisjoint(one.leaves)]
+            is_open = [
+                at for at, one in enumerate(grounded(_matrix(less))) if gone.isdisjoint(one.leaves)
+            ]
             if is_open:
                 self._check_left(less.take(np.array(is_open, dtype=np.int64)))
 
@@ -252,10 +257,16 @@ class AbsorbedFixpoint(Recursion):
             self._absorption = Absorption(self.absorbs.ship, self.absorbs.nodes)
             rows = self.rows.whole()
             if len(rows):
-                own = [rows.columns[name] for name, _ in self.columns]
-                self._by_number.put(own, rows.columns[NUMBER].values, 1)
-            self._absorption.step((), _grounded(self._made.whole()))
+                self._take_up_rows(self._absorption, rows)
         return self._absorption
+
+    def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
+        """CountBelowZeroError where what is kept derives other rows than are kept."""
+        own, numbers = [rows.columns[name] for name, _ in self.columns], rows.columns[NUMBER].values
+        self._by_number.put(own, numbers, 1)
+        absorption.take_up(self.numbers())
+        if set(absorption.rows) != set(numbers.tolist()):
+            raise disagreement("Rows of WITH RECURSIVE are not those that their derivations make")
 
     @property
     def absorption(self) -> Absorption:
@@ -300,18 +311,6 @@ class _Moves:
     def __init__(self) -> None:
         self.noted: list[Batch] = []
         self.entered: set[int] = set()
-
-
-def _grounded(noted: Batch) -> list[Grounded]:
-    """Derivations by their numbers: the head first, even ones of rows, odd ones of leaves."""
-    if not len(noted):
-        return []
-    found = []
-    for head, *parts in _matrix(noted).tolist():
-        there = [part for part in parts if part >= 0]
-        bodies = tuple(part for part in there if not part % 2)
-        found.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
-    return found
 
 
 def _matrix(batch: Batch) -> Ints:

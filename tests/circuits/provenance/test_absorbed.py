@@ -20,7 +20,8 @@ from impctl.aliases import AccessId
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, Absorbs, Grounded, Ship
+from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, Absorbs, Ship
+from impctl.engine.fixpoint.derivations import Grounded
 from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
 from impctl.engine.operators.merge import SketchDelta
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError

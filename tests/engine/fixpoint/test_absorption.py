@@ -20,7 +20,8 @@ import pytest
 
 from impctl.circuits.provenance.derivation import Claim, derivation_of
 from impctl.circuits.provenance.makings import MakingList
-from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship, missing_package
+from impctl.engine.fixpoint.absorption import Absorption, Ship, missing_package
+from impctl.engine.fixpoint.derivations import Grounded
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
 from tests.support.diagrams import HAS_DIAGRAMS, take_away, with_diagrams
@@ -35,10 +36,14 @@ Leaf = tuple[str, Row]
 
 
 class Driven:
-    """A program whose derivations are found by definition and handed over, round by round."""
+    """A program whose derivations are found by definition and handed over, round by round.
+
+    Rows have even numbers, leaves odd ones.
+    """
 
     def __init__(self, program: str, ship: Ship, nodes: int = 1 << 20) -> None:
         self.absorption = Absorption(ship, nodes)
+        self._ship, self._nodes = ship, nodes
         self._rules = PROGRAMS[program]
         self.tables: Tables = {"links": Counter(), "seeds": Counter()}
         self.copies: dict[Leaf, list[int]] = {}
@@ -49,11 +54,11 @@ class Driven:
         self._sent: set[Grounded] = set()
 
     def rows_of(self, numbers: Iterator[int] | set[int]) -> frozenset[Row]:
-        return frozenset(self._rows[number] for number in numbers)
+        return frozenset(self._rows[number // 2] for number in numbers)
 
     @property
     def rows(self) -> frozenset[Row]:
-        return frozenset(self._rows[number] for number in self.absorption.rows)
+        return self.rows_of({*self.absorption.rows})
 
     def step(self, change: Mapping[str, Counter[Row]]) -> Counter[Row]:
         """Copies come and go; the rows that came and went, net."""
@@ -72,6 +77,14 @@ class Driven:
             self._sent = {one for one in self._sent if not left & set(one.bodies)}
             went = set()
 
+    def take_up(self) -> None:
+        """Go on from what a store would hold."""
+        held = [[one.head, *one.bodies, *one.leaves] for one in self.absorption.derivations()]
+        widest = max(map(len, held), default=1)
+        padded = [[*one, *[-1] * (widest - len(one))] for one in held]
+        self.absorption = Absorption(self._ship, self._nodes)
+        self.absorption.take_up(np.array(padded, dtype=np.int64).reshape(len(held), widest))
+
     def _changed(self, change: Mapping[str, Counter[Row]]) -> set[int]:
         """The leaves that go."""
         went = set()
@@ -79,7 +92,7 @@ class Driven:
             for row, weight in found.items():
                 copies = self.copies.setdefault((table, row), [])
                 for _ in range(weight):
-                    number = len(self.leaf_of)
+                    number = 2 * len(self.leaf_of) + 1
                     self.leaf_of[number] = (table, row)
                     copies.append(number)
                 for _ in range(-weight):
@@ -103,7 +116,7 @@ class Driven:
 
     def _number(self, row: Row) -> int:
         if row not in self._numbers:
-            self._numbers[row] = len(self._rows)
+            self._numbers[row] = 2 * len(self._rows)
             self._rows.append(row)
         return self._numbers[row]
 
@@ -172,7 +185,7 @@ def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship,
     driven = Driven(program, ship)
     for _ in range(3):
         driven.step(some_change(rng, driven.tables, min(NODES[program], 5), 6))
-    first = len(driven.leaf_of)
+    first = 2 * len(driven.leaf_of) + 1
     makings = MakingList()
     for one in driven.absorption.derivations():
         bodies = [first + body for body in one.bodies] + list(one.leaves)
