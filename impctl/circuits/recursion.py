@@ -25,7 +25,7 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.instances import NOTHING
+from impctl.engine.fixpoint.heads_and_bodies import NOTHING
 from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator

@@ -22,7 +22,7 @@ import pytest
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.instances import NOTHING, Instances
+from impctl.engine.fixpoint.heads_and_bodies import NOTHING, HeadsAndBodies
 from impctl.engine.fixpoint.numbered_rows import NumberedRows, TouchedNumbers
 from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
@@ -370,12 +370,12 @@ def _fresh(self: NumberedRows, count: int, touched: Any) -> Any:
     return np.ones(count, dtype=np.int64)
 
 
-def _first_bodies(self: Instances, accesses: Any, columns: Any, bodies: Any) -> None:
+def _first_bodies(self: HeadsAndBodies, accesses: Any, columns: Any, bodies: Any) -> None:
     """One body of each derivation alone."""
-    _INSTANCES(self, accesses, columns, bodies[:1])
+    _HEADS_AND_BODIES(self, accesses, columns, bodies[:1])
 
 
-_INSTANCES = Instances.__init__
+_HEADS_AND_BODIES = HeadsAndBodies.__init__
 
 
 def _forgotten(self: TouchedNumbers, start: int, codes: Any, keys: Any, *, are_told: bool) -> None:
@@ -388,7 +388,7 @@ def _forgotten(self: TouchedNumbers, start: int, codes: Any, keys: Any, *, are_t
     [
         (UsedRows, "step", _all_used),
         (NumberedRows, "take", _fresh),
-        (Instances, "__init__", _first_bodies),
+        (HeadsAndBodies, "__init__", _first_bodies),
         (TouchedNumbers, "_look_up", _forgotten),
     ],
 )

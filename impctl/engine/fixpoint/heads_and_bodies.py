@@ -32,7 +32,7 @@ NOTHING = 0
 _SLOT = "impctl/slot"
 
 
-class Instances(Told):
+class HeadsAndBodies(Told):
     """Of derivations with heads of `columns`, and in the columns `bodies` the bodies' numbers."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Instances(Told):
             self.keep(Batch(found.columns, found.weights, self.padded(len(found), found.tags, own)))
 
     def end(self, touched: TouchedRows) -> None:
-        assert isinstance(touched, TouchedNumbers), "only rows with numbers tell their instances"
+        assert isinstance(touched, TouchedNumbers), "only rows with numbers tell heads and bodies"
         parts = [self._numbered(touched, batch) for batch in self.taken()]
         if not parts:
             return
