@@ -25,12 +25,13 @@ from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
 from tests.circuits.test_best_fixpoints import (
     CHEAPEST,
+    DRAWN,
     FROM_SEEDS,
     QUERIES,
     Case,
-    Row,
     change_of,
 )
+from tests.support.carried_queries import Row, best_ranked
 from tests.support.restored_query import Stored, sketches_of
 
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
@@ -183,9 +184,9 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     """All that is kept, against a recount."""
     fixpoint = fixpoint_of(query)
     held = fixpoint.rows
-    keys, ranks, lows = held.ranked()
-    pairs = _pairs(fixpoint, dict(zip(held.names, keys, strict=True))) if keys else []
-    rows = [(*pair, rank) for pair, rank in zip(pairs, ranks.tolist(), strict=True)]
+    key, value = held.grouped.keys[0], held.grouped.values[0][0]
+    ranked = best_ranked(held)
+    rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
     # What is NULL may stand on more that is NULL, which is not followed here.
     known = [row for row in rows if row[1] is not None]
     found = list(derivations(name, tables, known))
@@ -201,7 +202,7 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     for head, made, body in found:
         low[head] += made is not None and made == values[head] and body < rank[head]
     assert all(low[head] for head in rank)
-    told = {pair[0]: at for pair, at in zip(pairs, lows.tolist(), strict=True)}
+    told = {row[key]: low for row, _, low in ranked}
     assert {head: low[head] for head in rank} == {head: told[head] for head in rank}
     if len(known) == len(rows):
         every: Counter[tuple[int, int | None]] = Counter()
@@ -244,9 +245,7 @@ def test_all_that_is_kept_is_that_of_a_recount(
     seeds: list[Row] = [{"a": rng.randrange(nodes), "w": rng.randrange(3), "f": 0} for _ in "ab"]
     tables = {"links": links, "seeds": seeds}
     given.begin(query)
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
+    query.load(DRAWN.whole(tables))
     check(name, case, query, tables)
     stored = Stored()
     for turn in range(20):
