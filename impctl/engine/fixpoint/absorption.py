@@ -21,7 +21,7 @@ After an error what is here is of no use any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -101,11 +101,6 @@ class Absorption:
     def rows(self) -> Collection[int]:
         """The rows of the fixpoint."""
         return self._functions.keys()
-
-    def derivations(self) -> Iterator[Grounded]:
-        """The derivations whose bodies are all rows of the fixpoint."""
-        for found in self._derivations.values():
-            yield from (one for one in found if self._is_there(one))
 
     def step(
         self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
@@ -318,16 +313,6 @@ class Absorption:
         if high[1] is None:
             return 0, None
         return high[0] + 1, (*high[1], node.node_var())
-
-    @property
-    def remembered(self) -> int:
-        """How many derivations are remembered."""
-        return sum(map(len, self._derivations.values()))
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes there are."""
-        return int(self._manager.num_inner_nodes())
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         found = self._manager.true()

@@ -101,15 +101,11 @@ class Fixpoint(Recursion):
         # What is followed row by row tells no derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
+        """The step, where it is one join: it is followed without stepping its operators."""
         self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
         self.begun_anew = 0
         """Steps so far in which so much went out that all rows did, and ranks began again."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the step is one join, which is followed without stepping its operators."""
-        return self._plain is not None
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
