@@ -11,18 +11,21 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from impctl.circuits.session import MaintainedQuery
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint import settling, valued_changes, valued_rows
 from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.one_by_one import OneByOne
 from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
+from impctl.errors import EvaluationError
 from tests.circuits.test_best_fixpoints import (
     CHEAPEST,
     DRAWN,
@@ -112,9 +115,12 @@ class Given:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, way: str) -> None:
         self.followed = 0
         self.given_up = 0
+        self.begun_one_by_one = 0
+        """Steps that were begun so and then followed at once."""
         self._left = 10**9
         self._rng, self._way = rng, way
         of, keep = ValuedRows.slots_of, valued_changes.ValuedChanges.keep
+        settle = OneByOne.settle
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
             self._left -= 1
@@ -128,11 +134,17 @@ class Given:
             self.followed += 1
             return keep(changes)
 
+        def settled(*args: Any) -> Ints | None:
+            found = settle(*args)
+            self.begun_one_by_one += found is None
+            return found
+
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
         monkeypatch.setattr(valued_changes.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(OneByOne, "settle", settled)
 
     def begin(self, query: MaintainedQuery) -> None:
         """A step follows."""
@@ -278,3 +290,40 @@ def test_all_that_is_kept_is_that_of_a_recount(
         assert given.given_up
     else:
         assert given.followed > (5 if nulls else 20)
+        assert not given.begun_one_by_one or nulls or way == "some of either"
+
+
+def row(a: int, b: int, w: int) -> Row:
+    return {"a": a, "b": b, "w": w, "f": 0}
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize("more", [-1, 1 << 60])
+def test_links_that_take_away_or_go_far_are_left_to_the_operators(
+    monkeypatch: pytest.MonkeyPatch, way: str, more: int
+) -> None:
+    """A circle that takes away would be followed for as long as there are limits."""
+    given = Given(monkeypatch, random.Random(way), way)
+    case, query = query_of(VALUED["cheapest"])
+    tables = {"links": [row(1, 2, 5), row(2, 3, more)], "seeds": [row(1, 0, 0)]}
+    query.load(DRAWN.whole(tables))
+    # What leads on from 2 is asked for where 2 itself has another value.
+    for link in (row(1, 4, 1), row(1, 2, 3)):
+        tables["links"].append(link)
+        given.begin(query)
+        query.step({"links": change_of("links", [link], [1])})
+        check("cheapest", case, query, tables)
+        assert given.followed == 1
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+def test_what_goes_beyond_all_numbers_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(VALUED["cheapest"])
+    query.load(DRAWN.whole({"links": [row(2, 3, INT64_MAX)], "seeds": [row(1, 0, 0)]}))
+    given.begin(query)
+    with pytest.raises(EvaluationError) as raised:
+        query.step({"links": change_of("links", [row(1, 2, 3)], [1])})
+    assert raised.value.code == "arithmetic_overflow"
