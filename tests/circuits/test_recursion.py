@@ -215,7 +215,7 @@ def test_a_step_that_no_operator_carries_ranks_through_is_named(
         compile_plan(replace(node, step=other(node)), case.sketched, {})
 
 
-def test_counts_of_fragments_are_those_of_instances() -> None:
+def test_counts_of_fragments_are_those_of_derivations() -> None:
     """One link twice and a seed: the fragment stays until both copies went."""
     case = case_of("reach")
     query = MaintainedQuery(case.compiled(with_answer=False))

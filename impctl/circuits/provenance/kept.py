@@ -56,7 +56,7 @@ class TableRows:
 
 
 class KeptDerivations:
-    """Those of one fixpoint; None of `derivations_of` where leaves are no rows of tables."""
+    """All derivations of one fixpoint, of rows of `tables`, whose numbers are below `first`."""
 
     def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
         self.absorbed = absorbed
