@@ -90,11 +90,14 @@ def test_sketches_and_rows_are_those_of_the_reference(
     rng = random.Random(f"bags {name} {seed}")
     case = bag_case(name)
     tables, made = DRAWN.some_tables(rng, SIZES), partial(case.compiled, with_answer=with_answer)
-    ruled = replace(case.query, root=apply_rules(case.query.root))
     for query in DRAWN.carried(rng, tables, made, 6, (1, 3, 5)):
         assert sketches_of(query) == expected(case, tables)
         if with_answer:
-            assert rows_kept(query, ruled) == bag(evaluate(case.query.root, tables))
+            assert answer_of(query, case) == bag(evaluate(case.query.root, tables))
+
+
+def answer_of(query: MaintainedQuery, case: Case) -> object:
+    return rows_kept(query, replace(case.query, root=apply_rules(case.query.root)))
 
 
 CIRCLES = "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
