@@ -25,7 +25,7 @@ from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.instances import NOTHING
+from impctl.engine.fixpoint.heads_and_bodies import NOTHING
 from impctl.engine.fixpoint.limits import level_limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
@@ -86,7 +86,7 @@ def build_fixpoint(
     rank = f"{name}/{_RANK}"
     base = as_rows(builder, builder.build(node.base, must_be_sure=True), node.base, node)
     taken = _taken_apart(node, is_numbered=is_numbered)
-    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.pieces]
+    apart = [builder.sure(builder.build(one, must_be_sure=True)) for one in taken.beside]
     if key is not None:
         base, *apart = (untagged(builder, flow) for flow in (base, *apart))
     numbering = numbering_of(name, len(taken.numbers)) if is_numbered else None
@@ -231,7 +231,7 @@ def _step(
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """A step with ranks: `leaves` stand in it for `pieces`, which do not read the fixpoint."""
+    """A step with ranks: `leaves` stand in it for what is `beside` it, which does not read it."""
 
     step: Plan
     ranks: tuple[Attribute, ...]
@@ -239,14 +239,14 @@ class _Taken:
     numbers: tuple[Attribute, ...]
     """Columns of the step with the numbers of the rows that took part."""
     leaves: tuple[Recursive, ...]
-    pieces: tuple[Plan, ...]
+    beside: tuple[Plan, ...]
 
 
 def _taken_apart(node: Fixpoint, *, is_numbered: bool) -> _Taken:
     """The step of a fixpoint with what does not read it taken out, and with ranks, and numbers."""
     ranking = _Ranking(node.id, is_numbered, [], [])
     step, own = ranking.ranked(node.step)
-    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.pieces))
+    return _Taken(step, own.ranks, own.numbers, tuple(ranking.leaves), tuple(ranking.beside))
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,12 +272,12 @@ class _Ranking:
     fixpoint: FixpointId
     is_numbered: bool
     leaves: list[Recursive]
-    pieces: list[Plan]
+    beside: list[Plan]
 
     def ranked(self, plan: Plan) -> _Ranked:
         """The plan with ranks among its columns, and which these are."""
         if not reads_fixpoint(plan, self.fixpoint):
-            return self._piece(plan), _Own()
+            return self._put_beside(plan), _Own()
         match plan:
             case Recursive():
                 first = plan.attributes[0].id
@@ -299,10 +299,10 @@ class _Ranking:
         kind = type(plan).__name__
         raise BlockedError(f"{kind} over rows of the WITH entry that reads itself", plan.span)
 
-    def _piece(self, plan: Plan) -> Plan:
-        leaf = Recursive(f"{self.fixpoint}/{len(self.pieces)}", attributes_of(plan), span=plan.span)
+    def _put_beside(self, plan: Plan) -> Plan:
+        leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", attributes_of(plan), span=plan.span)
         self.leaves.append(leaf)
-        self.pieces.append(plan)
+        self.beside.append(plan)
         return leaf
 
     def _joined(self, plan: Join) -> _Ranked:

@@ -18,7 +18,6 @@ from tests.behaviour.absorbed_workload import SHIPS, Both, asking, changed
 from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
 from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.support.diagrams import take_away, with_diagrams
-from tests.support.run_cli import Cli
 
 
 @pytest.fixture(params=SHIPS)

@@ -19,23 +19,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.instances import NOTHING, Instances
+from impctl.engine.fixpoint.heads_and_bodies import NOTHING, HeadsAndBodies
 from impctl.engine.fixpoint.numbered_rows import NumberedRows, TouchedNumbers
 from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.operators.used_rows import UsedRows
 from impctl.errors import UnsupportedError
 from impctl.plan.answer_lineage import for_answer, is_open
-from impctl.plan.nodes import Fixpoint, TopK, nodes_of, scans_of
+from impctl.plan.nodes import Fixpoint, TopK, nodes_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from tests.circuits import moving_cases
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.circuits.test_recursion import (
     COLUMNS,
+    DRAWN,
     EXCEPT_LINKS,
     JOINED,
     PAIRS,
@@ -43,15 +43,11 @@ from tests.circuits.test_recursion import (
     QUERIES,
     REACH,
     Case,
-    Row,
     case_of_sql,
-    change_of,
     expected,
-    fragment,
-    some_change,
-    some_row,
 )
 from tests.plan.answer_plans import make_answer_trial
+from tests.support.carried_queries import Row, fragment, fragments_read, rows_kept
 from tests.support.random_cases import TIMES
 from tests.support.reference_fixpoint import Derivation, fragments_of, least_fixpoint
 from tests.support.reference_fixpoint import Row as Ground
@@ -123,30 +119,21 @@ def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
     for at, rows in found.first_rows.items():
         node = nodes[at]
         lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
-    table = {scan.access: scan.table for scan in scans_of(case.core)}
-    sketches: dict[str, set[int]] = {access: set() for access in case.sketched}
-    for access, number in lineage:
-        if access in sketches:
-            sketches[access].add(fragment(tables[table[access]][number]))
-    return sketches
+    return fragments_read(lineage, case.core, case.sketched, tables)
 
 
 def some_tables(rng: random.Random) -> dict[str, list[Row]]:
-    return {name: [some_row(rng, name) for _ in range(6)] for name in COLUMNS}
+    return DRAWN.some_tables(rng, dict.fromkeys(COLUMNS, 6))
 
 
 def loaded(case: Case, tables: Tables, *, with_answer: bool = False) -> MaintainedQuery:
     query = MaintainedQuery(compiled(case, with_answer=with_answer))
-    query.load([(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()])
+    query.load(DRAWN.whole(tables))
     return query
 
 
 def some_changes(rng: random.Random, tables: Mapping[str, list[Row]]) -> dict[str, Any]:
-    return {
-        table: change_of(table, *some_change(rng, table, rows, rng.choice((1, 3, 6))))
-        for table, rows in tables.items()
-        if rng.random() < 0.8
-    }
+    return DRAWN.some_changes(rng, tables, (1, 3, 6))
 
 
 @pytest.mark.parametrize("with_answer", [False, True])
@@ -162,21 +149,13 @@ def one_query(name: str, seed: int, *, with_answer: bool) -> int:
     """How often its sketches were less than those with a barrier."""
     rng, less = random.Random(f"answer {name} {seed}"), 0
     case = answer_case(EVERY[name], EXCEPT_LINKS.get(name.removeprefix("narrow "), tuple(COLUMNS)))
-    tables, stored = some_tables(rng), Stored()
-    query = loaded(case, tables, with_answer=with_answer)
-    for _ in range(9):
+    tables, made = some_tables(rng), partial(compiled, case, with_answer=with_answer)
+    for query in DRAWN.carried(rng, tables, made, 8):
         wanted = lineage_of(case, tables)
         assert sketches_of(query) == wanted
         less += wanted != expected(case, tables)
         if with_answer:
-            kept = query.compiled.kept
-            assert kept is not None
-            found = answer_of_rows(answer_plan(case.query).ending, kept.whole(), "UTC")
-            columns = [column.to_pylist() for column in found.columns]
-            assert bag(zip(*columns, strict=True)) == bag(evaluate(case.query.root, tables))
-        query.step(some_changes(rng, tables))
-        if rng.random() < 0.3:
-            query = stored.taken_up(query, compiled(case, with_answer=with_answer))
+            assert rows_kept(query, case.query) == bag(evaluate(case.query.root, tables))
     return less
 
 
@@ -370,12 +349,12 @@ def _fresh(self: NumberedRows, count: int, touched: Any) -> Any:
     return np.ones(count, dtype=np.int64)
 
 
-def _first_bodies(self: Instances, accesses: Any, columns: Any, bodies: Any) -> None:
+def _first_bodies(self: HeadsAndBodies, accesses: Any, columns: Any, bodies: Any) -> None:
     """One body of each derivation alone."""
-    _INSTANCES(self, accesses, columns, bodies[:1])
+    _HEADS_AND_BODIES(self, accesses, columns, bodies[:1])
 
 
-_INSTANCES = Instances.__init__
+_HEADS_AND_BODIES = HeadsAndBodies.__init__
 
 
 def _forgotten(self: TouchedNumbers, start: int, codes: Any, keys: Any, *, are_told: bool) -> None:
@@ -388,7 +367,7 @@ def _forgotten(self: TouchedNumbers, start: int, codes: Any, keys: Any, *, are_t
     [
         (UsedRows, "step", _all_used),
         (NumberedRows, "take", _fresh),
-        (Instances, "__init__", _first_bodies),
+        (HeadsAndBodies, "__init__", _first_bodies),
         (TouchedNumbers, "_look_up", _forgotten),
     ],
 )

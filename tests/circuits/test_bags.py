@@ -7,13 +7,12 @@ circles. Where there is none, a circle ends the step at the limit.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
@@ -21,23 +20,21 @@ from impctl.engine.fixpoint.limits import LEVEL_LIMITS
 from impctl.engine.operators.levels import Levels
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Distinct, Fixpoint, Plan, nodes_of
-from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from tests.circuits.test_recursion import (
-    CATALOG,
     COLUMNS,
+    DRAWN,
+    SIZES,
     Case,
-    Row,
     case_of,
     case_of_sql,
     change_of,
     expected,
-    some_change,
-    some_row,
 )
 from tests.plan.network import fixpoints_of
+from tests.support.carried_queries import Row, rows_kept
 from tests.support.reference_plan import bag, evaluate
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import sketches_of
 
 REACH = (
     "WITH RECURSIVE r(n, k) AS (SELECT a, CAST(0 AS BIGINT) FROM seeds UNION ALL {} WHERE r.k < 3) "
@@ -92,35 +89,15 @@ def test_sketches_and_rows_are_those_of_the_reference(
 ) -> None:
     rng = random.Random(f"bags {name} {seed}")
     case = bag_case(name)
-    query = MaintainedQuery(case.compiled(with_answer=with_answer))
-    stored = Stored()
-    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    for table, rows in tables.items():
-        rows += [some_row(rng, table) for _ in range(6 if table == "links" else 2)]
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
-    assert sketches_of(query) == expected(case, tables)
-    for _ in range(6):
-        changes = {}
-        for table, rows in tables.items():
-            if rng.random() < 0.8:
-                changed = some_change(rng, table, rows, rng.choice((1, 3, 5)))
-                changes[table] = change_of(table, *changed)
-        query.step(changes)
+    tables, made = DRAWN.some_tables(rng, SIZES), partial(case.compiled, with_answer=with_answer)
+    for query in DRAWN.carried(rng, tables, made, 6, (1, 3, 5)):
         assert sketches_of(query) == expected(case, tables)
         if with_answer:
             assert answer_of(query, case) == bag(evaluate(case.query.root, tables))
-        if rng.random() < 0.3:
-            query = stored.taken_up(query, case.compiled(with_answer=with_answer))
 
 
-def answer_of(query: MaintainedQuery, case: Case) -> Counter[tuple[object, ...]]:
-    kept = query.compiled.kept
-    assert kept is not None
-    ruled = replace(case.query, root=apply_rules(case.query.root))
-    found = answer_of_rows(answer_plan(ruled).ending, kept.whole(), "UTC")
-    return bag(zip(*[column.to_pylist() for column in found.columns], strict=True))
+def answer_of(query: MaintainedQuery, case: Case) -> object:
+    return rows_kept(query, replace(case.query, root=apply_rules(case.query.root)))
 
 
 CIRCLES = "WITH RECURSIVE r(n){} AS (SELECT a FROM seeds UNION ALL SELECT l.b FROM r JOIN links l "
@@ -141,7 +118,7 @@ def test_a_circle_in_the_tables_ends_at_the_limit(levels: str, most: int) -> Non
     for is_there in (True, False):
         query = MaintainedQuery(case.compiled(with_answer=False))
         tables = some_tables((1, 2), (2, 3), *([(3, 1)] if is_there else []))
-        loaded = [(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()]
+        loaded = DRAWN.whole(tables)
         if is_there:
             with pytest.raises(UnsupportedError, match=f"limit of {most} levels") as caught:
                 query.load(loaded)
@@ -200,4 +177,3 @@ def test_columns_that_nobody_needs_are_not_kept() -> None:
     )
     (node,) = (node for node in nodes_of(lonely.core) if isinstance(node, Fixpoint))
     assert [a.name for a in node.attributes] == ["y", "k"]
-    assert set(CATALOG) == set(COLUMNS)

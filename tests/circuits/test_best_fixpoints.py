@@ -9,15 +9,13 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.schema import LONG, Column, Schema
+from impctl.circuits.session import MaintainedQuery
+from impctl.data.schema import LONG
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.errors import CountBelowZeroError, UnsupportedError
@@ -26,18 +24,32 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.support.carried_queries import (
+    BOUNDARIES,
+    Drawn,
+    Row,
+    best_ranked,
+    fragment,
+    fragments_read,
+    rows_kept,
+)
 from tests.support.reference_plan import annotate, bag, evaluate
 from tests.support.restored_query import Stored, sketches_of
 
-Row = Mapping[str, int | None]
-
 COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
-CATALOG = {
-    name: Schema(tuple(Column(column, LONG) for column in columns))
-    for name, columns in COLUMNS.items()
-}
-BOUNDARIES = (1, 2, 3)
 NODES = 6
+
+
+def some_row(rng: random.Random, name: str) -> Row:
+    values: dict[str, int | None] = {}
+    for column in COLUMNS[name]:
+        most = {"w": 4, "f": 4}.get(column, NODES)
+        values[column] = rng.randrange(most) if rng.random() > 0.06 else None
+    return values
+
+
+DRAWN = Drawn(COLUMNS, some_row)
+change_of = DRAWN.change_of
 
 FROM_SEEDS = (
     "WITH RECURSIVE r(n, c) AS (SELECT a, w FROM seeds UNION"
@@ -89,7 +101,7 @@ class Case:
     """A query and the circuits that keep its sketches, and its rows besides."""
 
     def __init__(self, sql: str) -> None:
-        self.query: Query = parse_query(sql, CATALOG)
+        self.query: Query = parse_query(sql, DRAWN.catalog)
         self.ruled = Query(sql, apply_rules(self.query.root))
         self.core = core_of(self.query.root)
         self.sketched = {
@@ -107,61 +119,17 @@ class Case:
         """The fragments of the answer's rows and of the barriers'."""
         found = annotate(self.core, tables, whole_windows=True)
         lineage = found.lineage.union(*found.first_rows.values())
-        table = {scan.access: scan.table for scan in scans_of(self.core)}
-        sketches: dict[str, set[int]] = {access: set() for access in self.sketched}
-        for access, number in lineage:
-            sketches[access].add(_fragment(tables[table[access]][number]))
-        return sketches
+        return fragments_read(lineage, self.core, self.sketched, tables)
 
 
 def over_sketches(case: Case, tables: Mapping[str, Sequence[Row]]) -> object:
     """The rows over those of the tables that the sketches hold."""
     table = {scan.access: scan.table for scan in scans_of(case.core)}
     seen = {
-        access: [at for at, row in enumerate(tables[table[access]]) if _fragment(row) in fragments]
+        access: [at for at, row in enumerate(tables[table[access]]) if fragment(row) in fragments]
         for access, fragments in case.expected(tables).items()
     }
     return bag(evaluate(case.ruled.root, tables, seen))
-
-
-def _fragment(row: Row) -> int:
-    value = row["f"]
-    return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
-
-
-def some_row(rng: random.Random, name: str) -> Row:
-    values: dict[str, int | None] = {}
-    for column in COLUMNS[name]:
-        most = {"w": 4, "f": 4}.get(column, NODES)
-        values[column] = rng.randrange(most) if rng.random() > 0.06 else None
-    return values
-
-
-def some_change(
-    rng: random.Random, name: str, rows: list[Row], most: int
-) -> tuple[list[Row], list[int]]:
-    """Rows that come, some twice, and rows that go; `rows` is brought up to date."""
-    came = [some_row(rng, name) for _ in range(rng.randint(0, most))]
-    came += rng.sample(came, len(came) // 3)
-    gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
-    for row in gone:
-        rows.remove(row)
-    rows += came
-    return came + gone, [1] * len(came) + [-1] * len(gone)
-
-
-def change_of(name: str, rows: Sequence[Row], weights: Sequence[int]) -> TableChange:
-    arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[name]}
-    return TableChange(pa.table(arrays), np.array(weights, dtype=np.int64))
-
-
-def rows_kept(query: MaintainedQuery, case: Case) -> object:
-    kept = query.compiled.kept
-    assert kept is not None
-    answer = answer_plan(case.ruled)
-    found = answer_of_rows(answer.ending, kept.whole(), "UTC")
-    columns = [column.to_pylist() for column in found.columns]
-    return bag(zip(*columns, strict=True))
 
 
 @pytest.mark.parametrize("with_answer", [False, True])
@@ -173,30 +141,14 @@ def test_sketches_and_rows_are_those_of_the_reference(
     rng = random.Random(f"{name} {seed}")
     case = Case(QUERIES[name])
     assert all(n.best for n in nodes_of(case.core) if isinstance(n, Fixpoint))
-    query = MaintainedQuery(case.compiled(with_answer=with_answer))
-    query.circuit.end_by(Limits(rounds=300))
-    stored = Stored()
-    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    for table, rows in tables.items():
-        rows += [some_row(rng, table) for _ in range(9 if table == "links" else 2)]
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
-    assert sketches_of(query) == case.expected(tables)
-    for _ in range(12):
-        changes = {}
-        for table, rows in tables.items():
-            if rng.random() < 0.8:
-                changed = some_change(rng, table, rows, rng.choice((1, 1, 3, 6)))
-                changes[table] = change_of(table, *changed)
-        query.step(changes)
+    tables = DRAWN.some_tables(rng, {"links": 9, "seeds": 2})
+    made = partial(case.compiled, with_answer=with_answer)
+    for query in DRAWN.carried(rng, tables, made, 12, (1, 1, 3, 6), Limits(rounds=300)):
         assert sketches_of(query) == case.expected(tables)
         if with_answer:
             rows_now = bag(evaluate(case.ruled.root, tables))
-            assert rows_kept(query, case) == rows_now
+            assert rows_kept(query, case.ruled) == rows_now
             assert over_sketches(case, tables) == rows_now
-        if rng.random() < 0.3:
-            query = stored.taken_up(query, case.compiled(with_answer=with_answer))
 
 
 def dijkstra(links: Sequence[Row], seeds: Sequence[Row]) -> dict[int | None, int]:
@@ -229,9 +181,7 @@ def network(rng: random.Random, nodes: int) -> Row:
 def ranked(query: MaintainedQuery) -> list[tuple[int | None, int | None, int, int]]:
     """Node, cost, rank and low of all rows that are in."""
     (fixpoint,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
-    keys, ranks, lows = fixpoint.rows.ranked()
-    columns = [key.to_arrow().to_pylist() for key in keys]
-    return list(zip(*columns, ranks.tolist(), lows.tolist(), strict=True))
+    return [(*row.values(), rank, low) for row, rank, low in best_ranked(fixpoint.rows)]
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -245,9 +195,7 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
     links = [network(rng, nodes) for _ in range(2 * nodes)]
     seeds: list[Row] = [{"a": 0, "w": 0, "f": 0}]
     tables = {"links": links, "seeds": seeds}
-    query.load(
-        [(name, change_of(name, rows, [1] * len(rows)).rows) for name, rows in tables.items()]
-    )
+    query.load(DRAWN.whole(tables))
     for turn in range(25):
         found = ranked(query)
         known = {node: cost for node, cost, _, _ in found if cost is not None}

@@ -30,25 +30,22 @@ from impctl.plan.safety.verdict import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import (
-    COLUMNS,
+    DRAWN,
     EXCEPT_LINKS,
     QUERIES,
+    SIZES,
     Case,
-    Row,
     case_of,
-    change_of,
     expected,
-    fragment,
-    some_change,
-    some_row,
 )
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.plan.witness_plans import kept_by_witnesses
+from tests.support.carried_queries import Row, fragment
 from tests.support.random_cases import TIMES
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import sketches_of
 
 UNSAFE = {"groups in the step", "a group as base"}
 """Those that no sketch on another column than that of the groups is safe for."""
@@ -106,24 +103,9 @@ def test_rows_over_what_is_chosen_are_those_over_the_tables(name: str, seed: int
     compiled = case.compiled(with_answer=False)
     operators = [one for one in compiled.circuit if isinstance(one, FixpointOperator)]
     assert operators
-    query, stored = MaintainedQuery(compiled), Stored()
-    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    for table, rows in tables.items():
-        rows += [some_row(rng, table) for _ in range(6 if table == "links" else 2)]
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
-    check(query, case, tables, rng)
-    for _ in range(8):
-        changes = {}
-        for table, rows in tables.items():
-            if rng.random() < 0.8:
-                changed = some_change(rng, table, rows, rng.choice((1, 3, 6)))
-                changes[table] = change_of(table, *changed)
-        query.step(changes)
+    tables = DRAWN.some_tables(rng, SIZES)
+    for query in DRAWN.carried(rng, tables, partial(case.compiled, with_answer=False), 8):
         check(query, case, tables, rng)
-        if rng.random() < 0.3:
-            query = stored.taken_up(query, case.compiled(with_answer=False))
 
 
 def test_what_is_chosen_is_often_less() -> None:
@@ -133,11 +115,8 @@ def test_what_is_chosen_is_often_less() -> None:
         if EXCEPT_LINKS.get(name):
             continue
         query = MaintainedQuery(case.compiled(with_answer=False))
-        tables = {
-            table: [some_row(rng, table) for _ in range(16 if table == "links" else 3)]
-            for table in COLUMNS
-        }
-        query.load([(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()])
+        tables = DRAWN.some_tables(rng, {"links": 16, "seeds": 3})
+        query.load(DRAWN.whole(tables))
         spared[name] = check(query, case, tables, rng)
     assert sum(spared.values()) > len(spared), spared
 

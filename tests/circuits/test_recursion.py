@@ -11,12 +11,12 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
@@ -40,6 +40,7 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.support.carried_queries import BOUNDARIES, Drawn, Row, fragments_read, rows_kept
 from tests.support.reference_fixpoint import (
     closure,
     least_fixpoint,
@@ -50,22 +51,28 @@ from tests.support.reference_fixpoint import (
     weights_of,
 )
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.restored_query import Stored, sketches_of
-
-Row = Mapping[str, int | None]
+from tests.support.restored_query import sketches_of
 
 COLUMNS = {"links": ("a", "b", "f"), "seeds": ("a", "f")}
-CATALOG = {
-    name: Schema(tuple(Column(column, LONG) for column in columns))
-    for name, columns in COLUMNS.items()
-}
-BOUNDARIES = (1, 2, 3)
 """f is its own fragment; NULL has the last one."""
 
 REACH = "WITH RECURSIVE r(n) AS (SELECT a FROM seeds UNION {}) "
 JOINED = "SELECT l.b FROM r JOIN links l ON r.n = l.a"
 PAIRS = "WITH RECURSIVE r(x, y) AS (SELECT a, b FROM links UNION {}) SELECT x, y FROM r"
 NODES = 6
+SIZES = {"links": 6, "seeds": 2}
+
+
+def some_row(rng: random.Random, name: str) -> Row:
+    def some_node() -> int | None:
+        return rng.randrange(NODES) if rng.random() > 0.05 else None
+
+    values = {column: some_node() for column in COLUMNS[name] if column != "f"}
+    return {**values, "f": rng.choice((None, 0, 1, 2, 3))}
+
+
+DRAWN = Drawn(COLUMNS, some_row)
+change_of = DRAWN.change_of
 
 QUERIES = {
     "reach": REACH.format(JOINED) + "SELECT n FROM r",
@@ -139,7 +146,7 @@ def case_of(name: str) -> Case:
 
 def case_of_sql(sql: str, tables: Collection[str]) -> Case:
     """The query with sketches of all accesses to these tables."""
-    query = parse_query(sql, CATALOG)
+    query = parse_query(sql, DRAWN.catalog)
     core = core_of(query.root)
     sketched = {
         scan.access: RangePartition(scan.table, "f", LONG, BOUNDARIES)
@@ -149,47 +156,11 @@ def case_of_sql(sql: str, tables: Collection[str]) -> Case:
     return Case(query, sketched, core)
 
 
-def fragment(row: Row) -> int:
-    value = row["f"]
-    return len(BOUNDARIES) + 1 if value is None else sum(value >= one for one in BOUNDARIES)
-
-
 def expected(case: Case, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
     """The fragments of the answer's rows and of the barriers'."""
     found = annotate(case.core, tables, whole_windows=True)
     lineage = found.lineage.union(*found.first_rows.values())
-    table = {scan.access: scan.table for scan in scans_of(case.core)}
-    sketches: dict[str, set[int]] = {access: set() for access in case.sketched}
-    for access, number in lineage:
-        if access in sketches:
-            sketches[access].add(fragment(tables[table[access]][number]))
-    return sketches
-
-
-def some_row(rng: random.Random, name: str) -> Row:
-    def some_node() -> int | None:
-        return rng.randrange(NODES) if rng.random() > 0.05 else None
-
-    values = {column: some_node() for column in COLUMNS[name] if column != "f"}
-    return {**values, "f": rng.choice((None, 0, 1, 2, 3))}
-
-
-def some_change(
-    rng: random.Random, name: str, rows: list[Row], most: int
-) -> tuple[list[Row], list[int]]:
-    """Rows that come, some twice, and rows that go; `rows` is brought up to date."""
-    came = [some_row(rng, name) for _ in range(rng.randint(0, most))]
-    came += rng.sample(came, len(came) // 3)
-    gone = rng.sample(rows, min(len(rows), rng.randint(0, most)))
-    for row in gone:
-        rows.remove(row)
-    rows += came
-    return came + gone, [1] * len(came) + [-1] * len(gone)
-
-
-def change_of(name: str, rows: Sequence[Row], weights: Sequence[int]) -> TableChange:
-    arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[name]}
-    return TableChange(pa.table(arrays), np.array(weights, dtype=np.int64))
+    return fragments_read(lineage, case.core, case.sketched, tables)
 
 
 @pytest.mark.parametrize("with_answer", [False, True])
@@ -200,32 +171,11 @@ def test_sketches_and_rows_are_those_of_the_reference(
 ) -> None:
     rng = random.Random(f"{name} {seed}")
     case = case_of(name)
-    query = MaintainedQuery(case.compiled(with_answer=with_answer))
-    stored = Stored()
-    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    for table, rows in tables.items():
-        rows += [some_row(rng, table) for _ in range(6 if table == "links" else 2)]
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
-    assert sketches_of(query) == expected(case, tables)
-    for _ in range(8):
-        changes = {}
-        for table, rows in tables.items():
-            if rng.random() < 0.8:
-                changed = some_change(rng, table, rows, rng.choice((1, 3, 6)))
-                changes[table] = change_of(table, *changed)
-        query.step(changes)
+    tables = DRAWN.some_tables(rng, SIZES)
+    for query in DRAWN.carried(rng, tables, partial(case.compiled, with_answer=with_answer), 8):
         assert sketches_of(query) == expected(case, tables)
         if with_answer:
-            kept = query.compiled.kept
-            assert kept is not None
-            answer = answer_plan(case.query)
-            found = answer_of_rows(answer.ending, kept.whole(), "UTC")
-            columns = [column.to_pylist() for column in found.columns]
-            assert bag(zip(*columns, strict=True)) == bag(evaluate(case.query.root, tables))
-        if rng.random() < 0.3:
-            query = stored.taken_up(query, case.compiled(with_answer=with_answer))
+            assert rows_kept(query, case.query) == bag(evaluate(case.query.root, tables))
 
 
 def _grouped(node: Fixpoint) -> Plan:
@@ -265,7 +215,7 @@ def test_a_step_that_no_operator_carries_ranks_through_is_named(
         compile_plan(replace(node, step=other(node)), case.sketched, {})
 
 
-def test_counts_of_fragments_are_those_of_instances() -> None:
+def test_counts_of_fragments_are_those_of_derivations() -> None:
     """One link twice and a seed: the fragment stays until both copies went."""
     case = case_of("reach")
     query = MaintainedQuery(case.compiled(with_answer=False))
@@ -304,7 +254,7 @@ ONE_JOIN = {
 @pytest.mark.parametrize("name", [name for name, sql in QUERIES.items() if "RECURSIVE" in sql])
 def test_a_step_that_is_one_join_is_followed_as_such(name: str) -> None:
     circuit = case_of(name).compiled(with_answer=True).circuit
-    found = [one.is_plain for one in circuit if isinstance(one, FixpointOperator)]
+    found = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
     assert found
     assert set(found) == {name in ONE_JOIN}
 
@@ -327,7 +277,7 @@ def test_what_derives_rows_and_at_which_ranks_is_that_of_the_definition(name: st
     tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
     for _ in range(20):
         changes = {
-            table: change_of(table, *some_change(rng, table, rows, 4))
+            table: change_of(table, *DRAWN.some_change(rng, table, rows, 4))
             for table, rows in tables.items()
         }
         query.step(changes)

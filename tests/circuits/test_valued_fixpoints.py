@@ -11,26 +11,30 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from impctl.circuits.session import MaintainedQuery
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint import settling, valued_changes, valued_rows
 from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.one_by_one import OneByOne
 from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
+from impctl.errors import EvaluationError
 from tests.circuits.test_best_fixpoints import (
     CHEAPEST,
+    DRAWN,
     FROM_SEEDS,
     QUERIES,
     Case,
-    Row,
     change_of,
 )
+from tests.support.carried_queries import Row, best_ranked
 from tests.support.restored_query import Stored, sketches_of
 
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
@@ -111,9 +115,12 @@ class Given:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rng: random.Random, way: str) -> None:
         self.followed = 0
         self.given_up = 0
+        self.begun_one_by_one = 0
+        """Steps that were begun so and then followed at once."""
         self._left = 10**9
         self._rng, self._way = rng, way
         of, keep = ValuedRows.slots_of, valued_changes.ValuedChanges.keep
+        settle = OneByOne.settle
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
             self._left -= 1
@@ -127,11 +134,17 @@ class Given:
             self.followed += 1
             return keep(changes)
 
+        def settled(*args: Any) -> Ints | None:
+            found = settle(*args)
+            self.begun_one_by_one += found is None
+            return found
+
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
         monkeypatch.setattr(valued_changes.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(OneByOne, "settle", settled)
 
     def begin(self, query: MaintainedQuery) -> None:
         """A step follows."""
@@ -183,9 +196,9 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     """All that is kept, against a recount."""
     fixpoint = fixpoint_of(query)
     held = fixpoint.rows
-    keys, ranks, lows = held.ranked()
-    pairs = _pairs(fixpoint, dict(zip(held.names, keys, strict=True))) if keys else []
-    rows = [(*pair, rank) for pair, rank in zip(pairs, ranks.tolist(), strict=True)]
+    key, value = held.grouped.keys[0], held.grouped.values[0][0]
+    ranked = best_ranked(held)
+    rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
     # What is NULL may stand on more that is NULL, which is not followed here.
     known = [row for row in rows if row[1] is not None]
     found = list(derivations(name, tables, known))
@@ -201,7 +214,7 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     for head, made, body in found:
         low[head] += made is not None and made == values[head] and body < rank[head]
     assert all(low[head] for head in rank)
-    told = {pair[0]: at for pair, at in zip(pairs, lows.tolist(), strict=True)}
+    told = {row[key]: low for row, _, low in ranked}
     assert {head: low[head] for head in rank} == {head: told[head] for head in rank}
     if len(known) == len(rows):
         every: Counter[tuple[int, int | None]] = Counter()
@@ -244,9 +257,7 @@ def test_all_that_is_kept_is_that_of_a_recount(
     seeds: list[Row] = [{"a": rng.randrange(nodes), "w": rng.randrange(3), "f": 0} for _ in "ab"]
     tables = {"links": links, "seeds": seeds}
     given.begin(query)
-    query.load(
-        [(table, change_of(table, rows, [1] * len(rows)).rows) for table, rows in tables.items()]
-    )
+    query.load(DRAWN.whole(tables))
     check(name, case, query, tables)
     stored = Stored()
     for turn in range(20):
@@ -279,3 +290,40 @@ def test_all_that_is_kept_is_that_of_a_recount(
         assert given.given_up
     else:
         assert given.followed > (5 if nulls else 20)
+        assert not given.begun_one_by_one or nulls or way == "some of either"
+
+
+def row(a: int, b: int, w: int) -> Row:
+    return {"a": a, "b": b, "w": w, "f": 0}
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize("more", [-1, 1 << 60])
+def test_links_that_take_away_or_go_far_are_left_to_the_operators(
+    monkeypatch: pytest.MonkeyPatch, way: str, more: int
+) -> None:
+    """A circle that takes away would be followed for as long as there are limits."""
+    given = Given(monkeypatch, random.Random(way), way)
+    case, query = query_of(VALUED["cheapest"])
+    tables = {"links": [row(1, 2, 5), row(2, 3, more)], "seeds": [row(1, 0, 0)]}
+    query.load(DRAWN.whole(tables))
+    # What leads on from 2 is asked for where 2 itself has another value.
+    for link in (row(1, 4, 1), row(1, 2, 3)):
+        tables["links"].append(link)
+        given.begin(query)
+        query.step({"links": change_of("links", [link], [1])})
+        check("cheapest", case, query, tables)
+        assert given.followed == 1
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+def test_what_goes_beyond_all_numbers_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(VALUED["cheapest"])
+    query.load(DRAWN.whole({"links": [row(2, 3, INT64_MAX)], "seeds": [row(1, 0, 0)]}))
+    given.begin(query)
+    with pytest.raises(EvaluationError) as raised:
+        query.step({"links": change_of("links", [row(1, 2, 3)], [1])})
+    assert raised.value.code == "arithmetic_overflow"

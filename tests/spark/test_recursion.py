@@ -24,14 +24,14 @@ from impctl.spark.run import run_sql
 from tests.circuits.test_bags import QUERIES, answer_of, bag_case
 from tests.circuits.test_recursion import (
     COLUMNS,
+    DRAWN,
     Case,
-    Row,
     case_of_sql,
     change_of,
     expected,
-    some_change,
     some_row,
 )
+from tests.support.carried_queries import Row
 from tests.support.reference_plan import bag
 from tests.support.restored_query import sketches_of
 
@@ -65,7 +65,7 @@ def some_tables(rng: Random) -> dict[str, list[Row]]:
 
 def loaded(case: Case, tables: dict[str, list[Row]], *, with_answer: bool) -> MaintainedQuery:
     query = MaintainedQuery(case.compiled(with_answer=with_answer))
-    query.load([(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()])
+    query.load(DRAWN.whole(tables))
     return query
 
 
@@ -77,7 +77,7 @@ def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     case = bag_case(name)
     tables = some_tables(rng)
     query = loaded(case, tables, with_answer=True)
-    changes = {t: change_of(t, *some_change(rng, t, rows, 4)) for t, rows in tables.items()}
+    changes = {t: change_of(t, *DRAWN.some_change(rng, t, rows, 4)) for t, rows in tables.items()}
     query.step(changes)
     frames = frames_of(spark, tables)
     whole = of_spark(spark, QUERIES[name], frames)

@@ -1,10 +1,13 @@
-"""Whether decision diagrams are installed, and the mark of tests that need them."""
+"""Decision diagrams: whether they are installed, the mark of tests of them, a look inside."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+
+from impctl.engine.fixpoint.absorption import Absorption
+from impctl.engine.fixpoint.derivations import Grounded
 
 try:
     import oxidd  # noqa: F401  # asked whether it is there
@@ -20,3 +23,17 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if they were not installed."""
     for name in ("oxidd", "oxidd.bdd"):
         monkeypatch.setitem(sys.modules, name, None)
+
+
+def derivations_in(absorption: Absorption) -> set[Grounded]:
+    """All derivations whose bodies are there."""
+    held = absorption._derivations.values()
+    awake = {one for found in held for one in found if absorption._is_there(one)}
+    asleep = absorption._asleep
+    return awake if asleep is None else awake | {*asleep.here()}
+
+
+def remembered(absorption: Absorption) -> int:
+    """How many derivations take up room, asleep or not."""
+    asleep = 0 if absorption._asleep is None else len(absorption._asleep)
+    return asleep + sum(map(len, absorption._derivations.values()))

@@ -4,8 +4,8 @@ Facts have a variable each, a fresh one whenever they come, so that one that is 
 Provenance is a whole number, 0 for none; what it means is the algebra's:
 
 * absorption: a Boolean function of the variables, as a diagram;
-* relative: a set of instances, as bits. An instance is a row, the row it comes from (none for a
-  fact alone) and the fact's variable. A row holds while instances lead to it from facts alone.
+* relative: a set of derivations, as bits. A derivation is a row, the row it comes from (none for a
+  fact alone) and the fact's variable. A row holds while derivations lead to it from facts alone.
 
 Law: `either` and `derived` are monotone, `without` distributes over `either`; nothing is negated,
 so that what two peers know may be united in any order.
@@ -93,7 +93,7 @@ class Absorption:
         self._diagrams.keep(values)
 
 
-class _Instance(NamedTuple):
+class _Derivation(NamedTuple):
     head: Row
     body: Row
     """Empty where there is none."""
@@ -101,28 +101,28 @@ class _Instance(NamedTuple):
 
 
 class Relative:
-    """Sets of instances; those of rows with one second column are numbered together."""
+    """Sets of derivations; those of rows with one second column are numbered together."""
 
     def __init__(self) -> None:
-        self._instances: dict[int, list[_Instance]] = defaultdict(list)
-        self._bits: dict[_Instance, int] = {}
+        self._derivations: dict[int, list[_Derivation]] = defaultdict(list)
+        self._bits: dict[_Derivation, int] = {}
         self._of_fact: dict[int, dict[int, int]] = defaultdict(dict)
         self._held: dict[tuple[Row, int], bool] = {}
 
     def base(self, variable: int, head: Row) -> int:
-        """One instance."""
-        return self._bit(_Instance(head, (), variable))
+        """One derivation."""
+        return self._bit(_Derivation(head, (), variable))
 
     def derived(self, variable: int, head: Row, body: Row, value: int) -> int:
-        """The body's instances and one more."""
-        return value | self._bit(_Instance(head, body, variable))
+        """The body's derivations and one more."""
+        return value | self._bit(_Derivation(head, body, variable))
 
     def either(self, one: int, other: int) -> int:
-        """All instances."""
+        """All derivations."""
         return one | other
 
     def without(self, row: Row, value: int, gone: AbstractSet[int]) -> int:
-        """Instances by other facts.
+        """Derivations by other facts.
 
         Those that no fact leads to any more stay: what leads to them may come by itself, from who
         believes that they are known here.
@@ -132,7 +132,7 @@ class Relative:
         return value
 
     def holds(self, row: Row, value: int) -> bool:
-        """By a traversal of the instances."""
+        """By a traversal of the derivations."""
         key = (row, value)
         found = self._held.get(key)
         if found is None:
@@ -142,20 +142,20 @@ class Relative:
         return found
 
     def variables(self, row: Row, value: int) -> Iterable[int]:
-        """Those of its instances."""
-        return {instance.variable for instance in self._of(row[1], value)}
+        """Those of its derivations."""
+        return {derivation.variable for derivation in self._of(row[1], value)}
 
     def size(self, row: Row, value: int) -> int:
-        """Two rows and a variable per instance."""
+        """Two rows and a variable per derivation."""
         return value.bit_count() * (2 * NUMBER_BYTES * len(row) + _VARIABLE_BYTES)
 
     def keep(self, values: Iterable[int]) -> None:
-        """Instances are numbered once and for all."""
+        """Derivations are numbered once and for all."""
 
     def _derivable(self, stable: int, value: int) -> set[Row]:
         heads = defaultdict(list)
-        for instance in self._of(stable, value):
-            heads[instance.body].append(instance.head)
+        for derivation in self._of(stable, value):
+            heads[derivation.body].append(derivation.head)
         found: set[Row] = set()
         stack: list[Row] = [()]
         while stack:
@@ -165,20 +165,20 @@ class Relative:
                     stack.append(head)
         return found
 
-    def _of(self, stable: int, value: int) -> Iterator[_Instance]:
-        instances = self._instances[stable]
+    def _of(self, stable: int, value: int) -> Iterator[_Derivation]:
+        derivations = self._derivations[stable]
         while value:
             low = value & -value
-            yield instances[low.bit_length() - 1]
+            yield derivations[low.bit_length() - 1]
             value ^= low
 
-    def _bit(self, instance: _Instance) -> int:
-        bit = self._bits.get(instance)
+    def _bit(self, derivation: _Derivation) -> int:
+        bit = self._bits.get(derivation)
         if bit is None:
-            stable = instance.head[1]
-            bit = 1 << len(self._instances[stable])
-            self._instances[stable].append(instance)
-            self._bits[instance] = bit
-            of_fact = self._of_fact[instance.variable]
+            stable = derivation.head[1]
+            bit = 1 << len(self._derivations[stable])
+            self._derivations[stable].append(derivation)
+            self._bits[derivation] = bit
+            of_fact = self._of_fact[derivation.variable]
             of_fact[stable] = of_fact.get(stable, 0) | bit
         return bit

@@ -16,7 +16,7 @@ from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import Column, Flow
 from impctl.circuits.plumbing import Opened, Plumbing
 from impctl.data.schema import LONG
-from impctl.engine.fixpoint.instances import BODY, HEAD
+from impctl.engine.fixpoint.heads_and_bodies import BODY, HEAD
 from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint, Numbering
 from impctl.engine.operators.lineage import Lineage

@@ -1,9 +1,9 @@
-"""Fixpoints kept by absorption: the pieces beside them, and what derives rows in their circuit.
+"""Fixpoints kept by absorption: their ingredients, and what derives rows in their circuit.
 
 Law: T, its changes and the sketch are those of a fixpoint by ranks (`circuits.recursion`). Above
-the fixpoint's rows and those of pieces their numbers go along as columns. Refused by its place is
-what does not make each row of the fixpoint of rows that are there (an outer join of its rows), and
-what counts derivations or keeps the best rows only.
+the fixpoint's rows and those of ingredients their numbers go along as columns. Refused by its place
+is what does not make each row of the fixpoint of rows that are there (an outer join of its rows, or
+NOT IN, NOT EXISTS), and what counts derivations or keeps the best rows only.
 Out of scope: what the operator does (`engine.operators.absorbed_fixpoint`), telling derivations
 (`circuits.provenance.kept`).
 """
@@ -13,13 +13,13 @@ from __future__ import annotations
 from impctl.aliases import FixpointId
 from impctl.circuits.flows import BlockedError, Flow, typed
 from impctl.circuits.plumbing import Plumbing
+from impctl.circuits.provenance.ingredients import Apart, OfTable, taken_apart
 from impctl.circuits.provenance.numbering import Numbering, number_of
-from impctl.circuits.provenance.pieces import Apart, OfTable, taken_to_pieces
 from impctl.circuits.recursion import Keyed, rows_of, untagged
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint, Piece
+from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint, Ingredient
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import Fixpoint, Plan, Scan
 from impctl.values import dataclass
@@ -29,7 +29,7 @@ _ABSORBED = "for `provenance: absorption`"
 
 @dataclass(frozen=True, slots=True)
 class AbsorbedRows:
-    """A fixpoint of a plan that is kept by absorption; `of` tells the tables of its pieces."""
+    """A fixpoint of a plan that is kept by absorption; `of` tells the tables of its ingredients."""
 
     fixpoint: FixpointId
     operator: AbsorbedFixpoint
@@ -43,16 +43,16 @@ def build_absorbed(
     `key`. BlockedError where it cannot be kept so."""
     _refuse(node)
     columns = typed(node.attributes, node.span)
-    apart = taken_to_pieces(node)
+    apart = taken_apart(node)
     numbered = Numbering(_refused).of(apart.plan)
     name = builder.name("fixpoint")
     inner.prefix = f"{name}."
     number = f"{name}/number"
-    pieces = _pieces(builder, apart, key)
+    ingredients = _ingredients(builder, apart, key)
     given = {node.id: Flow(-1, (*columns, (number, LONG)), ())}
-    for at, (piece, flow) in enumerate(zip(apart.pieces, pieces, strict=True)):
-        own = (*typed(piece.leaf.attributes, node.span), (number_of(piece.leaf).id, LONG))
-        given[piece.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
+    for at, (ingredient, flow) in enumerate(zip(apart.ingredients, ingredients, strict=True)):
+        own = (*typed(ingredient.leaf.attributes, node.span), (number_of(ingredient.leaf).id, LONG))
+        given[ingredient.leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
     flow = inner.sure(inner.build(numbered.plan, must_be_sure=True))
     bodies = tuple(one.id for one in numbered.numbers)
@@ -65,26 +65,26 @@ def build_absorbed(
         number,
         Circuit(inner.operators, inner.inputs),
         [
-            Piece(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
-            for one in apart.pieces
+            Ingredient(typed(one.told_by, node.span), number_of(one.leaf).id, one.has_scans)
+            for one in apart.ingredients
         ],
         bodies,
         len(flow.accesses),
         absorbs=absorbs,
     )
-    rows = rows_of(builder, operator, pieces, columns, flow.accesses, key)
-    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.pieces))
+    rows = rows_of(builder, operator, ingredients, columns, flow.accesses, key)
+    return rows, AbsorbedRows(node.id, operator, tuple(one.of for one in apart.ingredients))
 
 
-def _pieces(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
-    """The rows of all pieces."""
+def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flow]:
+    """The rows of all ingredients."""
     flows = []
-    for piece in apart.pieces:
-        flow = builder.sure(builder.build(piece.plan, must_be_sure=True))
-        own = typed(piece.leaf.attributes, piece.plan.span)
+    for ingredient in apart.ingredients:
+        flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
+        own = typed(ingredient.leaf.attributes, ingredient.plan.span)
         if not {name for name, _ in own} <= flow.ids:
             what = "what is left of a sum of doubles below WITH RECURSIVE"
-            raise BlockedError(what, piece.plan.span)
+            raise BlockedError(what, ingredient.plan.span)
         flows.append(untagged(builder, flow) if key is not None else flow)
     return flows
 

@@ -194,8 +194,7 @@ class _Search:
         """Rows without all of which there is no derivation, none of those chosen among them."""
         without = set(chosen)
         left = [leaf for leaf in self._horn.leaves if leaf not in without]
-        cut = self._kept_out(without, left)
-        return frozenset(cut)
+        return frozenset(self._kept_out(without, left))
 
     def _kept_out(self, without: set[int], left: Sequence[int]) -> list[int]:
         """Of rows those that cannot join the others without deriving the row."""

@@ -24,7 +24,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.absorption import Absorbs, Absorption
 from impctl.engine.fixpoint.derivations import Grounded
 from impctl.engine.fixpoint.row_numbers import NUMBER
-from impctl.engine.operators.absorbed_fixpoint import Piece
+from impctl.engine.operators.absorbed_fixpoint import Ingredient
 from impctl.errors import ImpctlError
 from impctl.values import dataclass
 
@@ -57,7 +57,7 @@ class TableRows:
 
 
 class KeptDerivations:
-    """Those of one fixpoint; None of `derivations_of` where leaves are no rows of tables."""
+    """All derivations of one fixpoint, of rows of `tables`, whose numbers are below `first`."""
 
     def __init__(self, absorbed: AbsorbedRows, tables: Mapping[TableName, TableRows]) -> None:
         self.absorbed = absorbed
@@ -95,8 +95,8 @@ def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] 
     """What the fixpoint's state tells; None where some leaves are no rows of a table, or where rows
     of one table are read by different columns and cannot be told to be one."""
     read: dict[TableName, tuple[ColumnName, ...]] = {}
-    for of, piece in zip(absorbed.of, absorbed.operator.pieces, strict=True):
-        if not piece.is_leaf:
+    for of, ingredient in zip(absorbed.of, absorbed.operator.ingredients, strict=True):
+        if not ingredient.is_leaf:
             continue
         if of is None or set(read.setdefault(of.table, of.columns)) != set(of.columns):
             return None
@@ -116,7 +116,7 @@ def _rows_of(
     numbers: Iterable[int],
     number_of_leaf: dict[int, int],
 ) -> TableRows:
-    """The rows of a table over all pieces of it; notes which leaf is which row."""
+    """The rows of a table over all ingredients of it; notes which leaf is which row."""
     given = iter(numbers)
     known: dict[tuple[Any, ...], int] = {}
     copies: dict[int, int] = {}
@@ -138,12 +138,13 @@ def _rows_of(
 
 
 def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
-    """The leaves of a piece: their values by the columns of its table, numbers, and copies."""
-    of, piece = absorbed.of[at], absorbed.operator.pieces[at]
+    """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
+    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
     assert of is not None, "of a table"
     held = absorbed.operator.leaves[at].whole()
     arrays = [
-        _column(held.columns.get(name), piece, at) for at, (name, _) in enumerate(piece.columns)
+        _column(held.columns.get(name), ingredient, at)
+        for at, (name, _) in enumerate(ingredient.columns)
     ]
     found = pa.Table.from_arrays(arrays, names=list(of.columns))
     numbers = held.columns[NUMBER].values.tolist() if len(held) else []
@@ -165,9 +166,9 @@ def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, 
     return whole, rest
 
 
-def _column(held: Vector | None, piece: Piece, at: int) -> pa.Array:
+def _column(held: Vector | None, ingredient: Ingredient, at: int) -> pa.Array:
     # No rows may come without columns.
-    return (all_null(piece.columns[at][1], 0) if held is None else held).to_arrow()
+    return (all_null(ingredient.columns[at][1], 0) if held is None else held).to_arrow()
 
 
 def _keys(rows: pa.Table) -> Iterable[tuple[Any, ...]]:

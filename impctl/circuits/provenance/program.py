@@ -23,11 +23,11 @@ from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
 from impctl.circuits.provenance.best_so_far import BestSoFar
+from impctl.circuits.provenance.ingredients import under_columns_of
 from impctl.circuits.provenance.kept import KnownRows
 from impctl.circuits.provenance.makings import MakingList, Makings
 from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
 from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
-from impctl.circuits.provenance.pieces import under_columns_of
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch, empty_batch, stacked_batches

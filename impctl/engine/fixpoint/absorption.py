@@ -22,7 +22,7 @@ After an error what is here is of no use any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from importlib.util import find_spec
 from typing import Any
@@ -112,13 +112,6 @@ class Absorption:
     def rows(self) -> Collection[int]:
         """The rows of the fixpoint."""
         return self._functions.keys() | self._sleepers
-
-    def derivations(self) -> Iterator[Grounded]:
-        """The derivations whose bodies are all rows of the fixpoint."""
-        for found in self._derivations.values():
-            yield from (one for one in found if self._is_there(one))
-        if self._asleep is not None:
-            yield from self._asleep.here()
 
     def step(
         self, went: Iterable[int] = (), came: Iterable[Grounded] = ()
@@ -349,17 +342,6 @@ class Absorption:
         assert chosen is not None, "a row that is there has a derivation"
         leaves = frozenset(self._leaf_of[place] for place in chosen)
         return leaves, self._ship is Ship.EAGER
-
-    @property
-    def remembered(self) -> int:
-        """How many derivations are remembered."""
-        asleep = 0 if self._asleep is None else len(self._asleep)
-        return asleep + sum(map(len, self._derivations.values()))
-
-    @property
-    def nodes(self) -> int:
-        """How many nodes there are."""
-        return int(self._manager.num_inner_nodes())
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
         found = self._manager.true()

@@ -71,15 +71,6 @@ class BestRows:
         keys = list(map(from_stored, run.keys, self.kinds))
         return self.batch(keys, np.ones(len(run), dtype=np.int64))
 
-    def ranked(self) -> tuple[Sequence[Vector], Ints, Ints]:
-        """All rows that are in, with their ranks and lows, for tests."""
-        run = self.inside.whole()
-        none = np.zeros(0, dtype=np.int64)
-        if run is None:
-            return (), none, none
-        lows = run.values.get(LOW, np.zeros(len(run), dtype=np.int64))
-        return tuple(map(from_stored, run.keys, self.kinds)), run.values[RANK], lows
-
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
         """Rows of these columns, which carry no fragment."""
         return Batch(dict(zip(self.names, keys, strict=True)), weights, ())

@@ -28,7 +28,7 @@ from impctl.data.vector import Bools, Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import disagreement, never_held
-from impctl.engine.fixpoint.moves import Told, slots_for
+from impctl.engine.fixpoint.moves import ToldInTheEnd, slots_for
 from impctl.engine.fixpoint.touched_rows import RANK, WAS, TouchedRows
 from impctl.engine.row_index import RowIndex
 from impctl.engine.tags import RowTags, SetTags, Tags
@@ -90,17 +90,12 @@ class Choices:
         return slots, slots.searchsorted(of_noted)
 
 
-class ToldOfChoices(Told):
+class ToldOfChoices(ToldInTheEnd):
     """Collects the derivations that came or went in a step; tells what that changes in choices."""
 
     def __init__(self, accesses: tuple[int, int], choices: Choices) -> None:
         super().__init__(accesses)
         self._choices = choices
-
-    def derived(self, found: Batch, *, of_base: bool) -> None:
-        if len(found):
-            own = 1 if of_base else 0
-            self.keep(Batch(found.columns, found.weights, self.padded(len(found), found.tags, own)))
 
     def end(self, touched: TouchedRows) -> None:
         found = self._choices.change(touched, self.taken())

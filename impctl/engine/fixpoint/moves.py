@@ -75,6 +75,15 @@ class Told:
         return stacked_batches(self._batches)
 
 
+class ToldInTheEnd(Told):
+    """Derivations with all their columns: what is told of them is made of all when `end` comes."""
+
+    def derived(self, found: Batch, *, of_base: bool) -> None:
+        if len(found):
+            own = 1 if of_base else 0
+            self.keep(Batch(found.columns, found.weights, self.padded(len(found), found.tags, own)))
+
+
 class Moves(Protocol):
     """One step of a fixpoint, over the rows that it touches."""
 

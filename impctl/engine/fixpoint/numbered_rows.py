@@ -5,7 +5,7 @@ out, whatever its rank does meanwhile; no two rows of a step have the same, thos
 included. A number is given again when all there are were given once. Rows come out tagged with
 their numbers, as rows of a table are with fragments, so what becomes of them above tells which of
 them matter there. Cost: as of rows without; 8 bytes a row more; where numbers ran out, all rows.
-Out of scope: what ranks and counts are (`ranked_rows`), who asks for numbers (`instances`,
+Out of scope: what ranks and counts are (`ranked_rows`), who asks for numbers (`heads_and_bodies`,
 `operators.used_rows`).
 """
 

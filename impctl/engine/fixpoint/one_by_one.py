@@ -1,7 +1,7 @@
 """Which values keys have after a step that concerns few of them, one key after the other.
 
 Law: values, and what they count, are as `settling` has them; ranks are given key by key, in the
-order in which these are settled, that of their values. Where it comes to more than `MOST` keys all
+order in which these are settled, that of their values. Where it comes to more than `few` keys all
 is as before, and nothing is found. Cost: microseconds a key and link, where rounds of NumPy take a
 tenth of a millisecond each, however few.
 Out of scope: more keys (`engine.fixpoint.settling`), what is kept (`valued_changes`).
@@ -38,8 +38,8 @@ _Link = tuple[int, int, int]
 """The head's slot, what is added, and the weight."""
 
 
-class _TooManyError(Exception):
-    """There are more keys than are followed one by one."""
+class _LeftError(Exception):
+    """Left to others: there are too many keys, or derivations went that were never there."""
 
 
 class OneByOne:
@@ -62,7 +62,7 @@ class OneByOne:
             self._view()
             self._send_out(found, bodies)
             self._improve(admission)
-        except _TooManyError:
+        except _LeftError:
             self._undo()
             return None
         return self._rows.are_other(np.array(sorted(self._touched), dtype=np.int64))
@@ -90,7 +90,7 @@ class OneByOne:
         while front:
             slot = front.pop()
             if self._low[slot] < 0:
-                raise _TooManyError
+                raise _LeftError
             self._out.append(slot)
             self._spend()
             body, value = self._rank[slot], self._best[slot]
@@ -120,7 +120,7 @@ class OneByOne:
     def _spend(self) -> None:
         self._few -= 1
         if self._few < 0:
-            raise _TooManyError
+            raise _LeftError
 
     def _know(self, slot: int) -> None:
         if not self._known[slot]:
@@ -142,7 +142,7 @@ class OneByOne:
             if min(pool.values()) < 0 and any(
                 weight < 0 for value, weight in pool.items() if value < limit
             ):
-                raise _TooManyError
+                raise _LeftError
             least = min((value for value, weight in pool.items() if weight > 0), default=NONE)
             if least < limit:
                 hoped[slot] = least

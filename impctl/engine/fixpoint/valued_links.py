@@ -126,6 +126,7 @@ class Links:
             names = {step.head, *step.table.keys, *_column(step)}
             some = {name: batch.columns[name].take(places) for name in names}
             found = Batch(some, batch.weights[places], ())
+            # NULL may have the code of a number.
             numbers(found.columns[step.table.keys[0]])
             part = np.empty((PLACE + 1, pairs), dtype=np.int64)
             part[BODY], part[HEAD], part[OFFSET] = owners, self.heads(found), self.offsets(found)

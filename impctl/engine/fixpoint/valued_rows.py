@@ -4,7 +4,8 @@ Law: a key has one slot, from 0 on, and there its value, rank and low as they ar
 before the step; all in the order of values, where the least is best, `NONE` for a key that is not
 there. Nothing that is held changes meanwhile: who gives up leaves no trace but here. Only of
 whole numbers that are not NULL and far from overflowing: else `NotThisWayError`. What was found out
-may serve the next step, for as long as nobody else changes what is held. Memory: 116 bytes a key.
+may serve the next step, for as long as nobody else changes what is held: whoever has these rows
+sees to that. Memory: 116 bytes a key.
 Cost: a look-up of each key, and another where its rank is asked for.
 Out of scope: which values there are (`engine.fixpoint.settling`), keeping them (`valued_changes`).
 """
@@ -12,7 +13,6 @@ Out of scope: which values there are (`engine.fixpoint.settling`), keeping them 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import is_
 
 import numpy as np
 import numpy.typing as npt
@@ -71,19 +71,8 @@ class ValuedRows:
         """The run of the table that it is known of where rows lie in it."""
         self._waiting = 0
         """Steps whose changes may wait to be sorted in."""
-        self._left = self._stands()
 
     # Between steps.
-
-    def _stands(self) -> tuple[object, ...]:
-        held = self.held
-        return (*held.best.runs, *held.inside.runs)
-
-    @property
-    def is_as_left(self) -> bool:
-        """Whether what is held is what it was when the last step was over."""
-        stands = self._stands()
-        return len(stands) == len(self._left) and all(map(is_, stands, self._left))
 
     def end(self, touched: Ints, linked: Ints) -> bool:
         """The step is over, in which these were touched, and links looked for; whether the next one
@@ -95,7 +84,6 @@ class ValuedRows:
             self._many, self._few = _merged(self._many, self._few), (_NOTHING, _NOTHING)
             self._direct = self._placed()
             self._places = None if self._direct is None else view_of(self._direct)
-        self._left = self._stands()
         self._waiting += 1
         if self._waiting > _MOST_WAITING:
             # Nobody may ask for them for long, and each batch that waits takes room.

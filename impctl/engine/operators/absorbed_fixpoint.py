@@ -4,9 +4,9 @@ Identity, input and output are those of a fixpoint (`operators.fixpoint`): T = b
 tables), and the change is the rows that came into T and went out of it. Method: absorption
 (`engine.fixpoint.absorption`): rows have functions of the rows that they stem from, and one whose
 function becomes false goes. All that derives rows stands in the step, the base too: what it derives
-of no row of T. Its inputs are pieces whose rows are the leaves; each row has a number, and what is
-derived of it brings the number along. What comes is followed to its end before anything goes, so
-that no row leaves that has a ground again.
+of no row of T. Its inputs are ingredients whose rows are the leaves; each row has a number, and
+what is derived of it brings the number along. What comes is followed to its end before anything
+goes, so that no row leaves that has a ground again.
 Told are the same derivations as those of a fixpoint by ranks, with the same weights: sketches and
 their counts are equal.
 State: the leaves and the rows of T with their numbers, the derivations whose bodies are in T by
@@ -46,7 +46,7 @@ _HEAD = "head"
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Ingredient:
     """An input whose rows are leaves: those of `columns` tell them apart, and their numbers go on
     in the column `number`. Rows of no table (`is_leaf` is false) are there for good."""
 
@@ -56,7 +56,7 @@ class Piece:
 
 
 class AbsorbedFixpoint(Recursion):
-    """Rows of `columns`; its inputs are those of `step` after the first, a piece each.
+    """Rows of `columns`; its inputs are those of `step` after the first, an ingredient each.
 
     In the step's first input are rows of T with their numbers in a column `number`; its output has
     the columns of T, and in those of `bodies` the numbers of all rows that took part: even ones of
@@ -71,7 +71,7 @@ class AbsorbedFixpoint(Recursion):
         columns: Sequence[tuple[AttributeId, SqlType]],
         number: AttributeId,
         step: Circuit,
-        pieces: Sequence[Piece],
+        ingredients: Sequence[Ingredient],
         bodies: Sequence[AttributeId],
         accesses: int = 0,
         *,
@@ -81,13 +81,13 @@ class AbsorbedFixpoint(Recursion):
         super().__init__(name, number, step, (0, accesses))
         self.limits = limits
         self.absorbs = absorbs
-        self.pieces = tuple(pieces)
+        self.ingredients = tuple(ingredients)
         self.columns = tuple(columns)
         self._bodies = tuple(bodies)
         self.form = (
             self.columns,
             number,
-            self.pieces,
+            self.ingredients,
             self._bodies,
             accesses,
             step.wires,
@@ -95,7 +95,8 @@ class AbsorbedFixpoint(Recursion):
         )
         self.rows = RowNumbers(f"{name}.rows", columns)
         self.leaves = tuple(
-            RowNumbers(f"{name}.leaves{at}", piece.columns) for at, piece in enumerate(pieces)
+            RowNumbers(f"{name}.leaves{at}", ingredient.columns)
+            for at, ingredient in enumerate(ingredients)
         )
         held = tuple((column, LONG) for column in (_HEAD, *self._bodies))
         self._made = RowIndex(f"{name}.derivations", held, (_HEAD,), 0)
@@ -112,9 +113,9 @@ class AbsorbedFixpoint(Recursion):
         """Go no further than that, from now on."""
         self.limits = limits
 
-    def step(self, *pieces: Batch | None) -> Batch | None:
+    def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
-        numbered = [self._numbered(at, batch) for at, batch in enumerate(pieces)]
+        numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
         found = self._step.step(None, *numbered)
         found = found if found is not None and len(found) else None
         if self._is_filling:
@@ -123,18 +124,18 @@ class AbsorbedFixpoint(Recursion):
         return self._changed(None, (), found)
 
     def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
-        """Rows of a piece with their numbers; notes which leaves went."""
+        """Rows of an ingredient with their numbers; notes which leaves went."""
         if batch is None or not len(batch):
             return None
-        piece = self.pieces[at]
-        if piece.is_leaf:
-            own = [batch.columns[name] for name, _ in piece.columns]
+        ingredient = self.ingredients[at]
+        if ingredient.is_leaf:
+            own = [batch.columns[name] for name, _ in ingredient.columns]
             found = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
             self._gone.update(found.gone.tolist())
             numbers = found.numbers
         else:
             numbers = np.full(len(batch), -1, dtype=np.int64)
-        columns = {**batch.columns, piece.number: Vector(LONG, numbers)}
+        columns = {**batch.columns, ingredient.number: Vector(LONG, numbers)}
         return Batch(columns, batch.weights, batch.tags)
 
     def _changed(
@@ -284,8 +285,8 @@ class AbsorbedFixpoint(Recursion):
     def arrangements(self) -> Sequence[Keeper]:
         leaves = (
             held.index
-            for held, piece in zip(self.leaves, self.pieces, strict=True)
-            if piece.is_leaf
+            for held, ingredient in zip(self.leaves, self.ingredients, strict=True)
+            if ingredient.is_leaf
         )
         return (self.rows.index, self._made, *leaves, *self._step.arrangements())
 

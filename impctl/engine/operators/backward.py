@@ -3,9 +3,9 @@
 Identity: with A the numbers of some rows, U = A + {body : head <- body, head in U}, each once; the
 output is U's change, and its lineage (`operators.lineage`) has the fragments of the derivations
 whose head is in U, each once. It is a fixpoint itself, over the first one's derivations turned
-round (`engine.fixpoint.instances`), and maintained as such (`operators.fixpoint`): what derives a
-row of A in a circle only goes with it. Derivations from nothing lead to the number `NOTHING`, which
-is no row's: so the fragments of these are told as those of others are.
+round (`engine.fixpoint.heads_and_bodies`), and maintained as such (`operators.fixpoint`): what
+derives a row of A in a circle only goes with it. Derivations from nothing lead to the number
+`NOTHING`, which is no row's: so the fragments of these are told as those of others are.
 State: the derivations by their heads, 16 bytes each beside the tags and what an index has of a row,
 and 32 bytes for each row of U and its place in the step. Cost: as of a fixpoint, the derivations
 that came, went or came to be of a row in U.
@@ -18,7 +18,7 @@ import sys
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.instances import BODY, HEAD
+from impctl.engine.fixpoint.heads_and_bodies import BODY, HEAD
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join, Side

@@ -35,7 +35,7 @@ from impctl.engine.fixpoint.settling import Admission
 from impctl.engine.fixpoint.touched_groups import TouchedGroups
 from impctl.engine.fixpoint.valued_changes import ValuedChanges
 from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
-from impctl.engine.fixpoint.valued_step import ValuedStep, valued_step
+from impctl.engine.fixpoint.valued_step import valued_step
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
 
@@ -67,6 +67,7 @@ class BestFixpoint(Recursion):
         self.few = FEW
         """Keys up to which a step is followed one by one, where it is followed so."""
         self._at_hand: ValuedRows | None = None
+        """What the last step left of what it looked up, where it was followed so."""
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
@@ -75,8 +76,12 @@ class BestFixpoint(Recursion):
     def _changed(
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None = None
     ) -> Batch:
+        # Who fails, gives up or steps the operators leaves what is not so any more.
+        rows, self._at_hand = self._at_hand, None
         if self._valued is not None and waiting is None:
-            moved = self._by_value(self._valued, base, tables)
+            if rows is None:
+                rows = ValuedRows(self.rows, self._valued)
+            moved = self._by_value(rows, base, tables)
             if moved is not None:
                 return moved
         derivations = self._derivations(base, tables, waiting)
@@ -93,12 +98,9 @@ class BestFixpoint(Recursion):
         return touched.kept(has_moved=has_gone or self._stage > stage + 1)
 
     def _by_value(
-        self, valued: ValuedStep, base: Batch | None, tables: Sequence[Batch | None]
+        self, rows: ValuedRows, base: Batch | None, tables: Sequence[Batch | None]
     ) -> Batch | None:
         """The same over numbers alone; None where it is not that, and nothing is done."""
-        rows, self._at_hand = self._at_hand, None
-        if rows is None or not rows.is_as_left:
-            rows = ValuedRows(self.rows, valued)
         changes = ValuedChanges(rows, self._stamp, self._accesses)
         admission = Admission(self._stage, self._count, self.limits)
         table = tables[0] if tables else None

@@ -31,7 +31,7 @@ from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.choices import Choices, ToldOfChoices
-from impctl.engine.fixpoint.instances import Instances
+from impctl.engine.fixpoint.heads_and_bodies import HeadsAndBodies
 from impctl.engine.fixpoint.joined_moves import JoinedMoves, Seen
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.engine.fixpoint.moves import CircuitMoves, Moves, Told, counted
@@ -70,7 +70,7 @@ class Fixpoint(Recursion):
     rows carry, and the step's. If it `chooses`, one derivation of each row is told, and no others
     (`fixpoint.choices`). With a `numbering` rows come out with their numbers for tags
     (`fixpoint.numbered_rows`), and derivations are told with their heads and bodies
-    (`fixpoint.instances`). UnsupportedError beyond `limits`.
+    (`fixpoint.heads_and_bodies`). UnsupportedError beyond `limits`.
     """
 
     def __init__(
@@ -101,15 +101,11 @@ class Fixpoint(Recursion):
         # What is followed row by row tells no derivations.
         is_whole = chooses or numbering is not None
         self._plain = None if is_whole else plain_step(step, columns, rank)
+        """The step, where it is one join: it is followed without stepping its operators."""
         self._choices = Choices(name, columns, rank, sum(accesses)) if chooses else None
         self._seen = Seen()
         self.begun_anew = 0
         """Steps so far in which so much went out that all rows did, and ranks began again."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the step is one join, which is followed without stepping its operators."""
-        return self._plain is not None
 
     def end_by(self, limits: Limits) -> None:
         """Go no further than that, from now on."""
@@ -144,7 +140,7 @@ class Fixpoint(Recursion):
     def _fresh_told(self) -> Told:
         if self._numbering is not None:
             columns = [name for name, _ in self.rows.columns]
-            return Instances(self._accesses, columns, self._numbering.bodies)
+            return HeadsAndBodies(self._accesses, columns, self._numbering.bodies)
         if self._choices is None:
             return Told(self._accesses)
         return ToldOfChoices(self._accesses, self._choices)

@@ -32,19 +32,16 @@ from impctl.plan.safety.verdict import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import (
-    COLUMNS,
+    DRAWN,
     QUERIES,
+    SIZES,
     Case,
-    Row,
     case_of,
-    change_of,
     expected,
-    some_change,
-    some_row,
 )
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_trial
-from tests.support.diagrams import with_diagrams
+from tests.support.diagrams import derivations_in, with_diagrams
 from tests.support.random_cases import TIMES, few_seeds_then_rest
 from tests.support.restored_query import Stored, sketches_of
 
@@ -113,18 +110,11 @@ def test_nothing_that_goes_out_differs(
     query = MaintainedQuery(compiled(case, absorbs, with_answer=with_answer))
     assert operators(query)
     stored = Stored()
-    tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    for table, rows in tables.items():
-        rows += [some_row(rng, table) for _ in range(6 if table == "links" else 2)]
-    whole = [(t, change_of(t, rows, [1] * len(rows)).rows) for t, rows in tables.items()]
+    tables = DRAWN.some_tables(rng, SIZES)
     for one in (ranked, query):
-        one.load(whole)
+        one.load(DRAWN.whole(tables))
     for _ in range(8):
-        changes = {}
-        for table, rows in tables.items():
-            if rng.random() < 0.8:
-                changed = some_change(rng, table, rows, rng.choice((1, 3, 6)))
-                changes[table] = change_of(table, *changed)
+        changes = DRAWN.some_changes(rng, tables, (1, 3, 6))
         try:
             deltas = query.step(changes)
         except EvaluationError as error:
@@ -143,7 +133,7 @@ def test_nothing_that_goes_out_differs(
             rows = operator.rows.whole()
             numbers = rows.columns["number"].values.tolist() if len(rows) else []
             assert sorted(held.rows) == sorted(numbers)
-            assert set(held.derivations()) == set(map(grounded, operator.numbers().tolist()))
+            assert derivations_in(held) == set(map(grounded, operator.numbers().tolist()))
         if rng.random() < 0.3:
             query = stored.taken_up(query, compiled(case, absorbs, with_answer=with_answer))
 

@@ -32,11 +32,10 @@ from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from tests.circuits.provenance.test_absorbed import compiled
 from tests.circuits.test_recursion import (
     COLUMNS,
+    DRAWN,
     Case,
     Row,
     case_of,
-    change_of,
-    some_change,
 )
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import few_seeds_then_rest
@@ -67,12 +66,14 @@ def stepped(
     case = case_of(name)
     query = MaintainedQuery(compiled(case, absorbs))
     tables: dict[str, list[Row]] = {table: [] for table in COLUMNS}
-    query.load([(table, change_of(table, rows, []).rows) for table, rows in tables.items()])
+    query.load(DRAWN.whole(tables))
     # Whole functions of the same generation soon take more room than there is.
     most = 3 if name == "same generation" else 6
     for _ in range(4):
         changes = {
-            table: change_of(table, *some_change(rng, table, rows, most if table == "links" else 2))
+            table: DRAWN.change_of(
+                table, *DRAWN.some_change(rng, table, rows, most if table == "links" else 2)
+            )
             for table, rows in tables.items()
         }
         query.step(changes)

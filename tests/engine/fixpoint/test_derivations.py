@@ -16,7 +16,7 @@ from impctl.engine.fixpoint.absorption import Absorption, Ship
 from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
 from tests.engine.fixpoint.test_absorption import Driven, ships
 from tests.engine.fixpoint.test_programs import NODES, some_change
-from tests.support.diagrams import with_diagrams
+from tests.support.diagrams import derivations_in, remembered, with_diagrams
 from tests.support.random_cases import few_seeds_then_rest
 from tests.support.reference_fixpoint import PROGRAMS, least_fixpoint
 
@@ -32,9 +32,9 @@ def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
         size = rng.choice((1, 1, 2, 7))
         driven.step(some_change(rng, driven.tables, min(NODES[program], 5), size))
         assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
-        known = [*driven.absorption.derivations()]
-        assert set(known) == driven.grounded(driven.rows)
-        assert driven.absorption.remembered == len(known) == len(set(known))
+        known = derivations_in(driven.absorption)
+        assert known == driven.grounded(driven.rows)
+        assert remembered(driven.absorption) == len(known)
         if rng.random() < 0.4:
             driven.take_up()
         if rng.random() < 0.5:
@@ -107,6 +107,6 @@ def test_a_change_wakes_what_it_touches() -> None:
     assert absorption._functions.keys() <= own
     assert absorption.step([2 * 4 + 1]) == (set(), {2 * 4, 2 * 5})
     assert absorption._functions.keys() == own - {2 * 4, 2 * 5}
-    assert absorption.remembered == length * count - 2
+    assert remembered(absorption) == length * count - 2
     assert absorption.step((), [Grounded(2 * 4, (2 * length,), (2 * 4 + 1,))])[0] == {2 * 4}
     assert absorption._functions.keys() == own - {2 * 5} | {2 * length}

@@ -61,8 +61,10 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
     """
     found: list[int] = []
     most = dict.fromkeys(left_out, 0)
-    for at, (of, piece) in enumerate(zip(absorbed.of, absorbed.operator.pieces, strict=True)):
-        if of is None and piece.is_leaf:
+    for at, (of, ingredient) in enumerate(
+        zip(absorbed.of, absorbed.operator.ingredients, strict=True)
+    ):
+        if of is None and ingredient.is_leaf:
             return None
         if of is None or of.table not in left_out:
             continue

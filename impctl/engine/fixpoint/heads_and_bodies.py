@@ -20,7 +20,7 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import disagreement
-from impctl.engine.fixpoint.moves import Told, slots_for
+from impctl.engine.fixpoint.moves import ToldInTheEnd, slots_for
 from impctl.engine.fixpoint.numbered_rows import TouchedNumbers
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.tags import no_fragments
@@ -32,7 +32,7 @@ NOTHING = 0
 _SLOT = "impctl/slot"
 
 
-class Instances(Told):
+class HeadsAndBodies(ToldInTheEnd):
     """Of derivations with heads of `columns`, and in the columns `bodies` the bodies' numbers."""
 
     def __init__(
@@ -45,13 +45,8 @@ class Instances(Told):
         self._columns = tuple(columns)
         self._bodies = tuple(bodies)
 
-    def derived(self, found: Batch, *, of_base: bool) -> None:
-        if len(found):
-            own = 1 if of_base else 0
-            self.keep(Batch(found.columns, found.weights, self.padded(len(found), found.tags, own)))
-
     def end(self, touched: TouchedRows) -> None:
-        assert isinstance(touched, TouchedNumbers), "only rows with numbers tell their instances"
+        assert isinstance(touched, TouchedNumbers), "only rows with numbers tell heads and bodies"
         parts = [self._numbered(touched, batch) for batch in self.taken()]
         if not parts:
             return

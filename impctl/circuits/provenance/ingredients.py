@@ -1,11 +1,11 @@
-"""What derives the rows of a fixpoint taken apart: pieces, and what joins them.
+"""What derives the rows of a fixpoint taken apart: ingredients, and what joins them.
 
-Law: the plan with leaves in place of the pieces derives the fixpoint's rows, those of the base too,
-as often as they are derived. A piece is conditions and columns over one table, as deep as joins and
-UNION ALL allow, and has all columns that the fixpoint reads of the table, here or elsewhere: so its
-rows are rows of the table, and those of several pieces can be told to be one.
-Anything else that does not read the fixpoint, as a grouping, is a piece as it is, whose rows are
-leaves though they are no rows of a table.
+Law: the plan with leaves in place of the ingredients derives the fixpoint's rows, those of the base
+too, as often as they are derived. An ingredient is conditions and columns over one table, as deep
+as joins and UNION ALL allow, and has all columns that the fixpoint reads of the table, here or
+elsewhere: so its rows are rows of the table, and those of several ingredients can be told to be
+one. Anything else that does not read the fixpoint, as a grouping, is an ingredient as it is, whose
+rows are leaves though they are no rows of a table.
 Out of scope: the operator that reads them (`circuits.provenance.absorbed`).
 """
 
@@ -40,15 +40,15 @@ from impctl.values import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OfTable:
-    """Which table the rows of a piece are rows of, and the columns that tell them."""
+    """Which table the rows of an ingredient are rows of, and the columns that tell them."""
 
     table: TableName
     columns: tuple[ColumnName, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PieceOfPlan:
-    """A piece, the leaf that stands for it, and the columns that tell its rows apart.
+class IngredientOfPlan:
+    """An ingredient, the leaf that stands for it, and the columns that tell its rows apart.
 
     `of` is None where they are no rows of a table; without `has_scans` they are there for good.
     """
@@ -62,14 +62,14 @@ class PieceOfPlan:
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """A fixpoint's base and step as one plan, over its own rows and those of pieces."""
+    """A fixpoint's base and step as one plan, over its own rows and those of ingredients."""
 
     plan: Plan
-    pieces: tuple[PieceOfPlan, ...]
+    ingredients: tuple[IngredientOfPlan, ...]
 
 
-def taken_to_pieces(node: Fixpoint) -> Apart:
-    """The base and the step of a fixpoint, under its columns, with all pieces taken out."""
+def taken_apart(node: Fixpoint) -> Apart:
+    """The base and the step of a fixpoint, under its columns, with all ingredients taken out."""
     read: dict[TableName, dict[ColumnName, Attribute]] = {}
     for scan in scans_of(node):
         read.setdefault(scan.table, {}).update({one.name: one for one in scan.attributes})
@@ -77,7 +77,7 @@ def taken_to_pieces(node: Fixpoint) -> Apart:
     base = taking.opened(under_columns_of(node.base, node))
     step = under_columns_of(taking.opened(node.step), node)
     both = SetOperation(SetKind.UNION, True, base, step, node.attributes, span=node.span)
-    return Apart(both, tuple(taking.pieces))
+    return Apart(both, tuple(taking.ingredients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class _Taking:
     node: Fixpoint
     read: Mapping[TableName, Mapping[ColumnName, Attribute]]
     """The columns that are read of each table."""
-    pieces: list[PieceOfPlan] = field(default_factory=list)
+    ingredients: list[IngredientOfPlan] = field(default_factory=list)
 
     def opened(self, plan: Plan) -> Plan:
-        """The plan with leaves in place of its pieces."""
+        """The plan with leaves in place of its ingredients."""
         if isinstance(plan, Recursive) and plan.fixpoint == self.node.id:
             return plan
         if not reads_fixpoint(plan, self.node.id) and not _is_joined(plan):
-            return self._piece(plan)
+            return self._ingredient(plan)
         match plan:
             case Select() | Project() | Sort():
                 return replace(plan, child=self.opened(plan.child))
@@ -102,7 +102,7 @@ class _Taking:
         # What is left is told where rows are numbered.
         return plan
 
-    def _piece(self, plan: Plan) -> Plan:
+    def _ingredient(self, plan: Plan) -> Plan:
         scans = scans_of(plan)
         own = attributes_of(plan)
         wide = self._with_columns_of_table(plan)
@@ -115,8 +115,10 @@ class _Taking:
         if not attributes_of(wide):
             what = "a part of WITH RECURSIVE without columns, whose rows cannot be told apart,"
             raise BlockedError(what, plan.span)
-        leaf = Recursive(f"{self.node.id}/{len(self.pieces)}", attributes_of(wide), span=plan.span)
-        self.pieces.append(PieceOfPlan(wide, leaf, told_by, of, bool(scans)))
+        leaf = Recursive(
+            f"{self.node.id}/{len(self.ingredients)}", attributes_of(wide), span=plan.span
+        )
+        self.ingredients.append(IngredientOfPlan(wide, leaf, told_by, of, bool(scans)))
         if len(leaf.attributes) == len(own):
             return leaf
         return Project(leaf, tuple(ComputedColumn(one, one.ref()) for one in own), plan.span)
@@ -154,7 +156,7 @@ class _Taking:
 
 
 def _is_joined(plan: Plan) -> bool:
-    """Whether its rows are made of those of several parts, each by itself a piece."""
+    """Whether its rows are made of those of several parts, each by itself an ingredient."""
     match plan:
         case Select() | Project() | Sort():
             return _is_joined(plan.child)
