@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_line, attribute_lines
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
+from impctl.plural import count_text
 
 _NO_SKETCH = "can have no sketch"
 
