@@ -152,7 +152,11 @@ def _request(spec: UpdateSpec) -> UpdateRequest:
             return UpdateRequest(spec.table, UpdateKind.DELETE, where=spec.where)
         case ChangeSpec():
             return UpdateRequest(
-                spec.table, UpdateKind.UPDATE, where=spec.where, assignments=spec.assignments
+                spec.table,
+                UpdateKind.UPDATE,
+                where=spec.where,
+                assignments=spec.assignments,
+                places=spec.places,
             )
         case _:
             assert_never(spec)

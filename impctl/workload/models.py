@@ -291,6 +291,8 @@ class ChangeSpec:
     assignments: Mapping[ColumnName, str]
     where: str | None
     location: Location
+    places: Mapping[ColumnName, Location]
+    """Where the value of each column stands."""
 
 
 UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec
