@@ -15,6 +15,7 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
 from impctl.app.preparing.refused import is_refused
 from impctl.app.results.explanations import CandidateEntry, CheckResult
@@ -33,14 +34,15 @@ def check(
 ) -> Outcome:
     """One result per query named (default: all); `strict`: none may be without a sketch."""
     results: list[CheckResult] = []
+    warnings: list[str] = []
     failures: list[Failure] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            result, refusal = _checked(desk, spec)
+            result, refusal = _checked(desk, spec, warnings)
             results.append(result)
             if refusal is not None and strict:
                 raise refusal
-    return Outcome(tuple(results), (), tuple(failures))
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def schema_text() -> str:
@@ -48,7 +50,9 @@ def schema_text() -> str:
     return json.dumps(workload_json_schema(), indent=2) + "\n"
 
 
-def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError | None]:
+def _checked(
+    desk: Workbench, spec: QuerySpec, warnings: list[str]
+) -> tuple[CheckResult, ImpctlError | None]:
     """What is found, and what refuses the query a sketch, if anything."""
     if not spec.is_sketched:
         _refuse_wrong(desk, spec)
@@ -77,6 +81,7 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
         return result, error
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions, reads=False)
+    warnings += lineage_warnings(desk.tables, prepared, chosen)
     result = CheckResult(
         spec.name,
         True,
