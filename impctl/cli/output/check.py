@@ -40,4 +40,4 @@ def summed_up(words: Sequence[str]) -> str:
     """`3 queries: 2 supported, exact; 1 can have no sketch`, the commonest first."""
     counted = Counter(words).most_common()
     said = "; ".join(f"{count:,} {word}" for word, count in counted)
-    return f"{count_text(len(words), 'query').replace('querys', 'queries')}: {said}"
+    return f"{count_text(len(words), 'query', 'queries')}: {said}"
