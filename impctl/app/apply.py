@@ -19,6 +19,7 @@ from impctl.app.results.results import ApplyResult, Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
+from impctl.plural import count_text
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, commit_update, prepare_batch
 from impctl.tables.write.written_table import WrittenTable
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
@@ -129,7 +130,7 @@ def _statement(spec: UpdateSpec, rows: int) -> str:
     match spec:
         case InsertSpec():
             whence = "" if spec.file is None else f" from {spec.file}"
-            return f"INSERT INTO {spec.table}: {rows:,} row{'' if rows == 1 else 's'}{whence}"
+            return f"INSERT INTO {spec.table}: {count_text(rows, 'row')}{whence}"
         case DeleteSpec():
             return f"DELETE FROM {spec.table}{_where(spec.where)}"
         case ChangeSpec():
@@ -151,7 +152,11 @@ def _request(spec: UpdateSpec) -> UpdateRequest:
             return UpdateRequest(spec.table, UpdateKind.DELETE, where=spec.where)
         case ChangeSpec():
             return UpdateRequest(
-                spec.table, UpdateKind.UPDATE, where=spec.where, assignments=spec.assignments
+                spec.table,
+                UpdateKind.UPDATE,
+                where=spec.where,
+                assignments=spec.assignments,
+                places=spec.places,
             )
         case _:
             assert_never(spec)

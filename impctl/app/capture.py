@@ -66,6 +66,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     warnings.append(_without_answer(prepared, captured.no_answer))
                 if captured.no_provenance:
                     warnings.append(without_provenance(spec.name, captured.no_provenance))
+                warnings += captured.lineage_warnings
                 stored.append((prepared, captured.sketches))
             give_back()
         forecasts = ClusterForecasts(desk, store)

@@ -16,6 +16,7 @@ from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.examining.extras import extra_warnings
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
 from impctl.app.preparing.refused import is_refused
 from impctl.app.results.explanations import CandidateEntry, CheckResult
@@ -34,17 +35,19 @@ def check(
 ) -> Outcome:
     """One result per query named (default: all); `strict`: none may be without a sketch."""
     results: list[CheckResult] = []
+    warnings: list[str] = []
     failures: list[Failure] = []
     absorbed: list[QueryName] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            result, refusal = _checked(desk, spec)
+            result, refusal = _checked(desk, spec, warnings)
             results.append(result)
             if result.supported and spec.provenance is not None:
                 absorbed.append(spec.name)
             if refusal is not None and strict:
                 raise refusal
-    return Outcome(tuple(results), extra_warnings(absorbed), tuple(failures))
+    warnings += extra_warnings(absorbed)
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
 def schema_text() -> str:
@@ -52,7 +55,9 @@ def schema_text() -> str:
     return json.dumps(workload_json_schema(), indent=2) + "\n"
 
 
-def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError | None]:
+def _checked(
+    desk: Workbench, spec: QuerySpec, warnings: list[str]
+) -> tuple[CheckResult, ImpctlError | None]:
     """What is found, and what refuses the query a sketch, if anything."""
     if not spec.is_sketched:
         _refuse_wrong(desk, spec)
@@ -82,6 +87,7 @@ def _checked(desk: Workbench, spec: QuerySpec) -> tuple[CheckResult, ImpctlError
         return result, error
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions, reads=False)
+    warnings += lineage_warnings(desk.tables, prepared, chosen)
     result = CheckResult(
         spec.name,
         True,

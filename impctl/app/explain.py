@@ -20,6 +20,7 @@ from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.examining.stored_way import way_as_stored
 from impctl.app.preparing.choice import choose, judge_candidates
+from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.explanations import ExplainResult, GroupsEntry, JoinSideEntry
 from impctl.app.results.results import Failure, Outcome
@@ -34,15 +35,16 @@ from impctl.workload.models import QuerySpec
 def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     """One result per query named (default: all)."""
     results: list[ExplainResult] = []
+    warnings: list[str] = []
     failures: list[Failure] = []
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_explained(desk, spec))
-    absorbed = [result.query for result in results if result.provenance]
-    return Outcome(tuple(results), extra_warnings(absorbed), tuple(failures))
+            results.append(_explained(desk, spec, warnings))
+    warnings += extra_warnings([result.query for result in results if result.provenance])
+    return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
+def _explained(desk: Workbench, spec: QuerySpec, warnings: list[str]) -> ExplainResult:
     prepared = prepare(desk, spec)
     policy = str(desk.policy(spec))
     try:
@@ -62,6 +64,7 @@ def _explained(desk: Workbench, spec: QuerySpec) -> ExplainResult:
         )
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions)
+    warnings += lineage_warnings(desk.tables, prepared, chosen)
     notes = kept_plan(prepared, chosen.verdict, partitions).notes
     keyed = keyed_rows(prepared.root, chosen.verdict.key_columns)
     kept = kept_state(desk, spec, way)

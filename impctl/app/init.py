@@ -26,6 +26,7 @@ from impctl.app.workbench.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.examples import running_example_table
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, masked
+from impctl.plural import count_text
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
@@ -104,9 +105,9 @@ def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
 
 
 def _described(snapshot: Snapshot) -> str:
-    rows = "unknown rows" if snapshot.rows is None else f"{snapshot.rows:,} rows"
+    rows = "unknown rows" if snapshot.rows is None else count_text(snapshot.rows, "row")
     feed = "on" if snapshot.has_change_feed else "off (so changes cost more)"
-    files = "1 file" if len(snapshot.files) == 1 else f"{len(snapshot.files):,} files"
+    files = count_text(len(snapshot.files), "file")
     return f"version {snapshot.version}: {rows} in {files}; change feed {feed}"
 
 

@@ -9,51 +9,69 @@ Out of scope: reading T (`app.maintaining.move`), what moved (`plan.moved_condit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName
 from impctl.circuits.flows import Source
-from impctl.data.vector import Bools
+from impctl.data.vector import Bools, Ints
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.expr.evaluate import truth
 from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
 
 Moves = Mapping[AccessId, MovedConditions]
-MovedRows = Callable[[Source, MovedConditions], Iterable[pa.Table]]
-"""All rows of a source's table, after the change, that meet the one and not the other; more may
-come along. The columns that it scans come in any order."""
+Moving = tuple[Source, MovedConditions]
+"""A source with what moves in the conditions above it."""
+MovedRows = Callable[[Sequence[Moving]], Iterable[pa.Table]]
+"""All rows of the one table that these sources read, after the change, which meet the one and not
+the other of what moved for any of them; more may come along. The columns that they scan come in any
+order."""
+
+
+def moved_batches(
+    sources: Sequence[Source], moves: Moves, rows: MovedRows
+) -> tuple[dict[AccessId, list[Batch]], int]:
+    """The rows that came or went, by access, and how many of their tables did.
+
+    A table is read once, and a row counts once, however many of the sources see it move.
+    """
+    by_table: dict[TableName, list[Moving]] = {}
+    for source in sources:
+        if source.access in moves:
+            by_table.setdefault(source.table, []).append((source, moves[source.access]))
+    found: dict[AccessId, list[Batch]] = {access: [] for access in moves}
+    count = 0
+    for asked in by_table.values():
+        for table in rows(asked):
+            moves_for_any = np.zeros(len(table), dtype=np.bool_)
+            for source, moved in asked:
+                batch, at = differing_rows(source, moved, table)
+                moves_for_any[at] = True
+                found[source.access].append(batch)
+            count += int(moves_for_any.sum())
+    return found, count
 
 
 def moved_batch(
-    source: Source, moved: MovedConditions, change: Batch | None, rows: MovedRows
-) -> tuple[Batch | None, int]:
-    """What changes behind the selections of a source, and how many rows of it came or went."""
-    parts = []
-    if change is not None:
-        parts.append(change.keep(passing(moved.before, change)))
-    found = differing_rows(source, moved, rows(source, moved))
-    came_or_went = [part for part in found if len(part)]
-    parts += came_or_went
-    kept = [part for part in parts if len(part)]
-    count = sum(len(part) for part in came_or_went)
-    return (stacked_batches(kept) if kept else None), count
+    moved: MovedConditions, change: Batch | None, came_or_went: Sequence[Batch]
+) -> Batch | None:
+    """What changes behind the selections of a source; None for nothing."""
+    parts = [] if change is None else [change.keep(passing(moved.before, change))]
+    kept = [part for part in (*parts, *came_or_went) if len(part)]
+    return stacked_batches(kept) if kept else None
 
 
-def differing_rows(
-    source: Source, moved: MovedConditions, tables: Iterable[pa.Table]
-) -> Iterator[Batch]:
-    """Of these rows those that came (+1) and those that went (-1)."""
-    for table in tables:
-        batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
-        sign = passing(moved.after, batch).astype(np.int64)
-        sign -= passing(moved.before, batch).astype(np.int64)
-        found = np.flatnonzero(sign)
-        taken = batch.take(found)
-        yield Batch(taken.columns, sign[found], taken.tags)
+def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> tuple[Batch, Ints]:
+    """Of these rows those that came (+1) and those that went (-1), and where they stand."""
+    batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
+    sign = passing(moved.after, batch).astype(np.int64)
+    sign -= passing(moved.before, batch).astype(np.int64)
+    found = np.flatnonzero(sign)
+    taken = batch.take(found)
+    return Batch(taken.columns, sign[found], taken.tags), found
 
 
 def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:

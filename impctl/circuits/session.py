@@ -17,7 +17,7 @@ from impctl.circuits.chain import Chain
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
 from impctl.circuits.compile import Compiled
 from impctl.circuits.moved_above import MovedAbove, turned_rows
-from impctl.circuits.moving import MovedRows, Moves, moved_batch
+from impctl.circuits.moving import MovedRows, Moves, moved_batch, moved_batches
 from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.reading.readable import Readable
@@ -121,7 +121,8 @@ class MaintainedQuery:
         """Maintain as `step` does while conditions become those of this circuit's plan.
 
         The state is that of the conditions before, and of the constants before in operators that
-        moved `above`. Also gives how many rows came or went, of tables and of what is kept.
+        moved `above`. Also gives how many rows came or went: of tables, each row once however often
+        its table is read, and of what is kept.
         """
         for refilled in self.compiled.refills:
             refilled.read_from(table_rows)
@@ -129,14 +130,14 @@ class MaintainedQuery:
         self._count_rows(batches)
         past: dict[Operator, Batch] = {}
         turned = {} if above is None else turned_rows(self.circuit, above.before, above.places)
-        count = sum(map(len, turned.values()))
+        came_or_went, count = moved_batches(self.compiled.sources, moves, moved_rows)
+        count += sum(map(len, turned.values()))
         for at, source in enumerate(self.compiled.sources):
             moved = moves.get(source.access)
             if moved is None:
                 continue
             *_, top = self.circuit.selections_above(at, len(moved.after))
-            found, came_or_went = moved_batch(source, moved, batches[at], moved_rows)
-            count += came_or_went
+            found = moved_batch(moved, batches[at], came_or_went[source.access])
             batches[at] = None
             if found is not None:
                 past[top] = found

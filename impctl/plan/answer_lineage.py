@@ -52,6 +52,25 @@ def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
     return notes
 
 
+def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) -> str:
+    """Why sketches are the same with the lineage of all; empty where they may be smaller.
+
+    Positions of `nodes_of(root)`: of nodes with a sketched access below, those that are keyed and
+    the others, which are barriers unless they are sketched for the answer alone.
+    """
+    found = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
+    if not found:
+        return "its plan has no WITH RECURSIVE"
+    whole = [_why_whole(node) for at, node in found if at in barriers]
+    if "" in whole:
+        return ""
+    if whole:
+        return whole[0]
+    if any(at in keyed for at, _ in found):
+        return "keyed as it is, its sketch has the keys in the answer alone anyway"
+    return "no table that WITH RECURSIVE reads is sketched"
+
+
 def _why_whole(node: Fixpoint) -> str:
     """Why all derivations of all rows count; empty where they need not."""
     if not node.is_set:

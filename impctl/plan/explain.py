@@ -38,6 +38,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.render_expr import Names, call_text, expr_text, order_text
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 
@@ -117,7 +118,7 @@ def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
     kept = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
-    most = "" if plan.levels is None else f", {plan.levels} levels at most"
+    most = "" if plan.levels is None else f", {count_text(plan.levels, 'level')} at most"
     return "fixpoint", f"{plan.id}, {kept}{most}: {columns}"
 
 

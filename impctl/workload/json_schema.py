@@ -311,7 +311,11 @@ def _update() -> JsonSchema:
         "Change rows; without `where`, all of them.",
         {
             "table": text_of("A declared table."),
-            "set": columns_of("Columns to set, each to an SQL expression.", expression),
+            "set": columns_of(
+                "Columns to set, each to an SQL expression; so a text or a time has quotes of its"
+                " own, as in \"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\".",
+                expression,
+            ),
             "where": condition,
         },
         required=["table", "set"],

@@ -230,7 +230,8 @@ class QuerySpec:
     `buffer` is how many values or rows MIN, MAX and top-k keep per group, `all` of them, or as many
     as is usual (None).
     `lineage` says whether the sketch holds all rows that the answer stems from, and of recursions
-    all that derives rows, or witnesses, or of recursions, too, only what the answer stems from.
+    all that derives rows, or witnesses, or of recursions, too, only what the answer stems from;
+    `lineage_place` is where the query itself says so, None where it does not.
     `is_sketched` is false where the file says `sketch: none`; `answer` says that the rows of the
     query's answer are kept too. `trigger` says when it is maintained, None where the file does not;
     so does `state` what of its state is kept. `provenance` says that recursion is kept by
@@ -249,6 +250,7 @@ class QuerySpec:
     moves: Mapping[str, Moves] = field(default_factory=dict)
     buffer: int | Everything | None = None
     lineage: Lineage = Lineage.ALL
+    lineage_place: Location | None = None
     is_sketched: bool = True
     answer: bool = False
     trigger: Trigger | None = None
@@ -291,6 +293,8 @@ class ChangeSpec:
     assignments: Mapping[ColumnName, str]
     where: str | None
     location: Location
+    places: Mapping[ColumnName, Location]
+    """Where the value of each column stands."""
 
 
 UpdateSpec = InsertSpec | DeleteSpec | ChangeSpec

@@ -158,6 +158,7 @@ def _read_query(
         moves=moves,
         buffer=buffer,
         lineage=Lineage.ALL if lineage is None else Lineage(lineage),
+        lineage_place=reading.at(own["lineage"]) if "lineage" in own else None,
         is_sketched=is_sketched,
         answer=answer,
         trigger=trigger,

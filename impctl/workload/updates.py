@@ -127,7 +127,14 @@ def _read_change(
         return None
     if head.name is None or table is None or assignments is None:
         return None
-    return ChangeSpec(head.name, table, assignments, where, head.location)
+    return ChangeSpec(
+        head.name,
+        table,
+        {column: text for column, (text, _) in assignments.items()},
+        where,
+        head.location,
+        {column: place for column, (_, place) in assignments.items()},
+    )
 
 
 def _read_table(node: Node | None, path: str, tables: Declared, reading: FileReading) -> str | None:
@@ -160,11 +167,14 @@ def _read_rows(
     return tuple(rows) if len(rows) == len(elements) else None
 
 
-def _read_set(node: Node | None, path: str, reading: FileReading) -> Mapping[str, str] | None:
+def _read_set(
+    node: Node | None, path: str, reading: FileReading
+) -> Mapping[str, tuple[str, Location]] | None:
+    """The expression of each column, and where it stands."""
     columns = reading.columns(node, path)
     if not columns:
         return None
-    assignments: dict[str, str] = {}
+    assignments: dict[str, tuple[str, Location]] = {}
     for column, entry in columns.items():
         place = inside(path, column)
         cell = reading.cell(entry.value, place, "an SQL expression")
@@ -180,5 +190,5 @@ def _read_set(node: Node | None, path: str, reading: FileReading) -> Mapping[str
                 "write it as SQL in quotes: \"DATE '2022-01-01'\"",
             )
         else:
-            assignments[column] = cell.written
+            assignments[column] = cell.written, reading.at(entry.value)
     return assignments if len(assignments) == len(columns) else None

@@ -7,9 +7,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.tables.write.create import create_table
 from tests.crash.applying import VERSIONS, WANTED, rows, versions, write_batches
 from tests.support.run_cli import Cli
 from tests.support.signals import interruptible
@@ -76,3 +78,25 @@ def test_what_is_in_is_told_beside_an_unexpected_error(
     ran = cli("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
     assert [(r["name"], r["version"]) for r in ran.results] == [("first", 1), ("file", 1)]
+
+
+def test_what_is_wrong_with_a_value_is_told_where_it_stands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = pa.table({"id": [1], "town": ["Rome"]})
+    create_table(str(tmp_path / "t"), table)
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\n"
+        "tables: {t: {path: t}}\n"
+        "queries: {q: {sql: SELECT id FROM t}}\n"
+        "updates:\n"
+        "  - name: move\n"
+        "    update:\n"
+        "      table: t\n"
+        "      set: {id: id + 1, town: New York}\n"
+    )
+    error = Cli(capsys, tmp_path / "w.yaml")("apply", "move").error
+    place = (error["location"]["line"], error["location"]["column"])
+    assert (error["code"], error["query"], place) == ("column_unknown", "move", (8, 31))
+    assert "`set` of `t.town`" in error["message"]
+    assert "\"'New York'\"" in error["hint"]

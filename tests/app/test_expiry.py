@@ -106,7 +106,7 @@ def test_only_files_that_meet_what_expired_are_read(cli: Cli) -> None:
     one(cli, "capture", "sums", 0)
     ran = one(cli, "maintain", "sums", 10)
     assert (ran["action"], ran["reason_code"], ran["changes"]) == ("exact", "expired", 2)
-    assert ran["reason"].endswith("2 rows expired, for which 1 of 6 files were read")
+    assert ran["reason"].endswith("2 rows expired, for which 1 of 6 files was read")
     assert ran["moments"] == {"now": at(10)}
     assert ran["since"] == ran["versions"]
     # Half an hour later there are rows of the first file alone; then of all.

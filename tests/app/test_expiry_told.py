@@ -25,6 +25,10 @@ queries:
       SELECT a.src, COUNT(*) AS n FROM links a JOIN links b ON a.src = b.src
       JOIN links c ON c.src = b.src GROUP BY a.src HAVING COUNT(*) > 0
     join: index
+  reach:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT src FROM links WHERE src = 0 UNION
+      SELECT l.src FROM r JOIN links l ON r.n + 1 = l.src) SELECT n FROM r
   daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 0"}
   today: {sql: "SELECT src, COUNT(*) AS n FROM links WHERE day = current_date() GROUP BY src"}
 store: st
@@ -56,10 +60,24 @@ def _failed(ran: Ran) -> str:
     return code
 
 
-def test_a_file_is_told_once_however_often_its_table_is_read(cli: Cli) -> None:
+def test_rows_and_files_are_told_once_however_often_their_table_is_read(cli: Cli) -> None:
     cli.good("capture", "--query", "pairs", "--now", NOON.isoformat())
     ran = cli.good("maintain", "--query", "pairs", "--now", "2026-03-01T12:58:30Z").results[0]
-    assert ran["reason"].endswith("21 rows expired, for which 1 of 2 files were read")
+    assert ran["reason"].endswith("7 rows expired, for which 1 of 2 files was read")
+
+
+def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(cli: Cli) -> None:
+    """Of the three that expire one alone is seen by the base, which asks for source 0."""
+    cli.good("capture", "--query", "reach", "--now", NOON.isoformat())
+    until = ("--query", "reach", "--now", "2026-03-01T12:54:00Z")
+    for ran in cli.good("maintain", *until).results:
+        assert ran["changes"] == 3
+        assert ran["reason"].endswith("3 rows expired, for which 1 of 2 files was read")
+    run = cli.good("status", *until).results[0]["runs"][0]
+    assert (run["changes"], run["reason"]) == (3, ran["reason"])
+    ran = cli.good("maintain", "--query", "reach", "--now", "2026-03-01T12:55:00Z").results[0]
+    assert ran["changes"] == 1
+    assert ran["reason"].endswith("1 row expired, for which 1 of 2 files was read")
 
 
 @pytest.mark.parametrize("query", ["pairs", "daily"])

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "impctl"
 ONLY = {
-    "cli": {"app", "errors", "version", "values", "unneeded"},
+    "cli": {"app", "errors", "version", "values", "plural", "unneeded"},
     "api": {"app", "errors", "aliases", "values"},
 }
 NEVER = {"engine": {"plan"}}

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
@@ -18,6 +21,7 @@ from tests.behaviour.absorbed_workload import SHIPS, Both, asking, changed
 from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
 from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.support.diagrams import take_away, with_diagrams
+from tests.support.run_cli import Cli
 
 
 @pytest.fixture(params=SHIPS)
@@ -44,6 +48,62 @@ def test_sketches_deltas_and_answers_are_those_by_ranks(both: Both, seed: int) -
             found = answers(both.cli, name, "--sketch", "always", "--by", "engine")
             assert found == by_duckdb(both.cli, sql), name
         assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
+
+
+TIMED = """\
+version: 1
+tables: {legs: {path: legs}}
+partitions: {legs: {price: {boundaries: [1, 2, 3]}}}
+store: .impctl
+queries:
+  days:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM legs WHERE src = DATE '2026-01-01' UNION
+      SELECT l.dst FROM r JOIN legs l ON r.n = l.src
+      WHERE l.price > 0 AND l.ratio < 9 AND l.seen > TIMESTAMP '2025-01-01' AND l.name <> 'x')
+      SELECT n FROM r
+    sketch: {legs: price}
+    provenance: absorption
+"""
+
+
+@with_diagrams
+def test_values_are_told_as_the_table_has_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    days = [date(2026, 1, day) for day in range(1, 6)]
+    legs = pa.table(
+        {
+            "src": [days[0], days[1], days[2], days[0]],
+            "dst": [days[1], days[2], days[3], days[4]],
+            "price": pa.array(map(Decimal, ("1.50", "2.25", "0.01", "3")), pa.decimal128(9, 2)),
+            "ratio": [0.5, float("-inf"), 0.1, 8.0],
+            "seen": pa.array([datetime(2026, 1, 1, 12, 0, 1)] * 4, pa.timestamp("us", "UTC")),
+            "name": ["a", "b", "c", None],
+        }
+    )
+    write_deltalake(str(tmp_path / "legs"), legs)
+    state, tables = (Cli(capsys, tmp_path / f"{name}.yaml") for name in ("state", "tables"))
+    state.workload.write_text(TIMED)
+    other = TIMED.replace("provenance: absorption", "").replace(".impctl", ".other")
+    tables.workload.write_text(other)
+    for one in (state, tables):
+        one.good("capture")
+    told = [one.good("why", "--row", "n=2026-01-04").results[0] for one in (state, tables)]
+    assert [one["by"] for one in told] == ["state", "engine"]
+    assert told[0]["rows"] == told[1]["rows"]
+    assert len(told[0]["rows"]) == 3
+    for condition in (
+        "legs: price = 2.25",
+        "legs: price < 1.5",
+        "legs: src >= DATE '2026-01-02'",
+        "legs: seen < TIMESTAMP '2026-01-02' AND ratio < 0",
+        "legs: name = 'a'",
+    ):
+        found = [one.good("why", "--without", condition).results[0] for one in (state, tables)]
+        assert [one["by"] for one in found] == ["state", "engine"]
+        assert changed(found[0]) == changed(found[1])
+        assert found[0]["rows"], condition
 
 
 @with_diagrams

@@ -136,8 +136,10 @@ def test_a_recursion_without_end_is_an_error_and_nothing_is_stored(
     write_deltalake(str(tmp_path / "links"), some_links(random.Random(3), 60), mode="append")
     ran = cli("capture")
     assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
-    assert ran.error["hint"]
+    assert "raise `limits: {rounds: 50}` in the workload file" in ran.error["hint"]
     assert cli.good("status").results[0]["versions"] == {}
+    cli.workload.write_text(text + "limits: {rows: 7}\n")
+    assert "raise `limits: {rows: 7}` in the workload file" in cli("capture").error["hint"]
 
 
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(

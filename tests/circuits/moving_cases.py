@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -21,6 +21,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
 from impctl.circuits.moved_above import moved_above, untold
+from impctl.circuits.moving import Moving
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded
@@ -164,8 +165,9 @@ class Case:
         assert untold(fresh.circuit, above) is None, self.sql
         changes, self.now = self.changed(), now
 
-        def rows_of(source: Source, _: object) -> list[pa.Table]:
-            return [arrow(source.table, self.tables[source.table])]
+        def rows_of(asked: Sequence[Moving]) -> list[pa.Table]:
+            (table,) = {source.table for source, _ in asked}
+            return [arrow(table, self.tables[table])]
 
         def refill(source: Source, _: Mapping[str, Vector]) -> list[pa.Table]:
             return [arrow(source.table, self.tables[source.table])]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from types import MappingProxyType
@@ -66,11 +66,15 @@ QUERIES = {
     "missing": "SELECT g FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.h = t.h)",
     "twice": "SELECT a.g FROM t a JOIN t b ON a.h = b.g WHERE a.g < 4",
     "bag": "SELECT g, COUNT(*) AS n FROM (SELECT g FROM t UNION ALL SELECT h FROM u) GROUP BY g",
+    "halves": """SELECT g FROM t WHERE h < 3 UNION ALL
+        SELECT g FROM t WHERE h >= 3 OR h IS NULL""",
     "reach": """WITH RECURSIVE r(n) AS (SELECT h FROM t WHERE g = 0 UNION
         SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r""",
     "seeds": """WITH RECURSIVE r(n) AS (SELECT g FROM u WHERE h < 2 UNION
         SELECT l.h FROM r JOIN t l ON r.n = l.g) SELECT n FROM r WHERE n > 0""",
 }
+WHOLE = {QUERIES[name] for name in ("sums", "latest", "bag", "twice", "halves", "reach")}
+"""Of these all rows of the tables that they read are seen, if not by each access."""
 SIDES = ("joined", "there", "twice")
 """Of these a side is read in some cases."""
 
@@ -245,14 +249,15 @@ class Case:
         changes = self.changed()
         self.now += by
 
-        def moved_rows(source: Source, _: MovedConditions) -> list[pa.Table]:
-            own, column = self.files[source.table], TIME_OF[source.table]
-            low, high = edges[0][source.table], edges[1][source.table]
+        def moved_rows(asked: Sequence[moving.Moving]) -> list[pa.Table]:
+            (table,) = {source.table for source, _ in asked}
+            own, column = self.files[table], TIME_OF[table]
+            low, high = edges[0][table], edges[1][table]
             found = []
             for file in own:
                 times = [at for row in file if (at := row[column]) is not None]
                 if times and min(times) <= high and max(times) > low:
-                    found.append(arrow(source.table, file))
+                    found.append(arrow(table, file))
             self.read_files += len(found)
             self.all_files += len(own)
             return found
@@ -261,7 +266,18 @@ class Case:
             return [arrow(source.table, self.rows_now()[source.table])]
 
         _, count = self.session.move(changes, conditions, moved_rows, refill)
+        expired = self._expired(*edges)
+        assert count == expired if self.sql in WHOLE else count <= expired, (self.sql, self.now)
         return count
+
+    def _expired(self, before: Mapping[TableName, int], after: Mapping[TableName, int]) -> int:
+        """How many rows there are of the query's tables that were live and no longer are."""
+        times = [
+            (table, row[TIME_OF[table]])
+            for table in self.session.compiled.tables
+            for row in self.rows_now()[table]
+        ]
+        return sum(at is not None and before[table] < at <= after[table] for table, at in times)
 
     def check(self) -> None:
         expected = self._filled(self._started(None), self.live_now())
@@ -349,14 +365,14 @@ def test_what_expired_without_the_share_of_the_feed_would_show(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def without_share(
-        source: Source, moved: MovedConditions, change: Batch | None, rows: moving.MovedRows
-    ) -> tuple[Batch | None, int]:
+        moved: MovedConditions, change: Batch | None, came_or_went: Sequence[Batch]
+    ) -> Batch | None:
         # The change as those rows of it that are live now, what expired as read: late rows of the
         # change go although they never came, and deleted ones that expired stay.
         found = None if change is None else change.keep(moving.passing(moved.after, change))
-        gone, count = moving.moved_batch(source, moved, None, rows)
+        gone = moving.moved_batch(moved, None, came_or_went)
         parts = [part for part in (found, gone) if part is not None and len(part)]
-        return (stacked_batches(parts) if parts else None), count
+        return stacked_batches(parts) if parts else None
 
     monkeypatch.setattr(session, "moved_batch", without_share)
     with pytest.raises((AssertionError, ImpctlError)):

@@ -75,8 +75,8 @@ class Touched(Case):
         assert moved is not None
         source = touched_source(scan, moved, self.partition)
         assert source is not None
-        rows = differing_rows(source, moved, [arrow("t", self.tables["t"])])
-        return self.touched.move(rows)
+        rows = differing_rows(source, moved, arrow("t", self.tables["t"]))[0]
+        return self.touched.move([rows])
 
 
 def _several(cases: Iterable[int]) -> tuple[int, int]:

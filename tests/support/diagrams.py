@@ -25,12 +25,12 @@ def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, name, None)
 
 
-def derivations_in(absorption: Absorption) -> set[Grounded]:
-    """All derivations whose bodies are there."""
+def derivations_in(absorption: Absorption) -> list[Grounded]:
+    """All derivations whose bodies are there, in the order in which they came."""
     held = absorption._derivations.values()
-    awake = {one for found in held for one in found if absorption._is_there(one)}
+    awake = [one for found in held for one in found if absorption._is_there(one)]
     asleep = absorption._asleep
-    return awake if asleep is None else awake | {*asleep.here()}
+    return awake if asleep is None else [*awake, *asleep.here()]
 
 
 def remembered(absorption: Absorption) -> int:

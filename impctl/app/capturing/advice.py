@@ -16,6 +16,7 @@ from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
 from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.plural import count_text
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.store.records import StoredSketch
@@ -75,7 +76,7 @@ def _advice(
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
     name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
     if held > _USEFUL_SHARE * ranges:
-        message = f"{name} holds {held} of {ranges} ranges and saves next to nothing"
+        message = f"{name} holds {held} of {count_text(ranges, 'range')} and saves next to nothing"
         return Advice(message, "try more ranges or another attribute")
     snapshot = tables.snapshot(sketch.table)
     span, files = _span(snapshot, sketch), len(snapshot.files)

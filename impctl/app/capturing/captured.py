@@ -10,7 +10,7 @@ Out of scope: which attribute (`app.preparing.choice`), what is about to be done
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from impctl.aliases import AccessId, QueryName, TableName, TableVersion
@@ -20,6 +20,7 @@ from impctl.app.capturing.fill_by_spark import touched
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.capturing.stage import CaptureStage, capture_stage
 from impctl.app.preparing.facts import assumption_of
+from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.pinned import PinnedTables
@@ -54,6 +55,8 @@ class Captured:
     """Why the answer is not kept, where it is to be."""
     no_provenance: str = ""
     """Why recursion is not kept by absorption, where it is to be."""
+    lineage_warnings: Sequence[str] = ()
+    """What to say of the lineage that is asked for."""
 
 
 Tell = Callable[[Way, MaintainedQuery | TouchedQuery | None], None]
@@ -76,8 +79,7 @@ def capture_query(
     desk.reporter.step(f"capturing {prepared.spec.name}")
     reading = Stopwatch()
     found_ = _found(desk, stage)
-    found, way = found_.fragments, found_.way
-    pass_ms = reading.ms
+    found, way, pass_ms = found_.fragments, found_.way, reading.ms
     spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
     sketches = _stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
@@ -109,6 +111,7 @@ def capture_query(
         elapsed_ms=elapsed_ms,
         no_answer=_no_answer(prepared, way),
         no_provenance=way.no_provenance,
+        lineage_warnings=tuple(lineage_warnings(desk.tables, prepared, chosen)),
     )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from impctl.aliases import AccessId
+from impctl.app.preparing.lineage_use import sketched_nodes
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
 from impctl.plan.answer_lineage import answer_notes
@@ -22,8 +23,7 @@ from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import Verdict, carried, states_of
+from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import Lineage
@@ -75,9 +75,8 @@ def kept_plan(
     if prepared.spec.lineage is Lineage.ANSWER:
         # Its plan says so by itself (`app.preparing.prepared`).
         sketched = {access: partition.attribute for access, partition in partitions.items()}
-        states = states_of(verdict, prepared.planned, sketched)
-        told = [at for at, s in enumerate(states) if s.sketched and s.status is not Status.KEYED]
-        notes = answer_notes(prepared.root, told)
+        barriers, _ = sketched_nodes(prepared, verdict, sketched)
+        notes = answer_notes(prepared.root, barriers)
         return KeptPlan(prepared.planned, verdict, prepared.core, notes)
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
     found = witnessed(prepared.planned, verdict, columns)

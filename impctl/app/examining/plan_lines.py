@@ -48,6 +48,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.recursion_notes import recursion_notes
+from impctl.plural import count_text
 from impctl.sketch.mode import Mode
 from impctl.store.records import StoredQuery
 from impctl.values import dataclass
@@ -274,7 +275,7 @@ def _pushed(
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
             total = len(tables.snapshot(node.table).schema.names)
-            columns = f"reads {len(node.attributes)} of {total} columns"
+            columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
             lives = dict(prepared.query.live).get(node.table)
             expiry = () if lives is None else (_expiry(lives, prepared.now),)
             found[position] = (columns, *expiry, *ranges.get(node.access, ()))
@@ -304,7 +305,7 @@ def _ranges(
     for scan in prepared.scans:
         if scan.access in pruned.filters:
             texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
-            files = f"{len(pruned.files[scan.table])} of {totals[scan.table]} files"
+            files = f"{len(pruned.files[scan.table])} of {count_text(totals[scan.table], 'file')}"
             found[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
     return found
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.plural import count_text
 from impctl.tables.snapshot import Snapshot
 
 FileReading = Callable[[Snapshot], int | None]
@@ -32,5 +33,5 @@ def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
         if rows is None:
             yield subject.ok(_CHECK, "Spark has no file to read")
         else:
-            counted = f"{rows:,} row{'' if rows == 1 else 's'}"
+            counted = count_text(rows, "row")
             yield subject.ok(_CHECK, f"Spark read a file of {counted}")

@@ -13,6 +13,7 @@ from impctl.app.results.amounts import size_text
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.plural import count_text
 from impctl.store.health import Checked, Folder, check_store, folder_of, lock_owner
 
 _SCARCE = 1 << 30
@@ -45,7 +46,7 @@ def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
 
 def _contents(subject: Subject, checked: Checked, desk: Workbench) -> Iterator[Finding]:
     count = len(checked.queries)
-    queries = "1 query" if count == 1 else f"{count} queries"
+    queries = count_text(count, "query", "queries")
     for name, error in checked.damaged:
         yield Subject(Area.STORE, name).problem(
             "checksums",

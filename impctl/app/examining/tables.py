@@ -17,6 +17,7 @@ from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.plural import count_text
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.writable import check_writable
@@ -47,8 +48,9 @@ def table_findings(
 
 
 def _described(snapshot: Snapshot) -> str:
-    rows = "an unknown number of rows" if snapshot.rows is None else f"{snapshot.rows:,} rows"
-    files = "1 file" if len(snapshot.files) == 1 else f"{len(snapshot.files):,} files"
+    known = None if snapshot.rows is None else count_text(snapshot.rows, "row")
+    rows = "an unknown number of rows" if known is None else known
+    files = count_text(len(snapshot.files), "file")
     features = sorted(snapshot.reader_features)
     needs = f"; reader features {', '.join(features)}" if features else ""
     return f"Version {snapshot.version}, {rows} in {files}{needs}"

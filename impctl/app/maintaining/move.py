@@ -10,7 +10,7 @@ Out of scope: the step itself (`circuits.session`), whether the clock moved
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 import pyarrow as pa
@@ -28,13 +28,13 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import Source
 from impctl.circuits.identity import with_answer
 from impctl.circuits.moved_above import MovedAbove, moved_above, untold
-from impctl.circuits.moving import Moves, differing_rows
+from impctl.circuits.moving import Moves, Moving, differing_rows
 from impctl.circuits.touch import judged_alone, touched_source
 from impctl.circuits.way import Way
 from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
 from impctl.plan.ending import Ending
-from impctl.plan.moved_conditions import MovedConditions, moved_conditions
+from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.sql.clock import RUN
 from impctl.sketch.mode import Mode
@@ -105,18 +105,22 @@ class Move:
         """The table as it is when the move is done."""
         return self.tables.snapshot(table)
 
-    def rows(self, source: Source, moved: MovedConditions) -> Iterator[pa.Table]:
-        """The rows of the files that may hold some that come or go."""
-        snapshot = self.snapshot(source.table)
-        files = files_meeting(snapshot, source, moved.rows_that_move)
+    def rows(self, asked: Sequence[Moving]) -> Iterator[pa.Table]:
+        """The rows of the files that may hold some that come or go for one of these sources."""
+        snapshot = self.snapshot(asked[0][0].table)
+        meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in asked)
+        kept = {file.uri for found in meeting for file in found}
+        files = tuple(file for file in snapshot.files if file.uri in kept)
         self.files.add(snapshot, files)
-        yield from read_batches(snapshot, source.scan.table_columns, files)
+        columns = dict.fromkeys(name for source, _ in asked for name in source.scan.table_columns)
+        yield from read_batches(snapshot, tuple(columns), files)
 
     def moved_rows(self) -> Iterator[Batch]:
         """In touch mode, the rows that come or go, with their fragments."""
         if self.touched is not None:
             moved = self.conditions[self.touched.access]
-            yield from differing_rows(self.touched, moved, self.rows(self.touched, moved))
+            for table in self.rows([(self.touched, moved)]):
+                yield differing_rows(self.touched, moved, table)[0]
 
 
 def move_of(

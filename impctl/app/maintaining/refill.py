@@ -16,6 +16,7 @@ from impctl.aliases import ColumnName
 from impctl.app.preparing.wanted_files import own_files
 from impctl.circuits.flows import Source
 from impctl.data.vector import Vector
+from impctl.plural import count_text
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
@@ -34,7 +35,6 @@ def refill_text(groups: int, rows: int) -> str:
     """What refilling came to, as history and results say it; empty if there was none."""
     if groups == 0:
         return ""
-    noun = "group" if groups == 1 else "groups"
     # A grouping's state refills what lies above it; then no row was read.
-    origin = f" from {rows:,} rows of the table" if rows else ""
-    return f"refilled the buffers of {groups:,} {noun}{origin}"
+    origin = f" from {count_text(rows, 'row')} of the table" if rows else ""
+    return f"refilled the buffers of {count_text(groups, 'group')}{origin}"

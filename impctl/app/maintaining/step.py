@@ -37,6 +37,7 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import Way
 from impctl.data.vector import Vector
 from impctl.plan.sql.clock import RUN
+from impctl.plural import count_text
 from impctl.sketch.fragments import FragmentSet
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
@@ -134,7 +135,9 @@ class Maintainer:
         if self._move is None or not self._move.is_of_expiry:
             return ""
         files = self._move.files
-        return f"{count:,} rows expired, for which {files.read} of {files.total} files were read"
+        read = f"{files.read:,} of {count_text(files.total, 'file')}"
+        verb = "was" if files.read == 1 else "were"
+        return f"{count_text(count, 'row')} expired, for which {read} {verb} read"
 
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone

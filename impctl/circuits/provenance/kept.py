@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import ColumnName, FixpointId, TableName
+from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.makings import MakingList
 from impctl.data.vector import Ints, Vector, all_null
@@ -24,9 +25,11 @@ from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.absorption import Absorbs, Absorption
 from impctl.engine.fixpoint.derivations import Grounded
 from impctl.engine.fixpoint.row_numbers import NUMBER
-from impctl.engine.operators.absorbed_fixpoint import Ingredient
 from impctl.errors import ImpctlError
 from impctl.values import dataclass
+
+_ZONE = "UTC"
+"""Of the times told: that of times in tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +128,9 @@ def _rows_of(
         if of is None or of.table != table:
             continue
         rows, leaves, weights = leaves_of(absorbed, at)
+        held = _held_columns(absorbed, at)
         new = []
-        for place, row in enumerate(_keys(rows.select(list(columns)))):
+        for place, row in enumerate(_keys([held[column] for column in columns])):
             number = known.get(row)
             if number is None:
                 number = known[row] = next(given)
@@ -139,14 +143,12 @@ def _rows_of(
 
 def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
     """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
-    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
-    assert of is not None, "of a table"
     held = absorbed.operator.leaves[at].whole()
-    arrays = [
-        _column(held.columns.get(name), ingredient, at)
-        for at, (name, _) in enumerate(ingredient.columns)
-    ]
-    found = pa.Table.from_arrays(arrays, names=list(of.columns))
+    arrays = {
+        name: arrow_column(column, np.ones(len(held), np.int64), arrow_type(column.type, _ZONE))
+        for name, column in _held_columns(absorbed, at).items()
+    }
+    found = pa.table(arrays)
     numbers = held.columns[NUMBER].values.tolist() if len(held) else []
     return found, numbers, held.weights.tolist()
 
@@ -166,16 +168,21 @@ def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, 
     return whole, rest
 
 
-def _column(held: Vector | None, ingredient: Ingredient, at: int) -> pa.Array:
+def _held_columns(absorbed: AbsorbedRows, at: int) -> dict[ColumnName, Vector]:
+    """The values of an ingredient's leaves as the state holds them, by the columns of its table."""
+    of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
+    assert of is not None, "of a table"
+    held = absorbed.operator.leaves[at].whole()
     # No rows may come without columns.
-    return (all_null(ingredient.columns[at][1], 0) if held is None else held).to_arrow()
+    vectors = [held.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
+    return dict(zip(of.columns, vectors, strict=True))
 
 
-def _keys(rows: pa.Table) -> Iterable[tuple[Any, ...]]:
+def _keys(columns: Sequence[Vector]) -> Iterable[tuple[Any, ...]]:
     """Each row as what equals that of the same row alone: NaN is no equal of itself."""
-    columns = [column.to_pylist() for column in rows.columns]
+    lists = [column.to_arrow().to_pylist() for column in columns]
     return (
-        tuple("NaN" if part != part else part for part in row) for row in zip(*columns, strict=True)
+        tuple("NaN" if part != part else part for part in row) for row in zip(*lists, strict=True)
     )
 
 

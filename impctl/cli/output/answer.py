@@ -16,8 +16,9 @@ from impctl.app.results.answer import ArrowAnswer
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import QueryResult
 from impctl.app.writing.formats import RowsFormat
-from impctl.cli.output.wording import count_text, plain, versions_text
+from impctl.cli.output.wording import plain, versions_text
 from impctl.cli.output.wrapped import columns_of
+from impctl.plural import count_text
 
 
 def write_rows(

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_line, attribute_lines
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
+from impctl.plural import count_text
 
 _NO_SKETCH = "can have no sketch"
 
@@ -40,4 +41,4 @@ def summed_up(words: Sequence[str]) -> str:
     """`3 queries: 2 supported, exact; 1 can have no sketch`, the commonest first."""
     counted = Counter(words).most_common()
     said = "; ".join(f"{count:,} {word}" for word, count in counted)
-    return f"{count_text(len(words), 'query').replace('querys', 'queries')}: {said}"
+    return f"{count_text(len(words), 'query', 'queries')}: {said}"

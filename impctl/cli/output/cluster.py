@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.clustered import ClusteredSketch, ClusterResult
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
+from impctl.plural import count_text
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:

@@ -19,8 +19,9 @@ from impctl.app.results.explanations import (
     PlanEntry,
     TreeEntry,
 )
-from impctl.cli.output.wording import count_text, expected_text, plain
+from impctl.cli.output.wording import expected_text, plain
 from impctl.cli.output.wrapped import wrapped
+from impctl.plural import count_text
 
 _DEEPEST = 12
 """Levels of a plan that are indented; deeper ones would leave no room for words."""

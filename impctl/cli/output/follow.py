@@ -15,7 +15,8 @@ from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.protocol import show
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
+from impctl.plural import count_text
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

@@ -19,7 +19,8 @@ from impctl.app.results.foreseen import (
 from impctl.app.results.results import ApplyResult, CaptureResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.due import planned_due_text
-from impctl.cli.output.wording import count_text, expiry_text, sketches_text, versions_text
+from impctl.cli.output.wording import expiry_text, sketches_text, versions_text
+from impctl.plural import count_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
 

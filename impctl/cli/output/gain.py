@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
+from impctl.plural import count_text
 
 
 def gain_lines(result: GainResult) -> list[str]:

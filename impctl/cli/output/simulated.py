@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from impctl.app.results.amounts import duration_text, moment_text, number_text, size_text, span_text
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.cli.output.table import table_lines
-from impctl.cli.output.wording import count_text, plain
+from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
+from impctl.plural import count_text
 
 if TYPE_CHECKING:
     from impctl.app.writing.texts import TextColumn

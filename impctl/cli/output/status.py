@@ -16,7 +16,6 @@ from impctl.app.results.tree_work import TreeRecord
 from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.due import fresh_text
 from impctl.cli.output.wording import (
-    count_text,
     expiry_text,
     plain,
     ranges_text,
@@ -24,6 +23,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.cli.output.wrapped import wrapped
+from impctl.plural import count_text
 
 _LABEL = 9
 

@@ -64,7 +64,6 @@ from impctl.cli.output.used import used_lines
 from impctl.cli.output.why import why_line, why_lines, without_line
 from impctl.cli.output.wording import (
     carried_text,
-    count_text,
     fragments_text,
     left_text,
     pending_text,
@@ -76,6 +75,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.cli.output.wrapped import width_for, wrapped
+from impctl.plural import count_text
 
 
 class TextOutput:

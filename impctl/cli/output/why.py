@@ -13,7 +13,8 @@ from impctl.app.results.amounts import duration_text
 from impctl.app.results.answer import RowValue
 from impctl.app.results.changed import STATE
 from impctl.app.results.why import WhyResult, WithoutResult
-from impctl.cli.output.wording import count_text, versions_text
+from impctl.cli.output.wording import versions_text
+from impctl.plural import count_text
 
 _CLAIMS = {
     "smallest": "a smallest set: no fewer rows derive it",

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from impctl.app.results.amounts import number_text, size_text
 from impctl.app.results.explanations import ExpectedReading
 from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
+from impctl.plural import count_text
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"
@@ -135,11 +136,6 @@ def carried_text(changes: int | None) -> str:
 def pending_text(changes: int | None) -> str:
     """What would be carried on, after the rest; of nothing for a recapture."""
     return "" if changes is None else f", {count_text(changes, 'change')}"
-
-
-def count_text(count: int, noun: str) -> str:
-    """`1 change`, `1,000 changes`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def expiry_text(instant: str) -> str:

@@ -25,7 +25,8 @@ class Limits:
                 raise UnsupportedError(
                     f"A recursive query goes on beyond its limit of {most:,} {what}",
                     code="recursion_limit",
-                    hint="bound the recursion in the query, as by a level, or raise the limit",
+                    hint="bound the recursion in the query, as by a level, or raise "
+                    f"`limits: {{{what}: {most}}}` in the workload file",
                 )
 
 

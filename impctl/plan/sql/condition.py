@@ -37,6 +37,7 @@ from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
 from impctl.plan.sql.single_value import read_single
 from impctl.plan.sql.subquery import bare, closed, unwrapped
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
@@ -206,7 +207,7 @@ def _in(
         values = tuple(attribute.ref(span) for attribute in attributes_of(right))
     if len(values) != len(operands):
         raise reader.text.error(
-            f"IN compares {len(operands)} columns with a subquery of {len(values)}",
+            f"IN compares {count_text(len(operands), 'column')} with a subquery of {len(values)}",
             node,
             hint="select as many columns as stand before IN",
         )

@@ -22,6 +22,7 @@ from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.scope import Names, Scope, relation_scope, side_by_side
 from impctl.plan.sql.text import SqlText
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"
@@ -158,7 +159,8 @@ def _columns(
     elements = len(names) - len(place) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
         raise reading.text.error(
-            f"{written.clause} names {len(names)} columns, `{function}` makes another number",
+            f"{written.clause} names {count_text(len(names), 'column')}, `{function}` makes "
+            "another number",
             written.call,
             hint="name one column for an array, two for a map, one more for a position",
         )

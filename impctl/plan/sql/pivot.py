@@ -48,6 +48,7 @@ from impctl.plan.sql.context import Reading, attribute_for, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
 from impctl.plan.sql.scope import Names, Scope, ScopeEntry
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 _SKIPPING_NULL = frozenset(
@@ -207,7 +208,8 @@ def _value(
     parts = value.expressions if isinstance(value, exp.Tuple) else [value]
     if len(parts) != len(axes):
         raise text.error(
-            f"A value of PIVOT has {len(parts)} parts, FOR names {len(axes)} columns",
+            f"A value of PIVOT has {count_text(len(parts), 'part')}, FOR names "
+            f"{count_text(len(axes), 'column')}",
             item,
             hint="give one value for every column",
         )

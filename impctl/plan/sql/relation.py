@@ -35,6 +35,7 @@ from impctl.plan.sql.scope import (
     side_by_side,
 )
 from impctl.plan.sql.using import equal_names, merged_scope, same_names
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 _KINDS = {
@@ -343,7 +344,7 @@ def _column_count(
     node: exp.Expression, listed: int, there: int, environment: Environment
 ) -> Exception:
     return environment.reading.text.error(
-        f"The alias `{node.alias}` lists {listed} columns, the relation has {there}",
+        f"The alias `{node.alias}` lists {count_text(listed, 'column')}, the relation has {there}",
         node,
         hint="name every column, or none",
     )

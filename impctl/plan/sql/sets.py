@@ -27,6 +27,7 @@ from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.order import limited, read_order
 from impctl.plan.sql.relation import Environment, refuse_parts
 from impctl.plan.sql.scope import Names, relation_scope
+from impctl.plural import count_text
 
 _KINDS: dict[type[exp.Expression], SetKind] = {
     exp.Union: SetKind.UNION,
@@ -80,7 +81,7 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
     lefts, rights = attributes_of(left), attributes_of(right)
     if len(lefts) != len(rights):
         raise reading.text.error(
-            f"A set operation combines {len(lefts)} columns with {len(rights)}",
+            f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
             node.expression,
             hint="select as many columns on both sides",
         )

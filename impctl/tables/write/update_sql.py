@@ -8,11 +8,13 @@ Out of scope: committing (`tables.write.updates`), how a node is spelled
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import BOOLEAN, Column, Kind
-from impctl.errors import QueryError, UsageError
+from impctl.errors import ImpctlError, Location, QueryError, UsageError
 from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
@@ -21,6 +23,14 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.datafusion import UntranslatableError, predicate_text, quoted, value_text
 
 _TABLE = "updated_table"
+_UNREADABLE = "query_syntax"
+_COMPUTED = re.compile(r"[()|*+=<>]")
+_DAY = re.compile(r"\d{4}-\d\d?-\d\d?")
+_TIME = re.compile(rf"{_DAY.pattern}([ T]\d.*)?")
+_EXAMPLES = (
+    "values of `set` are SQL expressions: a text or time needs quotes of its own, as in "
+    "\"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\""
+)
 
 
 def where_text(snapshot: Snapshot, where: str) -> str:
@@ -44,39 +54,93 @@ def read_condition(snapshot: Snapshot, where: str) -> tuple[Scan, Expr]:
 
 
 def assignment_texts(
-    snapshot: Snapshot, assignments: Mapping[ColumnName, str]
+    snapshot: Snapshot,
+    assignments: Mapping[ColumnName, str],
+    places: Mapping[ColumnName, Location] = MappingProxyType({}),
 ) -> dict[ColumnName, str]:
-    """Column and value per assignment, for deltalake: quoted column name to value text."""
+    """Column and value per assignment, for deltalake: quoted column name to value text.
+
+    What is wrong with one is told at its place, where that is known.
+    """
     texts: dict[ColumnName, str] = {}
     for name, written in assignments.items():
-        column = snapshot.schema.find(name)
-        if column is None:
-            known = ", ".join(f"`{known}`" for known in snapshot.schema.names)
-            raise UsageError(
-                f"Table `{snapshot.table}` has no column `{name}` to set",
-                hint=f"its columns are {known}",
-            )
-        if quoted(column.name) in texts:
-            raise UsageError(
-                f"Column `{snapshot.table}.{column.name}` is set twice",
-                hint="column names are compared without case",
-            )
+        try:
+            column = _column(snapshot, name)
+            if quoted(column.name) in texts:
+                raise UsageError(
+                    f"Column `{snapshot.table}.{column.name}` is set twice",
+                    hint="column names are compared without case",
+                )
+            texts[quoted(column.name)] = _assigned(snapshot, column, written)
+        except ImpctlError as error:
+            raise error.at(places.get(name, error.location)) from error
+    return texts
+
+
+def _column(snapshot: Snapshot, name: ColumnName) -> Column:
+    column = snapshot.schema.find(name)
+    if column is None:
+        known = ", ".join(f"`{known}`" for known in snapshot.schema.names)
+        raise UsageError(
+            f"Table `{snapshot.table}` has no column `{name}` to set",
+            hint=f"its columns are {known}",
+        )
+    return column
+
+
+def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
+    """The value of one column, for deltalake."""
+    told = f"`set` of `{snapshot.table}.{column.name}`"
+    try:
         scan, _, values = _read(snapshot, f"SELECT {written} FROM {_TABLE}", written)
         if len(values) != 1:
             raise UsageError(
-                f"`set` of `{snapshot.table}.{column.name}` must be one value: {_shown(written)}",
+                f"{told} must be one value: {_shown(written)}",
                 hint="write one expression per column",
             )
-        try:
-            _check_length(snapshot, column, values[0])
-            text = value_text(values[0], column.type, _names(scan))
-        except UntranslatableError as error:
-            raise _refused(snapshot, written, error) from error
-        if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
-            # The log has no empty text: it reads one as NULL, and a copied row would be in both.
-            text = f"nullif({text}, '')"
-        texts[quoted(column.name)] = text
-    return texts
+        _check_length(snapshot, column, values[0])
+        text = value_text(values[0], column.type, _names(scan))
+    except QueryError as error:
+        said = error.saying(f"{told} cannot be used: {error.message}")
+        raise said.hinting(_hint(column, written, error)) from error
+    except UntranslatableError as error:
+        literal = _literal(column, written) if column.type.kind is not Kind.STRING else None
+        refused = _refused(snapshot, written, error)
+        raise (refused if literal is None else refused.hinting(_meant(literal))) from error
+    if column.type.kind is Kind.STRING and column.name in snapshot.partition_columns:
+        # The log has no empty text: it reads one as NULL, and a copied row would be in both.
+        text = f"nullif({text}, '')"
+    return text
+
+
+def _hint(column: Column, written: str, error: QueryError) -> str | None:
+    """What to write in place of a text that is no expression over the table's columns."""
+    literal = _literal(column, written)
+    own = error.hint if error.code != _UNREADABLE else None
+    if literal is None and own is not None:
+        return own
+    meant = _EXAMPLES if literal is None else _meant(literal)
+    return meant if own is None else f"{meant}; {own}"
+
+
+def _meant(literal: str) -> str:
+    return f'values of `set` are SQL expressions: write this one as "{literal}"'
+
+
+def _literal(column: Column, written: str) -> str | None:
+    """The literal that somebody meant who wrote its characters alone; None if it is none."""
+    text = written.strip().strip("'")
+    if "'" in text:
+        return None
+    match column.type.kind:
+        case Kind.STRING:
+            return None if _COMPUTED.search(text) else f"'{text}'"
+        case Kind.DATE if _DAY.fullmatch(text):
+            return f"DATE '{text}'"
+        case Kind.TIMESTAMP if _TIME.fullmatch(text):
+            return f"TIMESTAMP '{text}'"
+        case _:
+            return None
 
 
 def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:

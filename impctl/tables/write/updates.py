@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
 from impctl.aliases import ColumnName, TableName, TableVersion
-from impctl.errors import ImpctlError, RetryableError, UsageError
+from impctl.errors import ImpctlError, Location, RetryableError, UsageError
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.write.batch_identity import Stamp, identity_of, stamp_of, version_with
@@ -53,6 +53,8 @@ class UpdateRequest:
     where: str | None = None
     """SQL condition; None means every row."""
     assignments: Mapping[ColumnName, str] = field(default_factory=dict)
+    places: Mapping[ColumnName, Location] = field(default_factory=dict)
+    """Where assignments stand, for errors; not part of what the batch is."""
     name: str | None = None
     """Makes the batch one that its table takes once; without a name every commit is a new one."""
     again: bool = False
@@ -152,7 +154,7 @@ def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     check_rewritable(snapshot, unsure)
     table.take_for_sound(unsure)
     if update.kind is UpdateKind.UPDATE:
-        assignments = assignment_texts(snapshot, update.assignments)
+        assignments = assignment_texts(snapshot, update.assignments, update.places)
         check_assignments(snapshot, update.assignments)
     matched = matched_rows(newest, snapshot, update.where)
     return PreparedUpdate(table, newest, update.kind, None, matched, assignments)

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.app.results.results import SketchEntry
-from impctl.cli.output.wording import (
-    count_text,
-    fragments_text,
-    plain,
-    sketch_text,
-    versions_text,
-)
+from impctl.cli.output.wording import fragments_text, plain, sketch_text, versions_text
 
 
 @pytest.mark.parametrize(
@@ -38,10 +32,6 @@ def test_the_range_of_null_counts_where_it_is_held() -> None:
 
 def test_versions() -> None:
     assert versions_text({"a": 3, "b": 4}, {"a": 1, "b": 4}) == "a@1..3, b@4"
-
-
-def test_counts() -> None:
-    assert (count_text(1, "row"), count_text(0, "row")) == ("1 row", "0 rows")
 
 
 def test_control_characters_are_escaped_but_not_line_ends() -> None:

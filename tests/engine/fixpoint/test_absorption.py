@@ -150,7 +150,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -
         change = some_change(rng, driven.tables, min(NODES[program], 5), rng.choice((1, 4, 7)))
         assert made.step(change) == driven.step(change)
         assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
-        assert derivations_in(driven.absorption) == driven.grounded(driven.rows)
+        assert {*derivations_in(driven.absorption)} == driven.grounded(driven.rows)
         assert made.fragments() == driven.fragments()
     gone = {n: Counter({row: -w for row, w in held.items()}) for n, held in driven.tables.items()}
     assert made.step(gone) == driven.step(gone)

@@ -33,8 +33,8 @@ def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
         driven.step(some_change(rng, driven.tables, min(NODES[program], 5), size))
         assert driven.rows == least_fixpoint(PROGRAMS[program], driven.tables)
         known = derivations_in(driven.absorption)
-        assert known == driven.grounded(driven.rows)
-        assert remembered(driven.absorption) == len(known)
+        assert set(known) == driven.grounded(driven.rows)
+        assert remembered(driven.absorption) == len(known) == len(set(known))
         if rng.random() < 0.4:
             driven.take_up()
         if rng.random() < 0.5:

@@ -129,7 +129,7 @@ CASES = [
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN (»'a' AS b))",
-        "1 parts, FOR names 2 columns",
+        "1 part, FOR names 2 columns",
         "every column",
     ),
     (
@@ -204,7 +204,7 @@ CASES = [
     ("SELECT brand FROM sales ORDER BY »3", "ORDER BY 3 names no column", "1 to 1"),
     ("SELECT brand FROM sales GROUP BY »2", "GROUP BY 2 names no column", "1 to 1"),
     ("SELECT DISTINCT brand FROM sales ORDER BY »price", "SELECT DISTINCT", "SELECT list"),
-    ("SELECT brand FROM sales UNION SELECT »brand, shelf FROM stock", "1 columns with 2", "both"),
+    ("SELECT brand FROM sales UNION SELECT »brand, shelf FROM stock", "1 column with 2", "both"),
     ("SELECT price FROM sales UNION SELECT »brand FROM stock", "`int` and `string`", "cast"),
     ("SELECT brand FROM sales LIMIT »price", "LIMIT with an expression", "whole number"),
     ("SELECT 1 FROM sales x JOIN »stock x ON true", "two relations called `x`", "alias"),

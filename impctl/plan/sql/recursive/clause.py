@@ -28,6 +28,7 @@ from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, 
 from impctl.plan.sql.sets import refuse_misread
 from impctl.plan.sql.subquery import unwrapped
 from impctl.plan.sql.text import read_by_none
+from impctl.plural import count_text
 from impctl.values import dataclass
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})
@@ -238,8 +239,8 @@ class _Entry:
         names = self.node.alias_column_names or [attribute.name for attribute in found]
         if len(names) != len(found):
             raise text.error(
-                f"The alias `{self.name}` lists {len(names)} columns, the relation has "
-                f"{len(found)}",
+                f"The alias `{self.name}` lists {count_text(len(names), 'column')}, the relation "
+                f"has {len(found)}",
                 self.node,
                 hint="name every column, or none",
             )
@@ -266,7 +267,7 @@ class _Entry:
         here, there = self._columns(base), attributes_of(step)
         if len(here) != len(there):
             raise text.error(
-                f"Recursive `{self.name}` has {len(here)} columns in its first part, "
+                f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
                 f"{len(there)} in its second",
                 union.expression,
                 hint="select as many columns in both",

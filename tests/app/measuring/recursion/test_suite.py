@@ -36,7 +36,7 @@ figures:
   selections:
     title: Selections
     measure: peers
-    with: {program: paths, selections: [none, multi], schemes: absorption_lazy, seconds: 0.5}
+    with: {program: paths, selections: [none, multi], schemes: absorption_lazy, seconds: 3}
     cases: [{query: pairs, density: dense}]
     chart: {x: density, y: [messages_count, cpu_ms], series: [selection]}
   steps:
@@ -72,7 +72,7 @@ def test_figures_run_and_are_drawn_over_a_list_that_is_given(
     record = outcome.results[0]
     assert isinstance(record, Record)
     none, multi, one, two = record.cells
-    assert (none.metrics, none.note) == ({}, "1 of 1 runs stopped after 0.5 s")
+    assert (none.metrics, none.note) == ({}, "1 of 1 runs stopped after 3 s")
     assert [cell.equal for cell in (multi, one, two)] == [True] * 3
     assert one.metrics["answer_rows"].median == 4
     page = report.read_text(encoding="utf-8")

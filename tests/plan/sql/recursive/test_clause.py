@@ -340,7 +340,7 @@ def _refused(marked: str, name: str) -> None:
         ),
         (
             "WITH RECURSIVE r(a) AS (SELECT n FROM nodes UNION SELECT a, a FROM r) SELECT * FROM r",
-            "has 1 columns in its first part, 2 in its second",
+            "has 1 column in its first part, 2 in its second",
         ),
     ],
 )
