@@ -33,7 +33,7 @@ bench: $(READY) ## Measure a workload over a generated table, with its page (som
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
 	$(BIN)/python -m pytest -m alone
 
-test: $(READY) ## Fast tests, without Spark, in two processes (1 to 10 minutes)
+test: $(READY) ## Fast tests, without Spark, in two processes (a quarter of an hour or more)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-spark: $(READY) ## Tests that start Spark
