@@ -18,15 +18,21 @@ class Limits:
     rounds: int = 100_000
     rows: int = 20_000_000
 
-    def check(self, rounds: int, rows: int) -> None:
-        """UnsupportedError beyond either."""
+    def check(self, rounds: int, rows: int, *, bests: bool = False) -> None:
+        """UnsupportedError beyond either; `bests`: only the best rows stay, so no circle goes on
+        but one round which a value gets better."""
         for what, found, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
             if found > most:
+                bound = "bound the recursion in the query, as by a level"
+                if bests and what == "rounds":
+                    bound = (
+                        "look for a circle round which the value gets better, as by a cost below "
+                        "zero, and keep such rows out in the query"
+                    )
                 raise UnsupportedError(
                     f"A recursive query goes on beyond its limit of {most:,} {what}",
                     code="recursion_limit",
-                    hint="bound the recursion in the query, as by a level, or raise "
-                    f"`limits: {{{what}: {most}}}` in the workload file",
+                    hint=f"{bound}, or raise `limits: {{{what}: {most}}}` in the workload file",
                 )
 
 

@@ -140,7 +140,7 @@ class BestFixpoint(Recursion):
             touched.enter(come, self._stage)
             parts += [touched.batch(come, 1, self._stamp)] if len(come) else []
             self._count += len(come) - len(out)
-            self.limits.check(rounds, self._count)
+            self.limits.check(rounds, self._count, bests=True)
             slots = self._moved(touched, stacked_batches(parts))
 
     def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
