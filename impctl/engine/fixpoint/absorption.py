@@ -385,6 +385,6 @@ def _manager(nodes: int) -> Any:
     """Where functions live."""
     try:
         from oxidd.bdd import BDDManager
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         raise _missing() from error
     return BDDManager(nodes, _CACHE, 1)

@@ -43,6 +43,7 @@ from impctl.engine.row_index import RowIndex
 from impctl.values import dataclass
 
 _HEAD = "head"
+_OTHER_ROWS = "Rows of WITH RECURSIVE are not those that their derivations make"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,6 +260,8 @@ class AbsorbedFixpoint(Recursion):
             rows = self.rows.whole()
             if len(rows):
                 self._take_up_rows(self._absorption, rows)
+            elif len(self.numbers()):
+                raise disagreement(_OTHER_ROWS)
         return self._absorption
 
     def _take_up_rows(self, absorption: Absorption, rows: Batch) -> None:
@@ -267,7 +270,7 @@ class AbsorbedFixpoint(Recursion):
         self._by_number.put(own, numbers, 1)
         absorption.take_up(self.numbers())
         if set(absorption.rows) != set(numbers.tolist()):
-            raise disagreement("Rows of WITH RECURSIVE are not those that their derivations make")
+            raise disagreement(_OTHER_ROWS)
 
     @property
     def absorption(self) -> Absorption:

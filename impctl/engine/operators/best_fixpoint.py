@@ -166,6 +166,7 @@ class BestFixpoint(Recursion):
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._stage = counters[self._stage_counter]
+        self._at_hand = None
         super().take_up(counters)
 
     def output(self) -> Batch:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date
 from types import MappingProxyType
 
 from impctl.aliases import ColumnName
@@ -98,6 +99,8 @@ def _assigned(snapshot: Snapshot, column: Column, written: str) -> str:
                 f"{told} must be one value: {_shown(written)}",
                 hint="write one expression per column",
             )
+        # An alias or a clause behind the value would be lost: `city hall` is no column `city`.
+        scan, _, values = _read(snapshot, f"SELECT ({written}\n) FROM {_TABLE}", written)
         _check_length(snapshot, column, values[0])
         text = value_text(values[0], column.type, _names(scan))
     except QueryError as error:
@@ -130,17 +133,25 @@ def _meant(literal: str) -> str:
 def _literal(column: Column, written: str) -> str | None:
     """The literal that somebody meant who wrote its characters alone; None if it is none."""
     text = written.strip().strip("'")
-    if "'" in text:
+    if not text.isprintable() or any(mark in text for mark in "'\"\\"):
         return None
     match column.type.kind:
         case Kind.STRING:
             return None if _COMPUTED.search(text) else f"'{text}'"
-        case Kind.DATE if _DAY.fullmatch(text):
+        case Kind.DATE if _DAY.fullmatch(text) and _is_a_day(text):
             return f"DATE '{text}'"
-        case Kind.TIMESTAMP if _TIME.fullmatch(text):
+        case Kind.TIMESTAMP if _TIME.fullmatch(text) and _is_a_day(re.split("[ T]", text)[0]):
             return f"TIMESTAMP '{text}'"
         case _:
             return None
+
+
+def _is_a_day(text: str) -> bool:
+    try:
+        date(*map(int, text.split("-")))
+    except ValueError:
+        return False
+    return True
 
 
 def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
