@@ -15,7 +15,7 @@ from impctl.app.capturing.advice import warnings_of
 from impctl.app.capturing.captured import Captured, capture_query, without_provenance
 from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.capturing.entries import sketch_entry
-from impctl.app.capturing.lineage_advice import lineage_warnings
+from impctl.app.capturing.lineage_advice import followed_warnings
 from impctl.app.capturing.stage import foreseen_capture
 from impctl.app.capturing.state_advice import state_warnings
 from impctl.app.maintaining.keeping.keep_to import keep_to_budget
@@ -89,7 +89,7 @@ def _advice(
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
         skipping = warnings_of(desk.tables, forecasts, spec.name, sketches)
-        lineage = lineage_warnings(spec.name, store.run_refs(spec.name))
+        lineage = followed_warnings(spec.name, store.run_refs(spec.name))
         return [*skipping, *lineage, *state_warnings(desk, store, prepared)]
     return [
         f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "

@@ -67,7 +67,7 @@ def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> Followed:
     return Followed(name, rows, led, held)
 
 
-def lineage_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
+def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
     """A warning where `lineage: answer` leaves next to nothing out, for state worth a word."""
     return [
         f"`lineage: answer` of query `{query}` leaves next to nothing out: {one.led:,} of the "

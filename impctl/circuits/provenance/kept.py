@@ -127,30 +127,24 @@ def _rows_of(
     for at, of in enumerate(absorbed.of):
         if of is None or of.table != table:
             continue
-        rows, leaves, weights = leaves_of(absorbed, at)
-        held = _held_columns(absorbed, at)
+        held, leaves, weights = _held_leaves(absorbed, at)
+        own = {column: held[column] for column in columns}
         new = []
-        for place, row in enumerate(_keys([held[column] for column in columns])):
+        for place, row in enumerate(_keys(own.values())):
             number = known.get(row)
             if number is None:
                 number = known[row] = next(given)
                 new.append(place)
             copies[number] = max(weights[place], copies.get(number, 0))
             number_of_leaf[leaves[place]] = number
-        taken.append(rows.select(list(columns)).take(pa.array(new, pa.int64())))
+        taken.append(_shown(own).take(pa.array(new, pa.int64())))
     return TableRows(columns, [*known.values()], [*copies.values()], pa.concat_tables(taken))
 
 
 def leaves_of(absorbed: AbsorbedRows, at: int) -> tuple[pa.Table, list[int], list[int]]:
     """The leaves of an ingredient: values by the columns of its table, numbers, and copies."""
-    held = absorbed.operator.leaves[at].whole()
-    arrays = {
-        name: arrow_column(column, np.ones(len(held), np.int64), arrow_type(column.type, _ZONE))
-        for name, column in _held_columns(absorbed, at).items()
-    }
-    found = pa.table(arrays)
-    numbers = held.columns[NUMBER].values.tolist() if len(held) else []
-    return found, numbers, held.weights.tolist()
+    held, numbers, copies = _held_leaves(absorbed, at)
+    return _shown(held), numbers, copies
 
 
 def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, Batch]:
@@ -168,17 +162,32 @@ def rows_without(absorbed: AbsorbedRows, leaves: Sequence[int]) -> tuple[Batch, 
     return whole, rest
 
 
-def _held_columns(absorbed: AbsorbedRows, at: int) -> dict[ColumnName, Vector]:
-    """The values of an ingredient's leaves as the state holds them, by the columns of its table."""
+def _held_leaves(
+    absorbed: AbsorbedRows, at: int
+) -> tuple[dict[ColumnName, Vector], list[int], list[int]]:
+    """As `leaves_of`, values as the state holds them."""
     of, ingredient = absorbed.of[at], absorbed.operator.ingredients[at]
     assert of is not None, "of a table"
     held = absorbed.operator.leaves[at].whole()
     # No rows may come without columns.
     vectors = [held.columns.get(name, all_null(kind, 0)) for name, kind in ingredient.columns]
-    return dict(zip(of.columns, vectors, strict=True))
+    numbers = held.columns[NUMBER].values.tolist() if len(held) else []
+    return dict(zip(of.columns, vectors, strict=True)), numbers, held.weights.tolist()
 
 
-def _keys(columns: Sequence[Vector]) -> Iterable[tuple[Any, ...]]:
+def _shown(columns: Mapping[ColumnName, Vector]) -> pa.Table:
+    """Values as the table has them: days are dates, decimals have their point."""
+    return pa.table(
+        {
+            name: arrow_column(
+                column, np.ones(len(column), np.int64), arrow_type(column.type, _ZONE)
+            )
+            for name, column in columns.items()
+        }
+    )
+
+
+def _keys(columns: Iterable[Vector]) -> Iterable[tuple[Any, ...]]:
     """Each row as what equals that of the same row alone: NaN is no equal of itself."""
     lists = [column.to_arrow().to_pylist() for column in columns]
     return (

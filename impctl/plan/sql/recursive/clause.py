@@ -22,7 +22,7 @@ from impctl.errors import QueryError
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
 from impctl.plan.sql.recursive.body import body_of
-from impctl.plan.sql.recursive.on_spark import names
+from impctl.plan.sql.recursive.on_spark import reads_name
 from impctl.plan.sql.recursive.step import Entry, Reference, as_step
 from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, refuse_parts
 from impctl.plan.sql.sets import refuse_misread
@@ -106,7 +106,7 @@ def _recursive_table(
         if called.lower() != name and not is_known:
             visible[called.lower()] = _not_yet(other, environment)
     inside = replace(environment, common_tables=visible)
-    if not names(entry.this, name):
+    if not reads_name(entry.this, name):
         return CommonTable(entry, inside)
     return CommonTable(entry, inside, _Entry(entry, inside).read)
 

@@ -29,7 +29,7 @@ def _is_refused(clause: exp.With) -> bool:
     if any(entry.args.get("key_expressions") for entry in entries):
         return True
     return bool(clause.args.get("recursive")) and any(
-        names(entry.this, entry.alias.lower()) and not _is_union_all(entry.this)
+        reads_name(entry.this, entry.alias.lower()) and not _is_union_all(entry.this)
         for entry in entries
     )
 
@@ -40,7 +40,7 @@ def _is_union_all(query: exp.Expression) -> bool:
     return isinstance(found, exp.Union) and not found.args.get("distinct")
 
 
-def names(node: exp.Expression, name: str) -> bool:
+def reads_name(node: exp.Expression, name: str) -> bool:
     """Whether the query reads a relation of that name which no WITH inside it gives."""
     waiting = [node]
     while waiting:
