@@ -7,6 +7,10 @@ DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.impctl-ready
 
+# Bytecode is kept, in one folder: without it every test and every command compiles what it imports.
+export PYTHONDONTWRITEBYTECODE :=
+export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo bench bench-smoke test test-spark test-check test-all lint type docs docs-check check clean
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
 WORKLOAD = """\
@@ -46,7 +46,7 @@ def largest(cli: Cli, folder: Path) -> int:
     return int(np.bincount(np.searchsorted(boundaries, values, side="right")).max())
 
 
-@few_then_rest(4, 20)
+@random_cases(1, 2, 20)
 def test_the_largest_range_is_never_larger(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
 ) -> None:

@@ -37,7 +37,7 @@ from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, s
 from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
 from tests.crash.processes import ran
 from tests.support.diagrams import with_diagrams
-from tests.support.random_cases import few_seeds_then_rest, few_then_rest
+from tests.support.random_cases import random_cases, random_seeds
 from tests.support.run_cli import Cli, Ran
 
 TOLD = (KEPT, "of_seeds", "from_one")
@@ -59,7 +59,7 @@ def check(both: Both) -> None:
 
 
 @ships
-@few_seeds_then_rest(1, 6)
+@random_seeds(1, 1, 6)
 def test_every_change_by_a_process_of_its_own(
     tmp_path: Path, capsys: Capsys, provenance: str, seed: int
 ) -> None:
@@ -238,7 +238,7 @@ def ask(cli: Cli, seen: Counter[str]) -> None:
 
 @ships
 @pytest.mark.parametrize("is_file", [False, True], ids=["catalog", "files"])
-@few_then_rest(3, 40)
+@random_cases(1, 2, 40)
 def test_a_damaged_state_tells_nothing_wrong(
     tmp_path: Path,
     capsys: Capsys,

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -169,7 +169,7 @@ class Ground:
         assert found == expected
 
 
-@few_seeds_then_rest(3, 6)
+@random_seeds(1, 2, 6)
 def test_sketches_follow_the_clock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

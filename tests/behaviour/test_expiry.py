@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -216,7 +216,7 @@ def _answer(results: list[Any]) -> list[str]:
     return sorted(map(repr, one["rows"]))
 
 
-@few_seeds_then_rest(2, 12)
+@random_seeds(1, 2, 12)
 def test_sketches_hold_what_is_live(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

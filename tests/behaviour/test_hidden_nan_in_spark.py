@@ -21,7 +21,7 @@ import impctl
 from impctl.spark.run import run_sql
 from impctl.spark.snapshots import snapshot_frame
 from impctl.tables.source import open_source
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -143,7 +143,7 @@ def random_sql(rng: random.Random) -> str:
     )
 
 
-@few_seeds_then_rest(2, 8)
+@random_seeds(1, 2, 8)
 def test_every_way_gives_the_answer_of_sql(spark, tmp_path, capsys, seed):
     rng = random.Random(seed)
     kind = rng.choice([pa.float64(), pa.float32()])

@@ -17,7 +17,7 @@ from impctl.app.preparing import filters
 from impctl.capture import use
 from impctl.sketch.intervals import RangeFilter
 from impctl.tables.write.create import create_table
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_uses import arriving, random_use
 from tests.support.run_cli import Cli
 
@@ -55,7 +55,7 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
     return result
 
 
-@few_then_rest(2, 6, first=8)
+@random_cases(1, 1, 6, first=8)
 def test_the_answer_is_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
 ) -> None:

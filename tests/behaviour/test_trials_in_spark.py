@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.behaviour.spark_trials import SparkTally, WrongAnswerError, run_case
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +39,7 @@ def tiny(spark: Any) -> Iterator[Any]:
             spark.conf.set(key, value)
 
 
-@few_then_rest(40, 100)
+@random_cases(7, 16, 100)
 def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
     tally = SparkTally()
     for seed in cases:

@@ -32,7 +32,7 @@ from tests.plan.trials import (
     make_trial,
 )
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
-from tests.support.random_cases import few_seeds_then_rest, few_then_rest
+from tests.support.random_cases import random_cases, random_seeds
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
 from tests.support.reference_plan import Instances, annotate, bag, evaluate
 
@@ -90,7 +90,7 @@ def counted_in(root: Plan, verdict: Verdict) -> set[int]:
     return {last, *verdict.barrier_positions}
 
 
-@few_then_rest(400, 800)
+@random_cases(67, 160, 800)
 def test_passes_find_the_fragments_of_the_lineage(cases: range) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:
@@ -119,7 +119,7 @@ SQL = {
 
 
 @pytest.mark.parametrize("name", SQL)
-@few_seeds_then_rest(2, 12)
+@random_seeds(1, 2, 12)
 def test_passes_of_one_query_per_operator(name: str, seed: int) -> None:
     parsed = parse_query(SQL[name], OPERATORS).root
     rng = Random(f"{name} {seed}")

@@ -31,7 +31,7 @@ from tests.plan.trials import (
     make_barrier_trial,
     make_trial,
 )
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity, is_true
 from tests.support.reference_plan import annotate
 
@@ -123,7 +123,7 @@ def run(cases: range, makes: tuple[Callable[[int], Trial], ...]) -> Counter[str]
     return count
 
 
-@few_then_rest(400, 800)
+@random_cases(67, 160, 800)
 def test_rows_left_out_change_no_sketch(cases: range) -> None:
     count = run(cases, (make_trial, make_barrier_trial))
     assert count["by conditions"] > len(cases) // 4, count

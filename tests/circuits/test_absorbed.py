@@ -24,7 +24,7 @@ from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.circuits.test_against_reference import judge
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -109,7 +109,7 @@ def several_cases(cases: Iterable[int]) -> dict[str, int]:
     return seen
 
 
-@few_then_rest(20, 50)
+@random_cases(4, 8, 50)
 def test_absorbed_changes_cover_and_equal(cases: range) -> None:
     seen = several_cases(cases)
     assert seen["absorbed"] > 2 * len(cases), seen

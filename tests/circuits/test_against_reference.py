@@ -22,7 +22,7 @@ from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -48,7 +48,7 @@ def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) ->
     return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
 
 
-@few_then_rest(60, 120)
+@random_cases(10, 24, 120)
 def test_maintained_covers_and_equals_recaptured(cases: range) -> None:
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
     several_cases(cases, seen)

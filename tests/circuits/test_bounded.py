@@ -23,7 +23,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS, held
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 SQL = {
     "least": "SELECT g, MIN(x) m FROM t WHERE s <> 'b' GROUP BY g HAVING MIN(x) < 3",
@@ -95,7 +95,7 @@ def change(rng: random.Random, table: pa.Table, *, is_left: bool) -> tuple[pa.Ta
     return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
 
 
-@few_then_rest(2, 4, anew=True)
+@random_cases(1, 1, 4, all_when_long=True)
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("name", SQL)
 def test_bounded_and_unbounded_agree(name: str, size: int, cases: range) -> None:

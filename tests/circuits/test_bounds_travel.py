@@ -20,7 +20,7 @@ from impctl.engine.operators import bounds
 from impctl.engine.operators.likely_top import LikelyTop
 from impctl.expr import spans
 from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
 MEANS = "SELECT g, AVG(h) AS a FROM t GROUP BY g"
@@ -136,7 +136,7 @@ def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None
 
 
-@few_then_rest(150, 300)
+@random_cases(25, 60, 300)
 def test_bounds_are_added_up_and_kept(cases: range) -> None:
     seen = several_cases(SAFE, cases)
     assert seen["cases"] > len(cases) * 6, seen
@@ -144,28 +144,28 @@ def test_bounds_are_added_up_and_kept(cases: range) -> None:
     assert seen["not exact"] == 0, seen
 
 
-@few_then_rest(65, 130)
+@random_cases(11, 26, 130)
 def test_averages_of_whole_numbers_are_exact(cases: range) -> None:
     seen = several_cases(WHOLE, cases)
     assert seen["cases"] == len(cases) * 12, seen
     assert seen["unsure"] == seen["slack"] == 0, seen
 
 
-@few_then_rest(70, 140)
+@random_cases(12, 28, 140)
 def test_what_is_unsure_is_said_when_it_happens(cases: range) -> None:
     seen = several_cases(STRICT, cases)
     assert seen["cases"] > len(cases) * 3, seen
     assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
 
 
-@few_then_rest(45, 135)
+@random_cases(8, 18, 135)
 def test_first_rows_below_a_grouping_are_sure_or_refused(cases: range) -> None:
     seen = several_cases(FIRST, cases)
     assert seen["cases"] > len(cases) * 3, seen
     assert 0 < seen["not exact"] < len(cases), seen
 
 
-@few_then_rest(20, 135)
+@random_cases(4, 8, 135)
 @pytest.mark.parametrize("queries", [SKIPPED, STANDINGS], ids=["skipped", "standings"])
 def test_rows_that_are_skipped_and_standings_are_sure_or_refused(
     queries: tuple[str, ...], cases: range
@@ -175,7 +175,7 @@ def test_rows_that_are_skipped_and_standings_are_sure_or_refused(
     assert 0 < seen["not exact"] < len(cases), seen
 
 
-@few_then_rest(30, 60)
+@random_cases(5, 12, 60)
 def test_doubles_that_are_whole_numbers_are_exact(cases: range) -> None:
     pools = ((1.0, 2.0, 3.0, -0.0, 0.0), (None, -7.0, 1e9, 3.0), (2.0**40, -(2.0**40), 1.0))
     for queries in (SAFE, STRICT):

@@ -22,7 +22,7 @@ from tests.circuits.conversion_cases import restored
 from tests.circuits.test_bounded import SQL, Tables, change, root_of, some_rows
 from tests.circuits.test_distant_sides import TYPES
 from tests.circuits.test_laws import PARTITIONS, held
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 MOVED = (
@@ -128,7 +128,7 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
     return found
 
 
-@few_then_rest(3, 40, anew=True)
+@random_cases(1, 2, 40, all_when_long=True)
 @pytest.mark.parametrize("name", MOVED)
 def test_whatever_is_bounded_when(name: str, cases: range) -> None:
     seen: Counter[str] = Counter()

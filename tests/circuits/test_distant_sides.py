@@ -31,7 +31,7 @@ from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import restored
 from tests.support.algebra import rows
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 CATALOG = {
@@ -151,7 +151,7 @@ def compared(
     assert counts(read) == counts(kept)
 
 
-@few_then_rest(4, 12)
+@random_cases(1, 2, 12)
 @pytest.mark.parametrize("name", JOINS)
 @pytest.mark.parametrize("sides", SIDES)
 @pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])
@@ -160,7 +160,7 @@ def test_whichever_sides_are_kept(name: str, sides: str, cases: range, reader: S
         compared(name, SIDES[sides], seed, reader=reader)
 
 
-@few_then_rest(3, 12)
+@random_cases(1, 2, 12)
 @pytest.mark.parametrize("name", JOINS)
 @pytest.mark.parametrize("sides", SIDES)
 def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:

@@ -43,7 +43,7 @@ from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import restored
 from tests.circuits.moving_cases import counts
 from tests.support.diagrams import with_diagrams
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 CATALOG = {
@@ -324,7 +324,7 @@ def run(cases: range) -> Counter[str]:
     return seen
 
 
-@few_then_rest(84, 340)
+@random_cases(14, 34, 340)
 def test_what_is_live_is_what_is_kept(cases: range) -> None:
     seen = run(cases)
     assert seen["steps"] == STEPS * len(cases)
@@ -335,7 +335,7 @@ def test_what_is_live_is_what_is_kept(cases: range) -> None:
 
 @with_diagrams
 @pytest.mark.parametrize("ship", list(Ship))
-@few_then_rest(20, 200)
+@random_cases(4, 8, 200)
 def test_so_it_is_of_recursion_by_absorption(
     cases: range, ship: Ship, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import converted
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 CATALOG = {
@@ -267,7 +267,7 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
     return [arrow(source.table, tables.held[source.table]).select(source.scan.table_columns)]
 
 
-@few_then_rest(8, 100)
+@random_cases(2, 4, 100)
 @pytest.mark.parametrize("name", QUERIES)
 def test_groups_that_are_read_put_out_what_groups_that_are_kept_do(name: str, cases: range) -> None:
     assert sum(one_case(QUERIES[name], seed) for seed in cases) > len(cases)

@@ -29,7 +29,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
     SCHEMA,
@@ -141,7 +141,7 @@ def run_once(case: Case, rows: list[Row]) -> KeptRows | None:
     return compiled.kept
 
 
-@few_then_rest(150, 400)
+@random_cases(25, 60, 400)
 def test_answers_are_the_querys(cases: range) -> None:
     seen = several_cases(cases)
     assert seen["answers"] > len(cases)

@@ -22,7 +22,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 
 CATALOG = {
     "t": Schema((Column("g", INTEGER), Column("x", LONG), Column("s", STRING), Column("d", DATE))),
@@ -71,7 +71,7 @@ def held(session: MaintainedQuery) -> list[list[int]]:
 
 
 @every_query
-@few_seeds_then_rest(1, 6)
+@random_seeds(1, 1, 6)
 def test_any_batching_means_the_same(name: str, seed: int) -> None:
     whole, parts = loaded(name), loaded(name)
     found = tables(seed)
@@ -85,7 +85,7 @@ def test_any_batching_means_the_same(name: str, seed: int) -> None:
 
 
 @every_query
-@few_seeds_then_rest(2, 6)
+@random_seeds(1, 2, 6)
 def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
     session = loaded(name)
     session.step(changes(tables(seed), 1))
@@ -103,7 +103,7 @@ def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
 
 
 @every_query
-@few_seeds_then_rest(2, 4)
+@random_seeds(1, 2, 4)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(name: str, seed: int) -> None:
     session, empty = loaded(name), held(loaded(name))
     first, later = tables(seed), tables(seed + 50)

@@ -18,7 +18,7 @@ from impctl.engine.operators.aggregate import Aggregate
 from impctl.errors import ImpctlError
 from impctl.plan.moved_conditions import moved_conditions
 from tests.circuits.moving_cases import kept, several_cases
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 LAST = "SELECT g, MAX(day) AS m FROM t GROUP BY g"
 QUERIES = {
@@ -106,7 +106,7 @@ DISTANT = {
 SIDES = (("join0.left",), ("join0.right",), ("join0.left", "join0.right"))
 
 
-@few_then_rest(96, 192)
+@random_cases(16, 39, 192)
 def test_what_moves_above_comes_to_what_is_filled_anew(cases: range) -> None:
     seen = several_cases(QUERIES, cases)
     assert seen["moves"] == len(cases) * 4
@@ -114,13 +114,13 @@ def test_what_moves_above_comes_to_what_is_filled_anew(cases: range) -> None:
         assert seen[name] > len(cases) // len(QUERIES) // 6, (name, seen)
 
 
-@few_then_rest(24, 60)
+@random_cases(4, 10, 60)
 def test_sums_of_doubles_cover_when_their_constants_move(cases: range) -> None:
     seen = several_cases(UNSURE, cases, is_exact=False)
     assert seen["moves"] > len(cases) * 2, seen
 
 
-@few_then_rest(20, 60)
+@random_cases(4, 8, 60)
 def test_sides_that_are_read_follow(cases: range) -> None:
     seen = several_cases(DISTANT, cases, SIDES)
     assert seen["moves"] == len(cases) * 4

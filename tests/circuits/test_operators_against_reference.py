@@ -21,7 +21,7 @@ from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.plan.trials import accurate_sketches
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.reference_plan import annotate
 
 SQL = {
@@ -72,7 +72,7 @@ def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@few_seeds_then_rest(2, 12)
+@random_seeds(1, 2, 12)
 def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
     root = apply_rules(parse_query(SQL[name], CATALOG).root)
     sketched = {scan.access: PARTITIONS[scan.table] for scan in scans_of(root)}

@@ -27,7 +27,7 @@ from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
     SCHEMA,
@@ -154,7 +154,7 @@ def several_cases(cases: Iterable[int], seen: dict[str, int]) -> None:
             one_case(random.Random(case), f"case {case}", seen)
 
 
-@few_then_rest(25, 50)
+@random_cases(5, 10, 50)
 def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: range) -> None:
     seen = {"read": 0, "derived": 0, "others": 0, "unsure": 0}
     several_cases(cases, seen)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from tests.circuits.test_groups_read import compiled, one_case, readable
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 LEFT = "SELECT t.x, t.s, u.g h, u.y FROM t LEFT JOIN u ON t.g = u.g"
 FULL = "SELECT t.x, t.g, u.g h, u.y FROM t FULL JOIN u ON t.g = u.g AND t.x < u.y"
@@ -43,7 +43,7 @@ WHOLE = {
 }
 
 
-@few_then_rest(8, 60)
+@random_cases(2, 4, 60)
 @pytest.mark.parametrize("sql", [*NARROWED.values(), *WHOLE.values()])
 def test_what_is_read_comes_to_what_is_kept(sql: str, cases: range) -> None:
     assert sum(one_case(sql, seed) for seed in cases) > len(cases)

@@ -23,7 +23,7 @@ from impctl.plan.nodes import scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from tests.circuits.moving_cases import Case, Kept, arrow, kept, random_row
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
 
 NUMBERED = "SELECT g, x, COUNT(*) OVER (PARTITION BY g ORDER BY x, day, d) AS r FROM t"
@@ -93,7 +93,7 @@ def _several(cases: Iterable[int]) -> tuple[int, int]:
     return moved, left_out
 
 
-@few_then_rest(60, 120)
+@random_cases(10, 24, 120)
 def test_what_moves_is_touched(cases: range) -> None:
     moved, left_out = _several(cases)
     assert moved > len(cases)

@@ -14,7 +14,7 @@ import pytest
 
 from impctl.engine.operators import likely_top
 from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 QUERIES = (
     f"{SUMS} ORDER BY s DESC LIMIT 2",
@@ -46,7 +46,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     add_in_order(monkeypatch)
 
 
-@few_then_rest(140, 280)
+@random_cases(24, 56, 280)
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     seen = several_cases(QUERIES, cases)
     assert seen["cases"] > len(cases) * 8, seen

@@ -22,12 +22,12 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
 from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import evaluate
 
 
-@few_then_rest(60, 150, first=50_000)
+@random_cases(10, 24, 150, first=50_000)
 def test_answers_of_wide_plans(cases: range) -> None:
     seen = Counter[str]()
     for seed in cases:

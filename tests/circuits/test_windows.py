@@ -32,7 +32,7 @@ from tests.circuits.test_plans_against_reference import several_cases as random_
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of
 from tests.plan.window_plans import make_window_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
 
 DISTINCT = (
@@ -62,7 +62,7 @@ DOUBLES = (
 )
 
 
-@few_then_rest(400, 600)
+@random_cases(67, 160, 600)
 def test_sketches_of_random_plans(cases: range) -> None:
     seen: Counter[str] = Counter()
     random_plans(cases, seen, make_window_trial)
@@ -90,7 +90,7 @@ def test_ordered_rows_taken_for_whole_partitions_would_be_noticed(
         random_plans(range(800, 900), Counter(), make_window_trial)
 
 
-@few_then_rest(240, 360)
+@random_cases(40, 96, 360)
 def test_sketches_cover_whatever_order_sums_are_added_in(
     cases: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +275,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@few_then_rest(12, 40)
+@random_cases(2, 5, 40)
 def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -14,7 +14,7 @@ from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.consolidate import consolidated
 from impctl.engine.tags import RowTags, SetTags
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 OTHER_NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000001))[0]
 DOUBLES = (0.0, -0.0, 1.5, math.nan, OTHER_NAN, None)
@@ -69,7 +69,7 @@ def summed(batch: Batch) -> Counter[object]:
     return Counter({row: weight for row, weight in found.items() if weight})
 
 
-@few_then_rest(300, 6000)
+@random_cases(50, 120, 6000)
 def test_the_sum_stays_and_each_row_is_there_once(cases: range) -> None:
     cancelled = merged = 0
     for seed in cases:

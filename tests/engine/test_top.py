@@ -17,7 +17,7 @@ from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.engine.tags import RowTags
 from impctl.errors import CountBelowZeroError
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 Row = tuple[int | None, str | None, int | None]
 COLUMNS = (("g", LONG), ("s", STRING), ("x", LONG))
@@ -93,7 +93,7 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
     return list(zip(rows, change.weights.tolist(), strict=True))
 
 
-@few_then_rest(1, 4)
+@random_cases(1, 1, 4)
 @pytest.mark.parametrize("buffer", [None, 1, 4])
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", ORDERS)

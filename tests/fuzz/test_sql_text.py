@@ -19,7 +19,7 @@ from impctl.plan.sql.statement import parse_query
 from impctl.tables.write.create import create_table
 from tests.fuzz.bounded import in_time, told
 from tests.plan.test_against_spark import CATALOG, QUERIES
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 
@@ -123,7 +123,7 @@ def test_with_entries_that_double() -> None:
     assert "tables" in error.message
 
 
-@few_then_rest(200, 500)
+@random_cases(34, 80, 500)
 def test_parsed_or_refused(cases: range) -> None:
     read = 0
     for seed in cases:
@@ -151,7 +151,7 @@ OWN = [
 ]
 
 
-@few_then_rest(8, 24)
+@random_cases(2, 4, 24)
 def test_through_the_command_line(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,7 +169,7 @@ def test_through_the_command_line(
     assert codes.count(0) > len(codes) / 50
 
 
-@few_then_rest(10, 30)
+@random_cases(2, 4, 30)
 def test_update_batches(cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`where` and `set` by the same words; prepared, not committed."""
     create_table(str(tmp_path / "t"), ROWS)

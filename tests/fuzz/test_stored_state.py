@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 
 from tests.fuzz.bounded import told
 from tests.outside.conftest import FEED
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 from tests.support.small_workload import WORKLOAD
 
@@ -137,7 +137,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@few_then_rest(1, 4)
+@random_cases(1, 1, 4)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@few_then_rest(1, 3)
+@random_cases(1, 1, 3)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

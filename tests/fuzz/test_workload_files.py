@@ -12,7 +12,7 @@ import pytest
 from impctl.tables.write.create import create_table
 from tests.fuzz.bounded import told
 from tests.fuzz.yaml_changes import changed
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
 
@@ -56,7 +56,7 @@ def check_file(cli: Cli, text: str, what: str) -> int:
     return code
 
 
-@few_then_rest(24, 48)
+@random_cases(4, 10, 48)
 def test_a_file_of_every_section(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_file_of_every_section(
     assert codes.count(0) + codes.count(3) > len(codes) / 50
 
 
-@few_then_rest(6, 24)
+@random_cases(1, 3, 24)
 def test_the_files_that_come_with_impctl(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

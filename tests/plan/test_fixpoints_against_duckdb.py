@@ -15,7 +15,7 @@ import pytest
 
 from impctl.plan.rules.order import apply_rules
 from tests.plan.network import CLOSURE, REACHED, plan_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import bag, evaluate
 
 duckdb = pytest.importorskip("duckdb")
@@ -128,7 +128,7 @@ def connection() -> Iterator[Any]:
         yield found
 
 
-@few_then_rest(6, 150)
+@random_cases(1, 3, 150)
 def test_the_answers_are_those_of_duckdb(cases: range, connection: Any) -> None:
     plans = [(sql, plan_of(sql)) for sql in QUERIES]
     rows = 0

@@ -1,7 +1,7 @@
-"""How many random cases a test tries: a few in a fast run, the rest only where long tests run.
+"""How many random cases a test tries: a few in `make test`, more in `make check`, the rest by hand.
 
-Law: the two parts are together all the cases, and disjoint unless told otherwise; what a test asks
-of their number is a share of the cases it was given. IMPCTL_FUZZ multiplies both parts.
+The parts are disjoint, so `make test-all` tries every case once. What a test asks of the number of
+cases must be a share of those it was given. IMPCTL_FUZZ multiplies all parts.
 """
 
 from __future__ import annotations
@@ -13,36 +13,39 @@ from typing import Any
 import pytest
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
-_BY_HAND = (pytest.mark.slow, pytest.mark.long)
+_CHECK = (pytest.mark.slow,)
+_LONG = (pytest.mark.slow, pytest.mark.long)
 
 
-def few_then_rest(
-    few: int, total: int, *, first: int = 0, anew: bool = False
+def random_cases(
+    fast: int, check: int, total: int, *, first: int = 0, all_when_long: bool = False
 ) -> pytest.MarkDecorator:
-    """Gives a test `cases`, a range of seeds: `few` of `total`, and those left over if long.
+    """Parametrizes `cases`, a range of seeds: the first `fast`, those up to `check`, the rest.
 
-    `anew` makes the long part all of them, where only all together show what a test asks for.
+    `all_when_long` makes the long part all of them, where only all together show what is asserted.
     """
-    start, middle, end = first, first + few * TIMES, first + total * TIMES
-    return pytest.mark.parametrize(
-        "cases",
-        [
-            pytest.param(range(start, middle), id="few"),
-            pytest.param(range(start if anew else middle, end), id="rest", marks=_BY_HAND),
-        ],
-    )
+    start, fast_end, check_end, end = (first + n * TIMES for n in (0, fast, check, total))
+    parts = [
+        pytest.param(range(start, fast_end), id="fast"),
+        pytest.param(range(fast_end, check_end), id="check", marks=_CHECK),
+        pytest.param(range(start if all_when_long else check_end, end), id="long", marks=_LONG),
+    ]
+    return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
+
+
+def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:
+    """Parametrizes `seed`, one at a time."""
+
+    def marks(seed: int) -> tuple[pytest.MarkDecorator, ...]:
+        return () if seed < fast * TIMES else _CHECK if seed < check * TIMES else _LONG
+
+    seeds = range(total * TIMES)
+    return pytest.mark.parametrize("seed", [pytest.param(s, marks=marks(s)) for s in seeds])
 
 
 def half_then_rest(values: Iterable[object]) -> list[Any]:
-    """Values of a parameter, every second one of them by hand: Spark takes a second for each."""
+    """Values of a parameter, every second one only when long: Spark takes a second for each."""
     return [
-        pytest.param(value, marks=_BY_HAND if number % 2 else ())
+        pytest.param(value, marks=_LONG if number % 2 else ())
         for number, value in enumerate(values)
     ]
-
-
-def few_seeds_then_rest(few: int, total: int) -> pytest.MarkDecorator:
-    """Gives a test `seed`, one after the other; all but the first few of them if long."""
-    first = [pytest.param(seed) for seed in range(few * TIMES)]
-    rest = [pytest.param(s, marks=_BY_HAND) for s in range(few * TIMES, total * TIMES)]
-    return pytest.mark.parametrize("seed", [*first, *rest])

@@ -44,7 +44,7 @@ from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.plan.random_exprs import ExprMaker
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true
 from tests.tables.handmade import add, commit, field, metadata, protocol
 
@@ -153,7 +153,7 @@ def judged(folder: Path, cases: range) -> tuple[int, int, int]:
     return looked, left_out, needed
 
 
-@few_then_rest(12, 60)
+@random_cases(2, 5, 60)
 def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: range) -> None:
     looked, left_out, needed = judged(tmp_path, cases)
     assert looked > 100 * len(cases)

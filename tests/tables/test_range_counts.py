@@ -23,7 +23,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.tables.vectored import VectoredTable
 
 KINDS: dict[str, tuple[SqlType, pa.DataType, list[Any], tuple[Any, ...]]] = {
@@ -65,7 +65,7 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
     return len(told)
 
 
-@few_then_rest(20, 100)
+@random_cases(4, 8, 100)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:
     told = files = 0
@@ -79,7 +79,7 @@ def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -
     assert told < files
 
 
-@few_then_rest(20, 60)
+@random_cases(4, 8, 60)
 def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
     told = 0
     for seed in cases:

@@ -26,7 +26,7 @@ from impctl.tables.prune import prune
 from impctl.tables.read_parts import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.tables.handmade import add, commit, field, metadata, protocol
 
 Values = list[Any]
@@ -131,7 +131,7 @@ def judge_all(folder: Path, cases: range, most_intervals: int) -> tuple[int, int
     return sum(read for read, _ in found), sum(needed for _, needed in found)
 
 
-@few_then_rest(200, 1000)
+@random_cases(34, 80, 1000)
 def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> None:
     read, needed = judge_all(tmp_path, cases, few)
     assert needed <= read < 1.5 * needed

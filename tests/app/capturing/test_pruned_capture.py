@@ -25,7 +25,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.engine.dense_counts import DenseCounts
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -218,7 +218,7 @@ def some_of(queries: dict[str, Any], seed: int) -> list[str]:
     return sorted(queries)[seed % 3 :: 3]
 
 
-@few_then_rest(1, 4)
+@random_cases(1, 1, 4)
 def test_the_engine_comes_to_the_same_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
 ) -> None:
@@ -230,7 +230,7 @@ def test_the_engine_comes_to_the_same_state(
 
 
 @pytest.mark.spark
-@few_then_rest(1, 3)
+@random_cases(1, 1, 3)
 def test_spark_comes_to_the_same_state(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -249,7 +249,7 @@ def test_spark_comes_to_the_same_state(
 
 
 @pytest.mark.spark
-@few_then_rest(1, 3)
+@random_cases(1, 1, 3)
 def test_recapturing_finds_the_same_sketches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, cases: range
 ) -> None:
@@ -266,7 +266,7 @@ def test_recapturing_finds_the_same_sketches(
 
 
 @pytest.mark.spark
-@few_then_rest(1, 2)
+@random_cases(1, 1, 2)
 def test_distant_sides_give_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, cases: range
 ) -> None:

@@ -45,7 +45,7 @@ from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_kept_answers import kept_beside, random_case
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
     SCHEMA,
@@ -158,7 +158,7 @@ def step(
     return found
 
 
-@few_then_rest(220, 400)
+@random_cases(37, 88, 400)
 def test_changes_rebuild_every_answer(cases: range) -> None:
     seen = several_cases(cases)
     assert seen["steps"] > 2 * len(cases)

@@ -22,7 +22,7 @@ from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
 FACTS = 200
@@ -108,7 +108,7 @@ def drawn(rng: Random, name: str) -> list[pa.Table]:
     return files
 
 
-@few_then_rest(60, 200)
+@random_cases(10, 24, 200)
 def test_no_file_with_a_row_that_has_a_partner_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: range
 ) -> None:

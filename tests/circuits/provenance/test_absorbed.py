@@ -42,7 +42,7 @@ from tests.circuits.test_recursion import (
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_trial
 from tests.support.diagrams import derivations_in, with_diagrams
-from tests.support.random_cases import TIMES, few_seeds_then_rest
+from tests.support.random_cases import TIMES, random_seeds
 from tests.support.restored_query import Stored, sketches_of
 
 REFUSED = {"optional side": "a left outer join"}
@@ -100,7 +100,7 @@ def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:
 @ships
 @pytest.mark.parametrize("with_answer", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-@few_seeds_then_rest(2, 30)
+@random_seeds(1, 2, 30)
 def test_nothing_that_goes_out_differs(
     name: str, absorbs: Absorbs, seed: int, *, with_answer: bool
 ) -> None:

@@ -38,7 +38,7 @@ from tests.circuits.test_recursion import (
     case_of,
 )
 from tests.support.diagrams import with_diagrams
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.reference_plan import evaluate
 
 pytestmark = with_diagrams
@@ -105,7 +105,7 @@ def over(node: Plan, tables: Mapping[str, Sequence[Row]]) -> Counter[tuple[objec
 
 @ships
 @pytest.mark.parametrize("name", TRACED)
-@few_seeds_then_rest(3, 40)
+@random_seeds(1, 2, 40)
 def test_what_derives_a_row_is_as_much_as_the_tables_tell(
     name: str, absorbs: Absorbs, seed: int
 ) -> None:
@@ -150,7 +150,7 @@ def test_what_derives_a_row_is_as_much_as_the_tables_tell(
 
 @ships
 @pytest.mark.parametrize("name", TRACED)
-@few_seeds_then_rest(3, 40)
+@random_seeds(1, 2, 40)
 def test_what_would_be_left_is_what_the_rest_derives(
     name: str, absorbs: Absorbs, seed: int
 ) -> None:

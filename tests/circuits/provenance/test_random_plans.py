@@ -35,7 +35,7 @@ from impctl.plan.rules.order import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import Trial, make_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import Tables, evaluate
 
@@ -116,7 +116,7 @@ def key_of(row: tuple[object, ...]) -> tuple[object, ...]:
     )
 
 
-@few_then_rest(400, 4000)
+@random_cases(67, 160, 4000)
 def test_random_plans(cases: range) -> None:
     seen: Counter[str] = Counter()
     for case in cases:

@@ -39,7 +39,7 @@ from tests.circuits.trees.test_built import (
     table_of,
     wanted,
 )
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity
 from tests.support.reference_plan import evaluate
 
@@ -175,7 +175,7 @@ def applied(
     return +after
 
 
-@few_then_rest(40, 400)
+@random_cases(7, 16, 400)
 def test_random_answers(cases: range) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -25,7 +25,7 @@ from impctl.engine.fixpoint.derivations import Grounded
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
 from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import cut, recursive
 from tests.support.reference_fixpoint import PROGRAMS, Row, least_fixpoint
 
@@ -142,7 +142,7 @@ class Driven:
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@few_seeds_then_rest(4, 60)
+@random_seeds(1, 3, 60)
 def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"absorption {program} {seed}")
     made, driven = recursive(program, "numbers"), Driven(program, ship)
@@ -161,7 +161,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@few_seeds_then_rest(4, 40)
+@random_seeds(1, 3, 40)
 def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"without {program} {seed}")
     driven = Driven(program, ship)
@@ -178,7 +178,7 @@ def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@few_seeds_then_rest(4, 40)
+@random_seeds(1, 3, 40)
 def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"smallest {program} {seed}")
     driven = Driven(program, ship)

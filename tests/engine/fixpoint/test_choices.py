@@ -22,7 +22,7 @@ from impctl.engine.tags import RowTags, SetTags
 from impctl.errors import CountBelowZeroError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change, some_tables
 from tests.support.node_kinds import KINDS
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import FRAGMENTS, Recursive, cut, recursive
 from tests.support.reference_fixpoint import (
     BAGS,
@@ -98,7 +98,7 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
 
 
 @cases
-@few_seeds_then_rest(4, 60)
+@random_seeds(1, 3, 60)
 def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed: int) -> None:
     tried(program, kind, seed)
 
@@ -128,7 +128,7 @@ def tried(program: str, kind: str, seed: int) -> None:
 
 
 @cases
-@few_seeds_then_rest(2, 20)
+@random_seeds(1, 2, 20)
 def test_filled_or_stepped_each_row_has_a_choice(program: str, kind: str, seed: int) -> None:
     rng = random.Random(f"filled {program} {kind} {seed}")
     tables = some_tables(rng, program)

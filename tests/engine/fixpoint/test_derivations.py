@@ -17,14 +17,14 @@ from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
 from tests.engine.fixpoint.test_absorption import Driven, ships
 from tests.engine.fixpoint.test_programs import NODES, some_change
 from tests.support.diagrams import derivations_in, remembered, with_diagrams
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.reference_fixpoint import PROGRAMS, least_fixpoint
 
 
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@few_seeds_then_rest(4, 60)
+@random_seeds(1, 3, 60)
 def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"asleep {program} {seed}")
     driven = Driven(program, ship)
@@ -63,7 +63,7 @@ def rows_by_rounds(derivations: list[Grounded]) -> set[int]:
     return rows
 
 
-@few_seeds_then_rest(60, 600)
+@random_seeds(15, 40, 600)
 def test_chosen_derivations_have_a_ground(seed: int) -> None:
     numbers = some_numbers(random.Random(seed))
     asleep, known = Asleep(numbers), grounded(numbers)

@@ -23,7 +23,7 @@ from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
 from tests.engine.fixpoint.test_fixpoint import Tables, negated, tables_of, without
 from tests.engine.fixpoint.test_programs import Change, some_change
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import Recursive, cut, recursive
 from tests.support.reference_fixpoint import BAGS, Beyond, Row, fragments_of, levels_of
 
@@ -63,7 +63,7 @@ def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
 
 
 @cases
-@few_seeds_then_rest(6, 80)
+@random_seeds(2, 4, 80)
 def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:
     rng = random.Random(f"bags {program} {kind} {seed}")
     made = recursive(program, kind, SMALL)
@@ -115,7 +115,7 @@ def remembered(made: Recursive) -> object:
 
 
 @cases
-@few_seeds_then_rest(3, 30)
+@random_seeds(1, 2, 30)
 def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: int) -> None:
     rng = random.Random(f"batches of bags {program} {kind} {seed}")
     tables = some_tables(rng, program)
@@ -142,7 +142,7 @@ def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: in
 
 
 @cases
-@few_seeds_then_rest(3, 30)
+@random_seeds(1, 2, 30)
 def test_a_batch_and_its_negative_leave_nothing(program: str, kind: str, seed: int) -> None:
     rng = random.Random(f"negative of bags {program} {kind} {seed}")
     tables = some_tables(rng, program)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.support.node_kinds import KINDS
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import Recursive, cut, recursive
 from tests.support.reference_fixpoint import (
     PROGRAMS,
@@ -112,7 +112,7 @@ def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
 
 
 @cases
-@few_seeds_then_rest(4, 60)
+@random_seeds(1, 3, 60)
 def test_every_batch_leaves_what_the_definition_says(
     program: str, kind: str, thin: str, seed: int
 ) -> None:
@@ -151,7 +151,7 @@ def remembered(made: Recursive) -> object:
 
 
 @cases
-@few_seeds_then_rest(3, 30)
+@random_seeds(1, 2, 30)
 def test_however_rows_come_they_leave_the_same(
     program: str, kind: str, thin: str, seed: int
 ) -> None:
@@ -180,7 +180,7 @@ def test_however_rows_come_they_leave_the_same(
 
 
 @cases
-@few_seeds_then_rest(3, 30)
+@random_seeds(1, 2, 30)
 def test_a_batch_and_its_negative_leave_nothing(
     program: str, kind: str, thin: str, seed: int
 ) -> None:

@@ -28,7 +28,7 @@ from impctl.engine.operators.select import Select
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from tests.engine.fixpoint.test_programs import PLAIN, check, difference
 from tests.support.paged_tables import stream_of, sums_of, table_in
-from tests.support.random_cases import few_seeds_then_rest
+from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import Recursive, recursive
 from tests.support.reference_fixpoint import PROGRAMS, Row
 
@@ -186,7 +186,7 @@ def remembered(made: Recursive) -> object:
 
 
 @pytest.mark.parametrize(("program", "nodes"), [("reach", 60), ("left-linear", 9)])
-@few_seeds_then_rest(3, 40)
+@random_seeds(1, 2, 40)
 def test_fronts_of_any_size_leave_the_same(program: str, nodes: int, seed: int) -> None:
     rng = random.Random(f"fronts {program} {seed}")
     tables = sparse(rng, nodes)
@@ -246,7 +246,7 @@ def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("program", ["left-linear", "right-linear", "two keys"])
 @pytest.mark.parametrize("thin", WAYS)
-@few_seeds_then_rest(2, 20)
+@random_seeds(1, 2, 20)
 def test_rows_whose_codes_collide(
     program: str, thin: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ from impctl.plan.reuse.constants import points_of
 from impctl.plan.reuse.implication import find_gap
 from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.relation import Relation
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import Value, is_true, sort_key
 
 X, D, S = ColumnRef("x", INTEGER), ColumnRef("d", DOUBLE), ColumnRef("s", STRING)
@@ -141,7 +141,7 @@ def _condition(rng: Random, depth: int) -> Expr:
     return And(parts) if choice < 0.8 else Or(parts)
 
 
-@few_then_rest(1000, 2000)
+@random_cases(167, 400, 2000)
 def test_what_is_said_to_follow_follows(cases: range) -> None:
     rng, implied, differing = Random(11 + cases.start), 0, 0
     for _ in cases:

@@ -14,7 +14,7 @@ from impctl.plan.safety.verdict import carried, check_safety
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import read
 from tests.plan.trials import accurate_sketches, instances_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate, bag, evaluate
 
 ENTRY = (
@@ -46,7 +46,7 @@ def _links(rng: Random) -> dict[str, Any]:
     return {"links": own}
 
 
-@few_then_rest(200, 2000)
+@random_cases(34, 80, 2000)
 def test_what_is_allowed_gives_the_asked_answer(cases: range) -> None:
     allowed = 0
     for seed in cases:

@@ -45,7 +45,7 @@ from tests.plan.trials import (
     make_trial,
     random_partition,
 )
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, bag, evaluate
 
@@ -137,7 +137,7 @@ def _run(seed: int, tally: _Tally) -> None:
         tally.failed += 1
 
 
-@few_then_rest(600, 6000, first=_FIRST_SEED)
+@random_cases(100, 240, 6000, first=_FIRST_SEED)
 def test_what_is_allowed_gives_the_asked_answer(cases: range) -> None:
     tally = _Tally()
     for seed in cases:

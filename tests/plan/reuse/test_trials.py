@@ -23,14 +23,14 @@ from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
 from tests.plan.trials import Violation
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 _FIRST_SEED = 9_000_000
 _ENOUGH = 12_000
 """Trials within which a broken rule must show."""
 
 
-@few_then_rest(1000, 2500, first=_FIRST_SEED)
+@random_cases(167, 400, 2500, first=_FIRST_SEED)
 def test_a_reused_sketch_never_changes_the_answer(cases: range) -> None:
     tally = ReuseTally()
     for seed in cases:
@@ -40,7 +40,7 @@ def test_a_reused_sketch_never_changes_the_answer(cases: range) -> None:
     assert any("LIMIT asks for" in reason for reason in tally.refusals)
 
 
-@few_then_rest(150, 300, first=_FIRST_SEED)
+@random_cases(25, 60, 300, first=_FIRST_SEED)
 def test_a_reused_sketch_is_right_after_the_plan_rules_too(cases: range) -> None:
     tally = ReuseTally()
     for seed in cases:

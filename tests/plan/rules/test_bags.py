@@ -27,7 +27,7 @@ from impctl.plan.rules.push_selections import push_selections
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import tree
 from tests.plan.network import fixpoints_of, plan_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import bag, evaluate
 
@@ -52,7 +52,7 @@ def _changed(rule: Callable[[Plan], Plan], seed: int) -> bool | None:
     return bag(evaluate(after, trial.tables)) != before
 
 
-@few_then_rest(400, 3000, first=_FIRST_SEED)
+@random_cases(67, 160, 3000, first=_FIRST_SEED)
 @pytest.mark.parametrize(
     "rule", [push_selections, prune_columns, apply_rules], ids=lambda rule: rule.__name__
 )
@@ -62,7 +62,7 @@ def test_the_bag_of_rows_stays(rule: Callable[[Plan], Plan], cases: range) -> No
     assert found.count(False) > len(cases) // 10
 
 
-@few_then_rest(200, 2000, first=_FIRST_SEED)
+@random_cases(34, 80, 2000, first=_FIRST_SEED)
 def test_columns_go_from_all_parts_alike(cases: range) -> None:
     fewer = 0
     for seed in cases:

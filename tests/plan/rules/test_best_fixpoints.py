@@ -15,7 +15,7 @@ from impctl.plan.recursion_notes import recursion_notes
 from impctl.plan.rules.best_fixpoints import best_fixpoints
 from impctl.plan.rules.order import apply_rules, core_of
 from tests.plan.network import fixpoints_of, plan_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import bag, evaluate
 
@@ -108,7 +108,7 @@ def _changed(seed: int) -> bool | None:
     )
 
 
-@few_then_rest(600, 6000)
+@random_cases(100, 240, 6000)
 def test_the_bag_of_rows_stays(cases: range) -> None:
     found = [_changed(seed) for seed in cases]
     assert True not in found, cases[found.index(True)]

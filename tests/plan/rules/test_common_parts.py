@@ -14,7 +14,7 @@ from impctl.plan.rules.order import apply_rules
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.random_exprs import ExprMaker
 from tests.plan.trials import make_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import bag, evaluate
 
@@ -51,7 +51,7 @@ def test_an_equality_inside_an_or_joins() -> None:
     assert "join cross" not in text
 
 
-@few_then_rest(150, 1500)
+@random_cases(25, 60, 1500)
 def test_the_bag_of_rows_stays_where_a_part_is_common(cases: range) -> None:
     changed = compared = 0
     for seed in cases:

@@ -19,7 +19,7 @@ from impctl.plan.rules.push_selections import push_selections
 from tests.plan.catalogs import tree
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.network import CLOSURE, REACHED, fixpoints_of, plan_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import bag, evaluate
 
@@ -45,7 +45,7 @@ def _changed(rule: Callable[[Plan], Plan], seed: int) -> bool | None:
     return bag(evaluate(after, trial.tables)) != before
 
 
-@few_then_rest(400, 3000, first=_FIRST_SEED)
+@random_cases(67, 160, 3000, first=_FIRST_SEED)
 @pytest.mark.parametrize(
     "rule", [push_selections, prune_columns, apply_rules], ids=lambda rule: rule.__name__
 )

@@ -21,12 +21,12 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.plan.rules.test_joined_columns import CATALOG
 from tests.plan.trials import make_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import evaluate
 
 
-@few_then_rest(400, 4000)
+@random_cases(67, 160, 4000)
 def test_no_rows_without_what_is_indispensable(cases: range) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -13,7 +13,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.plan.rules.test_rules import is_open
 from tests.plan.trials import Trial, make_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity
 from tests.support.reference_plan import bag, evaluate
 
@@ -69,7 +69,7 @@ def test_what_is_tied(sql: str, expected: set[str]) -> None:
     assert ties(sql) == expected
 
 
-@few_then_rest(400, 4000)
+@random_cases(67, 160, 4000)
 def test_leaving_out_rows_without_partners_changes_no_answer(cases: range) -> None:
     compared = left_out = 0
     for seed in cases:

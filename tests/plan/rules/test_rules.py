@@ -14,7 +14,7 @@ from impctl.plan.rules.order import RULES, apply_rules
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.golden_pairs import pairs
 from tests.plan.trials import make_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import Tables, bag, evaluate
 
@@ -34,7 +34,7 @@ def is_open(plan: Plan) -> bool:
     return any(isinstance(node, TopK | Window) for node in nodes_of(plan))
 
 
-@few_then_rest(150, 600)
+@random_cases(25, 60, 600)
 @pytest.mark.parametrize("rule", [*OFTEN, apply_rules], ids=lambda rule: rule.__name__)
 def test_the_bag_of_rows_stays(rule: Callable[[Plan], Plan], cases: range) -> None:
     changed = compared = 0

@@ -24,7 +24,7 @@ from tests.plan.trials import (
     run_trial,
 )
 from tests.plan.witness_plans import kept_by_witnesses, make_witness_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate
 
@@ -38,7 +38,7 @@ def _tried(seed: int, tally: Tally, make: Callable[[int], Trial]) -> None:
 
 
 @pytest.mark.parametrize("make", [make_trial, make_witness_trial, make_barrier_trial])
-@few_then_rest(150, 500, first=_FIRST_SEED)
+@random_cases(25, 60, 500, first=_FIRST_SEED)
 def test_a_query_gives_its_answer_over_witnesses(
     cases: range, make: Callable[[int], Trial]
 ) -> None:
@@ -48,7 +48,7 @@ def test_a_query_gives_its_answer_over_witnesses(
     assert tally.accepted > tally.trials // 3
 
 
-@few_then_rest(150, 400, first=_FIRST_SEED)
+@random_cases(25, 60, 400, first=_FIRST_SEED)
 def test_witnesses_are_part_of_the_lineage_and_often_less(cases: range) -> None:
     fewer = placed = 0
     for seed in cases:

@@ -25,7 +25,7 @@ from tests.plan.answer_plans import is_for_answer, make_answer_trial
 from tests.plan.found_out import is_found_out
 from tests.plan.network import CLOSURE, REACHED, links, read
 from tests.plan.trials import Tally, accurate_sketches, instances_of, run_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate
 
@@ -34,7 +34,7 @@ _SEEDS = range(_FIRST_SEED, _FIRST_SEED + 3_000)
 """Those of trials within which a broken rule must show."""
 
 
-@few_then_rest(500, 4000, first=_FIRST_SEED)
+@random_cases(84, 200, 4000, first=_FIRST_SEED)
 def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     tally = Tally(by_status={})
     for seed in cases:
@@ -45,7 +45,7 @@ def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     assert {Status.CONTAINED, Status.KEYED} <= set(tally.by_status or ())
 
 
-@few_then_rest(400, 3000, first=_FIRST_SEED)
+@random_cases(67, 160, 3000, first=_FIRST_SEED)
 def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
     tally = Tally()
     for seed in cases:

@@ -13,7 +13,7 @@ from impctl.plan.safety.verdict import check_safety
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.network import links, read
 from tests.plan.trials import Tally, Violation, accurate_sketches, instances_of, run_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate, bag, evaluate
 
 _FIRST_SEED = 5_000_000
@@ -21,7 +21,7 @@ _ENOUGH = 5_000
 """Trials within which a broken rule must show."""
 
 
-@few_then_rest(400, 4000, first=_FIRST_SEED)
+@random_cases(67, 160, 4000, first=_FIRST_SEED)
 def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     tally = Tally(by_status={})
     for seed in cases:
@@ -31,7 +31,7 @@ def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     assert {Status.EXACT, Status.KEYED} <= set(tally.by_status or ())
 
 
-@few_then_rest(400, 3000, first=_FIRST_SEED)
+@random_cases(67, 160, 3000, first=_FIRST_SEED)
 def test_they_are_right_after_the_plan_rules_too(cases: range) -> None:
     tally = Tally()
     for seed in cases:

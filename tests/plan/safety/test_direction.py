@@ -41,7 +41,7 @@ from impctl.plan.safety.facts import Signs
 from impctl.plan.safety.preserved import find_objection
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import signs_of
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true, sort_key, value_of
 
 POOLS: Mapping[SqlType, Sequence[Value]] = {
@@ -223,7 +223,7 @@ def tried(cases: range) -> Counter[str]:
     return seen
 
 
-@few_then_rest(1000, 4000)
+@random_cases(167, 400, 4000)
 def test_claims_hold_of_all_values(cases: range) -> None:
     seen = tried(cases)
     assert seen["preserved"] > len(cases) // 5, seen

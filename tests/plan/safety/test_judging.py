@@ -19,10 +19,10 @@ from impctl.plan.safety.wording import Wording
 from impctl.plan.sql.statement import parse_query
 from tests.plan.catalogs import CATALOG
 from tests.plan.trials import make_barrier_trial, make_trial, random_partition
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 
-@few_then_rest(60, 300, first=3_000_000)
+@random_cases(10, 24, 300, first=3_000_000)
 def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
     for seed in cases:
         rng = Random(f"judging {seed}")
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
                 assert found.states == anew.states, (seed, sketched, facts, barriers)
 
 
-@few_then_rest(60, 300, first=3_010_000)
+@random_cases(10, 24, 300, first=3_010_000)
 def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
     """`check_safety` refuses by all facts, and tells the smallest set of them by this."""
     grown = 0
@@ -63,7 +63,7 @@ def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
     assert grown
 
 
-@few_then_rest(60, 300, first=3_020_000)
+@random_cases(10, 24, 300, first=3_020_000)
 def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) -> None:
     needed = 0
     for seed in cases:

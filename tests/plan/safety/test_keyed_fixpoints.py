@@ -28,7 +28,7 @@ from tests.plan.trials import (
     instances_of,
     run_trial,
 )
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate
 
@@ -42,7 +42,7 @@ Make = Callable[[int], trials.Trial]
 
 
 @both
-@few_then_rest(400, 4000, first=_FIRST_SEED)
+@random_cases(67, 160, 4000, first=_FIRST_SEED)
 def test_accepted_sketches_never_change_the_answer(cases: range, make: Make) -> None:
     tally, keyed = Tally(by_status={}), 0
     for seed in cases:
@@ -56,7 +56,7 @@ def test_accepted_sketches_never_change_the_answer(cases: range, make: Make) -> 
 
 
 @both
-@few_then_rest(200, 3000, first=_FIRST_SEED)
+@random_cases(34, 80, 3000, first=_FIRST_SEED)
 def test_they_are_right_after_the_plan_rules_too(cases: range, make: Make) -> None:
     tally = Tally()
     for seed in cases:
@@ -65,7 +65,7 @@ def test_they_are_right_after_the_plan_rules_too(cases: range, make: Make) -> No
 
 
 @both
-@few_then_rest(150, 2000, first=_FIRST_SEED)
+@random_cases(25, 60, 2000, first=_FIRST_SEED)
 def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range, make: Make) -> None:
     looked = 0
     for seed in cases:
@@ -80,7 +80,7 @@ def test_what_derives_a_row_has_the_fragment_of_its_key(cases: range, make: Make
 
 
 @both
-@few_then_rest(150, 2000, first=_FIRST_SEED)
+@random_cases(25, 60, 2000, first=_FIRST_SEED)
 def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(cases: range, make: Make) -> None:
     """What is captured goes by the core, what is read by the plan that is run."""
     for seed in cases:

@@ -22,14 +22,14 @@ from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.trials import Tally, Violation, check_touch, make_barrier_trial, run_trial
-from tests.support.random_cases import few_then_rest
+from tests.support.random_cases import random_cases
 
 _FIRST_SEED = 7_000_000
 _ENOUGH = 60_000
 """Trials within which a broken rule must show."""
 
 
-@few_then_rest(500, 3000, first=_FIRST_SEED)
+@random_cases(84, 200, 3000, first=_FIRST_SEED)
 def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     tally = Tally(by_status={})
     for seed in cases:
@@ -39,7 +39,7 @@ def test_accepted_sketches_never_change_the_answer(cases: range) -> None:
     assert set(tally.by_status or ()) == {Status.EXACT, Status.KEYED, Status.CONTAINED}
 
 
-@few_then_rest(300, 1500, first=_FIRST_SEED)
+@random_cases(50, 120, 1500, first=_FIRST_SEED)
 def test_accepted_sketches_are_right_after_the_plan_rules_too(cases: range) -> None:
     tally = Tally()
     for seed in cases:
@@ -47,7 +47,7 @@ def test_accepted_sketches_are_right_after_the_plan_rules_too(cases: range) -> N
     assert tally.accepted > tally.trials // 3
 
 
-@few_then_rest(300, 3000, first=_FIRST_SEED)
+@random_cases(50, 120, 3000, first=_FIRST_SEED)
 def test_accepted_sketches_with_barriers_never_change_the_answer(cases: range) -> None:
     tally = Tally()
     for seed in cases:
@@ -55,7 +55,7 @@ def test_accepted_sketches_with_barriers_never_change_the_answer(cases: range) -
     assert tally.accepted > tally.trials // 2
 
 
-@few_then_rest(500, 2500, first=_FIRST_SEED)
+@random_cases(84, 200, 2500, first=_FIRST_SEED)
 def test_touching_the_fragments_of_changed_rows_keeps_a_root_keyed_sketch_safe(
     cases: range,
 ) -> None:

@@ -1,0 +1,104 @@
+"""One-line changes of the product, each with the verdict that the tests should reach.
+
+A mutant names a function by file and qualified name, the text to replace and the new text. The old
+text must occur exactly once in the source of that function, so a list that has gone stale fails.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+LISTS = Path(__file__).parent
+PRODUCT = "impctl"
+
+
+class StaleMutantError(Exception):
+    """The function or its old text is missing or ambiguous, or the change is no Python."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`name` is unique in all lists; `survives` says why no test can notice a harmless change."""
+
+    name: str
+    file: str
+    function: str
+    old: str
+    new: str
+    survives: str | None
+
+    def lines(self, tree: Path) -> range:
+        """Line numbers of the function, from 1."""
+        node = self._node(ast.parse(self._source(tree)))
+        assert node.end_lineno is not None
+        return range(node.lineno, node.end_lineno + 1)
+
+    def applied(self, source: str) -> str:
+        """The source of the file with the change made; raises StaleMutantError."""
+        node = self._node(ast.parse(source))
+        lines = source.splitlines(keepends=True)
+        before, after = lines[: node.lineno - 1], lines[node.end_lineno :]
+        body = "".join(lines[node.lineno - 1 : node.end_lineno])
+        if body.count(self.old) != 1:
+            raise StaleMutantError(f"{self.name}: old text occurs {body.count(self.old)} times")
+        changed = "".join([*before, body.replace(self.old, self.new), *after])
+        try:
+            same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(source))
+        except SyntaxError as error:
+            raise StaleMutantError(f"{self.name}: {error}") from error
+        if same:
+            raise StaleMutantError(f"{self.name}: the change changes nothing")
+        return changed
+
+    def apply(self, tree: Path) -> None:
+        """Rewrites the file; a new file, since the old one may have other hard links."""
+        path = tree / self.file
+        changed = self.applied(self._source(tree))
+        path.unlink()
+        path.write_text(changed, encoding="utf-8")
+
+    def _source(self, tree: Path) -> str:
+        try:
+            return (tree / self.file).read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise StaleMutantError(f"{self.name}: there is no {self.file}") from error
+
+    def _node(self, module: ast.Module) -> ast.FunctionDef | ast.ClassDef:
+        node: ast.AST = module
+        for part in self.function.split("."):
+            found = [
+                child
+                for child in ast.walk(node)
+                if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == part
+            ]
+            if len(found) != 1 and not isinstance(node, ast.Module):
+                raise StaleMutantError(f"{self.name}: {len(found)} functions `{part}`")
+            top = [child for child in found if child in getattr(node, "body", ())]
+            if len(found) != 1 and len(top) != 1:
+                raise StaleMutantError(f"{self.name}: {len(found)} functions `{part}`")
+            node = found[0] if len(found) == 1 else top[0]
+        assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+        return node
+
+
+def read_mutants(lists: Path = LISTS) -> list[Mutant]:
+    """All mutants, in the order of files and entries."""
+    return [mutant for path in sorted(lists.glob("*.yaml")) for mutant in _read(path)]
+
+
+def _read(path: Path) -> Iterator[Mutant]:
+    entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for number, entry in enumerate(entries, start=1):
+        file, function = entry["at"].split(":")
+        assert entry["expect"] in ("killed", "survives"), entry
+        assert ("why" in entry) == (entry["expect"] == "survives"), entry
+        name = f"{path.stem}-{number:03} {Path(file).stem}.{function}"
+        yield Mutant(
+            name, f"{PRODUCT}/{file}", function, entry["old"], entry["new"], entry.get("why")
+        )
