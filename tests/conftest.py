@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -39,12 +41,57 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] = options
 
 
-@pytest.fixture(autouse=True)
-def _sketches_are_used(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tables of tests are so small that no sketch would pay, and what is tested not happen.
+_FOR_TESTS = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES", "IMPCTL_FUZZ", "IMPCTL_SOAK", "IMPCTL_DAYS")
+"""Variables that tests themselves read; every other one of impctl is removed for each test."""
 
-    Nor would Spark, which is what tests that have it are about.
+
+def _process_state() -> dict[str, object]:
+    """What one test could leave behind for the next."""
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    # Names with an underscore are set by libraries when they are loaded.
+    environment = {
+        f"${name}": value
+        for name, value in os.environ.items()
+        if name != "PYTEST_CURRENT_TEST" and not name.startswith("_")
+    }
+    return {
+        **environment,
+        "current directory": os.getcwd(),
+        "signal handlers": handlers,
+        "import path": list(sys.path),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "umask": _umask(),
+    }
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind() -> Iterator[None]:
+    """A test that changes the state of the process and does not restore it fails."""
+    before = _process_state()
+    yield
+    after = _process_state()
+    changed = {what for what in before.keys() | after.keys() if before.get(what) != after.get(what)}
+    assert not changed, {what: (before.get(what), after.get(what)) for what in changed}
+
+
+@pytest.fixture(autouse=True)
+def _environment(
+    _nothing_is_left_behind: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No setting of the user's environment reaches a test; sketches are used, however small.
+
+    Tables of tests are so small that a sketch would not pay off. For the same reason tests marked
+    `spark` tell impctl to use Spark.
     """
+    for name in os.environ:
+        if name.startswith("IMPCTL_") and name not in _FOR_TESTS:
+            monkeypatch.delenv(name)
     monkeypatch.setenv("IMPCTL_SKETCH", "always")
     if request.node.get_closest_marker("spark"):
         monkeypatch.setenv("IMPCTL_BY", "spark")
