@@ -9,14 +9,15 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "impctl"
+from tests.support.sources import PACKAGE, ROOT, nodes, texts
+
 ONLY = {
     "cli": {"app", "errors", "version", "values", "plural", "unneeded"},
     "api": {"app", "errors", "aliases", "values"},
@@ -67,49 +68,47 @@ def room_of(module: str) -> str | None:
 
 
 @cache
-def imports_of(file: Path, package: tuple[str, ...]) -> tuple[Import, ...]:
-    return tuple(_imports(file, package))
+def imports_by_file() -> Mapping[Path, tuple[Import, ...]]:
+    """Every import of every module: at the top, inside a function, and for types only."""
+    found: dict[Path, list[Import]] = {file: [] for file in texts()}
+    for file, node in nodes(ast.Import):
+        found[file] += (Import(file, node.lineno, name.name) for name in node.names)
+    for file, node in nodes(ast.ImportFrom):
+        package = file.relative_to(ROOT).parts[:-1]
+        base = [] if node.level == 0 else list(package[: len(package) - node.level + 1])
+        base += [node.module] if node.module else []
+        found[file] += (
+            Import(file, node.lineno, ".".join([*base, name.name])) for name in node.names
+        )
+    return {file: tuple(imports) for file, imports in found.items()}
 
 
-def _imports(file: Path, package: tuple[str, ...]) -> Iterator[Import]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield Import(file, node.lineno, name.name)
-        elif isinstance(node, ast.ImportFrom):
-            base = [] if node.level == 0 else list(package[: len(package) - node.level + 1])
-            base += [node.module] if node.module else []
-            for name in node.names:
-                yield Import(file, node.lineno, ".".join([*base, name.name]))
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
 
 
 def all_imports() -> Iterator[tuple[str, Import]]:
-    for file in sorted(PACKAGE.rglob("*.py")):
-        parts = file.relative_to(ROOT).with_suffix("").parts
-        if len(parts) == 2 and parts[1].startswith("__"):
+    for file, imports in imports_by_file().items():
+        if file.parent == PACKAGE and file.stem.startswith("__"):
             continue
-        room = room_of(".".join(parts))
+        room = room_of(module_of(file))
         assert room is not None, f"{file.relative_to(ROOT)} lies in no room of the table"
-        for entry in imports_of(file, parts[:-1]):
+        for entry in imports:
             yield room, entry
 
 
-def import_graph() -> dict[str, set[str]]:
-    """Per file, as a module, those it imports: at the top, late, and for types only."""
-    modules = {
-        ".".join(file.relative_to(ROOT).with_suffix("").parts): file
-        for file in sorted(PACKAGE.rglob("*.py"))
-    }
+@cache
+def import_graph() -> Mapping[str, frozenset[str]]:
+    """The modules that each module imports."""
+    modules = {module_of(file) for file in texts()}
     graph = {}
-    for module, file in modules.items():
-        named = {entry.module for entry in imports_of(file, tuple(module.split(".")[:-1]))}
-        graph[module] = {name for one in named for name in (one, one.rpartition(".")[0])} & {
-            *modules
-        } - {module}
+    for file, imports in imports_by_file().items():
+        named = {name for i in imports for name in (i.module, i.module.rpartition(".")[0])}
+        graph[module_of(file)] = frozenset(named & modules - {module_of(file)})
     return graph
 
 
-def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+def circles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
     """The strongly connected components: files from each of which each other one is reached."""
     reached = {start: set(targets) for start, targets in graph.items()}
     for between in graph:
@@ -201,8 +200,8 @@ def test_a_circle_is_found_across_a_file_between() -> None:
 def test_a_rooms_init_imports_nothing() -> None:
     found = [
         f"{file.relative_to(ROOT)}"
-        for file in sorted(PACKAGE.glob("*/**/__init__.py"))
-        if list(imports_of(file, ("impctl", file.parent.name)))
+        for file, imports in imports_by_file().items()
+        if file.stem == "__init__" and file.parent != PACKAGE and imports
     ]
     assert not found
 

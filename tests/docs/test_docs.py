@@ -49,8 +49,9 @@ from impctl.cli.exit_codes import EXIT_CODES
 from impctl.cli.output.json import to_json
 from impctl.cli.reference import reference_text
 from tests.cli.examples import EXAMPLES
+from tests.support.sources import ROOT, nodes
+from tests.support.sources import texts as package_texts
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 VARIABLE = re.compile(r"(?<!_)IMPCTL_[A-Z_]+")
@@ -110,14 +111,15 @@ def test_every_exit_code_is_explained() -> None:
 def error_codes() -> set[str]:
     """Defaults of the error classes, and every code given by name anywhere in the package."""
     found = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
-    for path in sorted((ROOT / "impctl").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.keyword) and node.arg in ("code", "reason_code"):
-                found |= texts(node.value)
-            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                if any(isinstance(t, ast.Name) and t.id == "default_code" for t in targets):
-                    found |= texts(node.value)
+    for _, keyword in nodes(ast.keyword):
+        if keyword.arg in ("code", "reason_code"):
+            found |= texts(keyword.value)
+    for _, plain in nodes(ast.Assign):
+        if any(isinstance(t, ast.Name) and t.id == "default_code" for t in plain.targets):
+            found |= texts(plain.value)
+    for _, typed in nodes(ast.AnnAssign):
+        if isinstance(typed.target, ast.Name) and typed.target.id == "default_code" and typed.value:
+            found |= texts(typed.value)
     return found
 
 
@@ -146,12 +148,11 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
     }
     kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
     given = {(kind.default_code, kind.exit_code) for kind in kinds.values()}
-    for path in sorted((ROOT / "impctl").rglob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
-                exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
-                codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
-                given |= {(code, exit_code) for found in codes for code in found if exit_code}
+    for _, call in nodes(ast.Call):
+        if isinstance(call.func, ast.Name):
+            exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
+            codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
+            given |= {(code, exit_code) for found in codes for code in found if exit_code}
     assert len(given) > 90
     page = read("reason-codes.md")
     misplaced = [
@@ -165,9 +166,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
 
 def test_every_code_of_the_page_exists() -> None:
     """A code that nothing raises any more must go, or its line misleads."""
-    code = "\n".join(
-        path.read_text(encoding="utf-8") for path in sorted((ROOT / "impctl").rglob("*.py"))
-    )
+    code = "\n".join(package_texts().values())
     documented = ROW.findall(read("reason-codes.md"))
     assert [name for name in documented if f'"{name}"' not in code] == []
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.sources import ROOT, nodes, texts
+
 OF_THE_CODE = {"soundness.md", "glossary.md", "architecture.md"}
 """Pages that speak as the code does, as decisions do."""
 PAGES = sorted(
@@ -41,8 +42,9 @@ def sentences(tree: ast.AST) -> Iterator[str]:
 def test_messages_speak_of_ranges() -> None:
     found = [
         (path.name, text)
-        for path in sorted((ROOT / "impctl").rglob("*.py"))
-        for text in sentences(ast.parse(path.read_text(encoding="utf-8")))
+        for path, source in texts().items()
+        if FRAGMENT.search(source)
+        for text in sentences(ast.parse(source))
         if FRAGMENT.search(text)
     ]
     assert found == []
@@ -52,8 +54,7 @@ def test_help_speaks_of_ranges() -> None:
     """Docstrings of commands are what `--help` shows."""
     found = [
         path.name
-        for path in sorted((ROOT / "impctl/cli/commands").glob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.FunctionDef) and FRAGMENT.search(ast.get_docstring(node) or "")
+        for path, node in nodes(ast.FunctionDef)
+        if path.parent.name == "commands" and FRAGMENT.search(ast.get_docstring(node) or "")
     ]
     assert found == []
