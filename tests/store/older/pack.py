@@ -1,0 +1,199 @@
+"""Write a store with the code at hand and pack it, with its tables, for later code to continue.
+
+    python -m tests.store.older.pack NAME
+
+Run it in a checkout of the release to keep: it writes `NAME.tar.gz` beside this file. An archive is
+never written again; `tests.store.test_older_store` continues from it. A store has a hash over the
+paths of its tables. Here these lead through the working directory of the process, so that the
+archive may be unpacked anywhere and used from there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+HERE = Path("/proc/self/cwd")
+"""The working directory, under a name that is the same on every machine with Linux."""
+STARTS = (7, 13, 25, 43)
+"""Where the recursive queries start; each in a region of its own."""
+WORKLOAD = """\
+version: 1
+tables:
+  sales: {path: /proc/self/cwd/sales}
+  shops: {path: /proc/self/cwd/shops}
+  links: {path: /proc/self/cwd/links}
+partitions:
+  sales: {shop: {boundaries: [6, 12, 18, 24, 30, 36, 42, 48, 54]}}
+  shops: {shop: {boundaries: [20, 40]}}
+  links:
+    src:
+      boundaries: [6, 12, 18, 24, 30, 36, 42, 48, 54, 70, 71, 72, 73, 74, 75, 100, 200, 300, 400]
+queries:
+  grouping:
+    sql: >-
+      SELECT shop, COUNT(*) AS n, SUM(amount) AS total, SUM(weight) AS heavy
+      FROM sales GROUP BY shop HAVING SUM(amount) > 150
+    sketch: {sales: shop}
+  extremes:
+    sql: >-
+      SELECT shop, MIN(amount) AS low, MAX(weight) AS high
+      FROM sales GROUP BY shop HAVING MIN(amount) > 12
+    sketch: {sales: shop}
+    buffer: 4
+  first_rows:
+    sql: >-
+      SELECT shop, id FROM (SELECT shop, id, amount,
+      ROW_NUMBER() OVER (PARTITION BY shop ORDER BY amount DESC, id) AS place FROM sales) s
+      WHERE place <= 2 AND amount > 30
+    sketch: {sales: shop}
+  join:
+    sql: >-
+      SELECT c.city, s.shop, SUM(s.amount) AS total
+      FROM sales s LEFT JOIN shops c ON s.shop = c.shop
+      GROUP BY c.city, s.shop HAVING SUM(s.amount) > 150
+    sketch: {sales: shop}
+    join: index
+  tree:
+    sql: >-
+      SELECT s.shop, COUNT(*) AS n FROM sales s JOIN shops c ON s.shop = c.shop
+      JOIN sales o ON o.product = s.product GROUP BY s.shop HAVING SUM(s.amount) > 5000
+    sketch: {sales: shop}
+    join: tree
+  answer:
+    sql: SELECT id, shop, note FROM sales WHERE amount > 20
+    sketch: {sales: shop}
+    answer: true
+  ranks:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7
+      UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
+    sketch: {links: src}
+  absorption:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 13
+      UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
+    sketch: {links: src}
+    provenance: absorption
+  best_rows:
+    sql: >-
+      WITH RECURSIVE r(n, cost) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 25
+      UNION SELECT l.dst, CAST(r.cost + 1 + l.src % 3 AS BIGINT) FROM r JOIN links l ON r.n = l.src
+      WHERE r.cost < 9) SELECT n, MIN(cost) AS cost FROM r GROUP BY n
+    sketch: {links: src}
+  levels:
+    sql: >-
+      WITH RECURSIVE r(n, level) AS (SELECT dst, CAST(1 AS BIGINT) FROM links WHERE src = 43
+      UNION ALL SELECT l.dst, CAST(r.level + 1 AS BIGINT) FROM r JOIN links l ON r.n = l.src
+      WHERE r.level < 4) SELECT n, level, COUNT(*) AS ways FROM r GROUP BY n, level
+    sketch: {links: src}
+store: .impctl
+"""
+
+
+def sales(start: int, stop: int) -> pa.Table:
+    """Sales with these ids; notes so long that a kept answer takes a file of its own."""
+    ids = range(start, stop)
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "shop": pa.array([i % 60 for i in ids], pa.int64()),
+            "product": pa.array([i * i % 13 for i in ids], pa.int64()),
+            "amount": pa.array([i * 7 % 11 + _bonus(i % 60) for i in ids], pa.int64()),
+            "weight": pa.array([None if i % 7 == 3 else i % 16 / 4 for i in ids], pa.float64()),
+            "note": pa.array([f"{i} {'.' * 3000}" for i in ids], pa.string()),
+        }
+    )
+
+
+def _bonus(shop: int) -> int:
+    """Twelve shops sell much more than the others."""
+    return shop if 18 <= shop < 30 else 0
+
+
+def shops(start: int, stop: int) -> pa.Table:
+    """Shops with these numbers, in eight cities."""
+    numbers = range(start, stop)
+    cities = [f"city{number * number % 8}" for number in numbers]
+    return pa.table({"shop": pa.array(numbers, pa.int64()), "city": pa.array(cities, pa.string())})
+
+
+def links(step: int) -> pa.Table:
+    """A link from each of sixty nodes to another one of its region of six."""
+    targets = [node // 6 * 6 + (node * node + step) % 6 for node in range(60)]
+    return pa.table({"src": list(range(60)), "dst": targets})
+
+
+def branches(stem: int) -> pa.Table:
+    """A link from each start to a node of its own."""
+    return pa.table({"src": list(STARTS), "dst": [stem + start for start in STARTS]})
+
+
+def append(table: str, rows: pa.Table) -> None:
+    """One more commit of the table; the first one creates it, with a change feed."""
+    feed = {"delta.enableChangeDataFeed": "true"}
+    write_deltalake(str(HERE / table), rows, mode="append", configuration=feed)
+
+
+def delete(table: str, predicate: str) -> None:
+    DeltaTable(str(HERE / table)).delete(predicate)
+
+
+def impctl(command: str, *arguments: str) -> None:
+    words = ["-m", "impctl", command, "workload.yaml", *arguments]
+    subprocess.run([sys.executable, *words], check=True)
+
+
+def make() -> None:
+    """Tables, workload and store in the working directory."""
+    Path("workload.yaml").write_text(WORKLOAD)
+    append("sales", sales(0, 540))
+    append("shops", shops(0, 55))
+    append("links", pa.concat_tables([links(1), links(4), branches(100), branches(200)]))
+    append("links", pa.table({"src": [70, 72, 73, 74], "dst": [71, 73, 75, 76]}))
+    impctl("capture")
+    append("sales", sales(540, 580))
+    append("links", pa.concat_tables([links(2), branches(300)]))
+    append("links", pa.table({"src": [71], "dst": [74]}))
+    delete("sales", "id % 50 = 7")
+    impctl("maintain", "--policy", "strict")
+    append("shops", shops(55, 60))
+    delete("links", "dst > 200 AND dst < 300 OR src = 72 OR src % 10 = 3 AND dst % 2 = 0")
+    delete("sales", "shop IN (5, 24, 27) AND amount < 30")
+    impctl("maintain", "--policy", "strict")
+    impctl("query", "--query", "grouping")
+    impctl("status")
+
+
+def pack(folder: Path, archive: Path) -> None:
+    """All files that matter, in the order of their names, without owners and times."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    files = [path for path in files if path.name != "lock" and not path.name.endswith("-shm")]
+    with gzip.GzipFile(archive, "wb", mtime=0) as packed, tarfile.open(None, "w", packed) as tar:
+        for file in files:
+            info = tarfile.TarInfo(str(file.relative_to(folder)))
+            info.size, info.mode = file.stat().st_size, 0o600
+            with file.open("rb") as content:
+                tar.addfile(info, content)
+
+
+def main(name: str) -> None:
+    archive = Path(__file__).with_name(f"{name}.tar.gz").absolute()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        make()
+        pack(Path(folder), archive)
+        os.chdir("/")
+    print(f"{archive.name}: {archive.stat().st_size / 1000:.0f} kB")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
