@@ -9,12 +9,16 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from tests.fuzz.bounded import told
 from tests.outside.conftest import FEED
 from tests.support.random_cases import random_cases
@@ -40,7 +44,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with a change to come; the store is captured by the first test that needs it."""
+    """A captured store, and its table one change ahead of it."""
     folder = tmp_path_factory.mktemp("whole")
     numbers = [*range(GROUPS), 5, 5]
     rows = {"g": pa.array(numbers, pa.int64()), "x": pa.array([9] * len(numbers), pa.int64())}
@@ -48,17 +52,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = "  other: {sql: 'SELECT x, MAX(g) AS m FROM t GROUP BY x', sketch: {t: x}}\nstore:"
     text = WORKLOAD.replace("POLICY", "incremental").replace("store:", other)
     (folder / "w.yaml").write_text(text)
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        assert run(build_app(), ["capture", str(folder / "w.yaml")]) == 0
+    assert len(list((folder / ".impctl" / "state").iterdir())) >= 1
+    more = {"g": pa.array([7] * 3, pa.int64()), "x": pa.array([9] * 3, pa.int64())}
+    write_deltalake(str(folder / "t"), pa.table(more), mode="append")
     return folder
 
 
 def place(whole: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """A copy of the whole, its table one change ahead of the store."""
-    if not (whole / ".impctl").exists():
-        Cli(capsys, whole / "w.yaml").good("capture")
-        assert len(list((whole / ".impctl" / "state").iterdir())) >= 1
-        more = {"g": pa.array([7] * 3, pa.int64()), "x": pa.array([9] * 3, pa.int64())}
-        write_deltalake(str(whole / "t"), pa.table(more), mode="append")
-    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    """A copy of the whole."""
+    shutil.copytree(whole, folder)
     return Cli(capsys, folder / "w.yaml")
 
 
@@ -105,7 +109,9 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         table = draw.choice(sorted(name for (name,) in named))
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
         column = draw.choice(columns)
-        old = [value for (value,) in connection.execute(f"SELECT {column} FROM {table}")]
+        found = connection.execute(f"SELECT rowid, {column} FROM {table} ORDER BY rowid").fetchall()
+        old = [value for _, value in found]
+        row = draw.choice([number for number, _ in found] or [0])
         new = draw.choice(
             (None, "", "x", "é\0", b"", b"\xff", 0, -1, 2**62, 1.5, "{}", "[]", "[[1]]", "null")
         )
@@ -115,11 +121,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
             (
                 (f"UPDATE {table} SET {column} = ?", (new,)),
                 (f"UPDATE {table} SET {column} = ?", (new,)),
-                (
-                    f"UPDATE {table} SET {column} = ? WHERE rowid = "
-                    f"(SELECT rowid FROM {table} ORDER BY random() LIMIT 1)",
-                    (new,),
-                ),
+                (f"UPDATE {table} SET {column} = ? WHERE rowid = {row}", (new,)),
                 (f"DELETE FROM {table}", ()),
                 (f"DROP TABLE {table}", ()),
                 (f"ALTER TABLE {table} RENAME COLUMN {column} TO other", ()),
