@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.maintaining.keeping.test_buffers import change, write_workload
-from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
+from tests.crash.killing import PARTS, STRIDE
+from tests.crash.test_killed_conversion import put_back, ran, saved_as, writes
 from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
