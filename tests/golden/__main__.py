@@ -1,11 +1,12 @@
-"""Records what commands print: `python -m tests.golden wording|values [NAME...] [--spark]`.
+"""Record golden files: `python -m tests.golden wording|values [NAME...] [--spark]`.
 
-`wording` after texts were changed on purpose: read the difference in git, it is what users will
-see. `values` only after what commands do was changed on purpose: a field that is new or gone,
-another exit code, another answer. A field that merely has a new name needs a line in `renames.yaml`
-instead; when values are recorded, that map is emptied.
+Record `wording` after changing texts, and read the diff: it is what users will see.
 
-Without names everything is recorded but what needs Spark, with `--spark` that alone.
+Record `values` rarely, only after an intended change of behaviour: a field that is added or
+removed, another exit code, another answer. A renamed field or code needs an entry in `renames.yaml`
+instead. When you do record values, remove the entries that they then contain.
+
+Without names, everything that runs without Spark is recorded; with `--spark`, the rest.
 """
 
 from __future__ import annotations
@@ -14,23 +15,32 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.golden.recorded import Recorded, names, record_of
+from tests.golden.records import Golden
+from tests.golden.scripts import names, record_of
 from tests.golden.worlds import Worlds
 
 
 def main() -> None:
-    """Write the records that were asked for, and say which."""
-    parser = argparse.ArgumentParser(prog="python -m tests.golden", description=__doc__)
+    """Write the files that the command line names."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.golden",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("kind", choices=["wording", "values"])
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
-    parser.add_argument("--spark", action="store_true", help="those that start Spark")
-    asked = parser.parse_args()
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a script, bad-inputs or help")
+    parser.add_argument("--spark", action="store_true", help="what needs Spark instead")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         worlds = Worlds(Path(folder))
-        for name in asked.names or names(spark=asked.spark):
+        for name in arguments.names or names(spark=arguments.spark):
             record = record_of(name, worlds)
-            getattr(Recorded(name), f"write_{asked.kind}")(record)
-            print(f"{asked.kind} of {name}")  # noqa: T201
+            golden = Golden(name)
+            if arguments.kind == "wording":
+                golden.write_wording(record)
+            else:
+                golden.write_values(record)
+            print(f"recorded {arguments.kind} of {name}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,22 +1,19 @@
-"""What a command prints, without what differs from run to run, and how two such records differ.
+"""The output of a command, reduced to what is the same on every machine and every day.
 
-A command's output is recorded twice:
+The output is kept in two forms:
 
-- its *values*: what must not change. Of a JSON document the whole structure, of text the exit code,
-  the streams that were written to and the rows of answers. Numbers that depend on the machine and
-  prose are replaced by placeholders, which `fields.yaml` assigns by key.
-- its *wording*: the text as it was printed, and the prose of JSON documents. Only times, sizes,
-  paths and the like are replaced, wherever they stand.
-
-Values are compared through `renames.yaml`, so that a renamed key does not need a new record.
+- its *values*, which must not change: the whole structure of a JSON document; of text, the exit
+  code, the streams that were written to, and rows of answers. Prose and numbers that depend on the
+  machine become placeholders, which `fields.yaml` assigns to keys.
+- its *wording*: the text as printed, and the prose of JSON documents. Only times, sizes, paths and
+  the like become placeholders, wherever they occur.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
@@ -25,15 +22,16 @@ from typing import Any
 
 import yaml
 
-HERE = Path(__file__).parent
+from tests.golden.records import HERE, Renames
+
 ROOT = HERE.parents[1]
-ROWS_ON_STDOUT = ("query", "changes")
-"""Commands whose stdout holds rows and nothing else; so does that of `why --without`."""
+_DIGITS = 9
+"""Significant digits of a double that do not depend on the processor."""
 
 
 @dataclass(frozen=True)
-class Printed:
-    """The outcome of one command."""
+class Output:
+    """What one command printed, and its exit code."""
 
     words: Sequence[str]
     code: int
@@ -44,287 +42,184 @@ class Printed:
     def is_json(self) -> bool:
         return "--json" in self.words
 
+    @property
+    def documents(self) -> list[Any]:
+        """The JSON documents on stdout, one on each line."""
+        return [json.loads(line) for line in self.stdout.splitlines()]
 
-def values(printed: Printed) -> dict[str, Any]:
-    """The values of a command's output."""
-    shape: dict[str, Any] = {"exit": printed.code}
-    if printed.is_json:
-        lines = printed.stdout.splitlines()
-        documents = [json.loads(line) for line in lines]
-        shape["documents"] = [document_values(one, (str(one["command"]),)) for one in documents]
-    elif _is_rows(printed.words):
-        shape["rows"] = _table_rows(printed.stdout)
+    @property
+    def has_rows(self) -> bool:
+        """Whether stdout holds rows of an answer and nothing else."""
+        command = self.words[0]
+        return command in ("query", "changes") or (command == "why" and "--without" in self.words)
+
+
+def values(output: Output) -> dict[str, Any]:
+    """The values of an output."""
+    result: dict[str, Any] = {"exit": output.code}
+    if output.is_json:
+        result["documents"] = [json_values(one, (str(one["command"]),)) for one in output.documents]
+    elif output.has_rows:
+        result["rows"] = _table_rows(output.stdout)
     else:
-        shape["stdout"] = bool(printed.stdout)
-    shape["stderr"] = bool(printed.stderr)
-    return shape
+        result["stdout"] = bool(output.stdout)
+    result["stderr"] = bool(output.stderr)
+    return result
 
 
-def wording(printed: Printed, told: str = "") -> str:
-    """The wording of a command's output; of JSON the prose that `told` does not hold already."""
-    heading = f"$ impctl {' '.join(printed.words)}"
-    errors = [f"! {line}".rstrip() for line in filtered(printed.stderr).splitlines()]
-    if not printed.is_json:
-        ending = [f"[exit code {printed.code}]"] if printed.code else []
-        return "\n".join([heading, *filtered(printed.stdout).splitlines(), *errors, *ending, ""])
-    known = " ".join(told.split())
-    documents = [json.loads(line) for line in printed.stdout.splitlines()]
-    found = [part for one in documents for part in prose(one, (str(one["command"]),))]
-    texts = [(key, filtered(text)) for key, text in found]
+def wording(output: Output, known: str = "") -> str:
+    """The wording of an output; of JSON only prose that `known` does not contain yet."""
+    heading = f"$ impctl {' '.join(output.words)}"
+    errors = [f"! {line}".rstrip() for line in filtered(output.stderr).splitlines()]
+    if not output.is_json:
+        ending = [f"[exit code {output.code}]"] if output.code else []
+        return "\n".join([heading, *filtered(output.stdout).splitlines(), *errors, *ending, ""])
+    known = " ".join(known.split())
+    prose = [part for one in output.documents for part in _prose(one, (str(one["command"]),))]
+    texts = [(key, filtered(text)) for key, text in prose]
     new = [f"{key}: {text}" for key, text in texts if " ".join(text.split()) not in known]
     lines = [*dict.fromkeys(new), *errors]
     return "\n".join([heading, *lines, ""]) if lines else ""
 
 
-# Values -------------------------------------------------------------------------------------------
+# JSON ---------------------------------------------------------------------------------------------
 
 
-def document_values(document: Any, path: tuple[str, ...] = ()) -> Any:
-    """A JSON document, or a part of one, with placeholders in place of what may change."""
-    if isinstance(document, dict):
-        return {key: document_values(part, (*path, key)) for key, part in document.items()}
-    if isinstance(document, list) and not isinstance(_placeholder(path), str):
-        return [document_values(part, path) for part in document]
+def json_values(value: Any, path: tuple[str, ...] = ()) -> Any:
+    """The values of a JSON document, or of the part of one that the keys of `path` lead to."""
+    if isinstance(value, dict):
+        return {key: json_values(part, (*path, key)) for key, part in value.items()}
     placeholder = _placeholder(path)
-    if placeholder is None or document in (None, "", [], {}):
-        if isinstance(document, float):
-            return float(f"{document:.{_DIGITS}g}")
-        return _same_everywhere(document) if isinstance(document, str) else document
-    if placeholder != "<prose>":
-        return placeholder
-    if isinstance(document, list):
-        return [document_values(part, path) for part in document]
-    return _prose_placeholder(str(document))
+    if isinstance(value, list) and placeholder in (None, _PROSE):
+        return [json_values(part, path) for part in value]
+    if placeholder is None or value in (None, "", []):
+        return _portable(value)
+    return _prose_values(str(value)) if placeholder == _PROSE else placeholder
 
 
 def names_in(message: str) -> list[str]:
-    """What stands in backticks in a message, paths shortened."""
+    """The names that a message puts in backticks."""
     return sorted(set(re.findall(r"`([^`]+)`", filtered(message))))
 
 
-def prose(document: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Every text of a document that `fields.yaml` calls prose, after its key."""
-    if isinstance(document, dict):
-        for key, part in document.items():
-            yield from prose(part, (*path, key))
-    elif isinstance(document, list):
-        for part in document:
-            yield from prose(part, path)
-    elif isinstance(document, str) and document and _placeholder(path) == "<prose>":
-        yield ".".join(path), document
+_PROSE = "<prose>"
+
+
+def _prose_values(text: str) -> str:
+    """Of prose only the stable code that may end it, in brackets."""
+    code = re.search(r"\[[a-z_]+\]$", text)
+    return f"<prose {code.group()}>" if code else _PROSE
+
+
+def _prose(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """The prose of a JSON document, each text with its key."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield from _prose(part, (*path, key))
+    elif isinstance(value, list):
+        for part in value:
+            yield from _prose(part, path)
+    elif isinstance(value, str) and value and _placeholder(path) == _PROSE:
+        yield ".".join(path), value
+
+
+def _portable(value: Any) -> Any:
+    """A value that stays, without paths and random names, and with portable digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{_DIGITS}g}")
+    return _without_names(value) if isinstance(value, str) else value
 
 
 @cache
 def _placeholder(path: tuple[str, ...]) -> str | None:
-    """What stands for the value of a key, by the longest pattern in `fields.yaml` that fits."""
-    best = None
+    """The placeholder of a key: the longest pattern that matches wins, one without `*` first."""
+    matches = []
     for pattern, placeholder in _fields():
-        parts = pattern.split(".")
-        ending = path[-len(parts) :]
-        if len(ending) == len(parts) and all(map(fnmatchcase, ending, parts)):
-            rank = (len(parts), "*" not in pattern)
-            if best is None or rank > best[0]:
-                best = (rank, placeholder)
-    return None if best is None or best[1] == "exact" else best[1]
+        ending = path[-len(pattern) :]
+        if len(ending) == len(pattern) and all(map(fnmatchcase, ending, pattern)):
+            matches.append((len(pattern), "*" not in "".join(pattern), placeholder))
+    return max(matches)[2] if matches else None
 
 
 @cache
-def _fields() -> tuple[tuple[str, str], ...]:
-    """Patterns of keys with their placeholders, those of renamed keys too."""
+def _fields() -> tuple[tuple[tuple[str, ...], str], ...]:
+    """The patterns of `fields.yaml` with their placeholders; of renamed keys both names."""
     groups = yaml.safe_load((HERE / "fields.yaml").read_text(encoding="utf-8"))
-    found = [(name, placeholder) for placeholder, names in groups.items() for name in names]
-    renamed = Renames.load()
-    return (*found, *((renamed.pattern(name), placeholder) for name, placeholder in found))
+    fields = [(tuple(name.split(".")), sign) for sign, names in groups.items() for name in names]
+    renames = Renames.load()
+    renamed = [((*path[:-1], renames.key(path) or path[-1]), sign) for path, sign in fields]
+    return (*fields, *renamed)
 
 
-def _prose_placeholder(text: str) -> str:
-    """`<prose>`, with the stable code that may stand in brackets at its end."""
-    code = re.search(r"\[[a-z_]+\]$", text)
-    return f"<prose {code.group()}>" if code else "<prose>"
+# Text ---------------------------------------------------------------------------------------------
 
 
-def _is_rows(words: Sequence[str]) -> bool:
-    return words[0] in ROWS_ON_STDOUT or (words[0] == "why" and "--without" in words)
+def filtered(text: str) -> str:
+    """A text without measured quantities, paths and random names.
+
+    Once something is replaced, the blanks and rules that align a table are shortened, because their
+    length depended on it.
+    """
+    text = _without_names(text)
+    replaced = _LONG_NUMBER.sub(_rounded, text)
+    for pattern, placeholder in _QUANTITIES:
+        replaced = pattern.sub(placeholder, replaced)
+    if replaced != text:
+        replaced = _RULE.sub(lambda rule: rule.group()[:4], _BLANKS.sub("  ", replaced))
+    return replaced
 
 
 def _table_rows(text: str) -> list[str]:
-    """The lines of a table without its rules and the blanks that align columns."""
-    text = _LONG_NUMBER.sub(_rounded, _same_everywhere(text))
+    """The lines of a table without its rule and without alignment."""
+    text = _LONG_NUMBER.sub(_rounded, _without_names(text))
     lines = (" ".join(line.split()) for line in text.splitlines())
     return [line for line in lines if line.strip("─ ")]
 
 
-# Filters ------------------------------------------------------------------------------------------
-
-_EVERYWHERE = (
-    (re.compile(r"part-\d+-[-0-9a-f]{36}-c\d+(\.\w+)?\.parquet"), "<data file>"),
-    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f]{22}\b"), "<id>"),
-    (re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,64}\b"), "<hash>"),
-)
-"""Names that are drawn at random."""
-
-_DIGITS = 9
-_LONG_NUMBER = re.compile(r"-?\b\d+\.\d{10,}\b")
-"""A double with more digits than are the same on every kind of processor."""
-
-_NUMBER = r"(?<![\w.@-])\d{1,3}(,\d{3})*(\.\d+)?"
-_MOMENT = (
-    # Moments that a script sets are long past, see `worlds.NOW`: later ones are the machine's.
-    r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\d"
-    r"([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?"
-)
-_TEXT = tuple(
-    (re.compile(pattern, re.MULTILINE), placeholder)
-    for pattern, placeholder in (
-        (_MOMENT, "<moment>"),
-        (rf"({_NUMBER} and )?{_NUMBER} (B|kB|MB|GB|TB)\b", "<size>"),
-        (rf"{_NUMBER} h \d\d\b", "<time>"),
-        (rf"{_NUMBER} (ms|s|min|h|days?)\b", "<time>"),
-        (r"\bprocess \d+ on host `[^`]*`", "process <number> on host `<host>`"),
-        (r" \(Possible options: [^)]*\)", ""),
-        (r"(^ *next change +).*", r"\1<forecast>"),
-        (r"\(\d+ runs?\)", "(<count> runs)"),
-        (r"\bnoise \d+%", "noise <share>"),
-        (rf"{_NUMBER}×", "<ratio>"),
-        (r"\bJava \d+ at \S+ \(\w+\)", "Java <version> at <path>"),
-        (r"\b\d+\.\d+\.\d+\b", "<version>"),
-        (r"<version> and \d+ more are", "<version> and <count> more are"),
-    )
-)
-"""Measured quantities. What the parser of the command line suggests depends on its release, and how
-many commits count as one change on how quickly they were made."""
-
-_BLANKS = re.compile(r"(?<=\S) {2,}")
-_RULE = re.compile(r"(-{4,}|─{4,})")
-
-
-def filtered(text: str) -> str:
-    """The text without measured quantities, paths and random names.
-
-    Where a number was replaced, blanks that align columns and rules under headings are shortened,
-    because their number depends on it.
-    """
-    found = _same_everywhere(text)
-    replaced = _LONG_NUMBER.sub(_rounded, found)
-    for pattern, placeholder in _TEXT:
-        replaced = pattern.sub(placeholder, replaced)
-    if replaced != found:
-        replaced = _RULE.sub(lambda rule: rule.group()[:4], _BLANKS.sub("  ", replaced))
-    return replaced
+def _without_names(text: str) -> str:
+    """A text without paths and random names."""
+    for folder, placeholder in ((Path.cwd(), "<folder>"), (ROOT, "<root>")):
+        for path in (folder, folder.resolve()):
+            text = text.replace(str(path), placeholder)
+    for pattern, placeholder in _RANDOM_NAMES:
+        text = pattern.sub(placeholder, text)
+    return text
 
 
 def _rounded(number: re.Match[str]) -> str:
     return f"{float(number.group()):.{_DIGITS}g}"
 
 
-def _same_everywhere(text: str) -> str:
-    """The text with paths and random names replaced."""
-    for folder, placeholder in ((Path.cwd(), "<folder>"), (ROOT, "<root>")):
-        for path in dict.fromkeys((str(folder), str(folder.resolve()))):
-            text = text.replace(path, placeholder)
-    for pattern, placeholder in _EVERYWHERE:
-        text = pattern.sub(placeholder, text)
-    return text
+_RANDOM_NAMES = (
+    (re.compile(r"part-\d+-[-0-9a-f]{36}-c\d+(\.\w+)?\.parquet"), "<data file>"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f]{22}\b"), "<id>"),
+    (re.compile(r"\b(?=[0-9]*[a-f])[0-9a-f]{16,64}\b"), "<hash>"),
+)
 
-
-# Comparing ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Renames:
-    """Keys, names and values that have been renamed since the values were recorded.
-
-    A key may be preceded by those it is in (`steps.action`); the longest entry that fits counts. A
-    key renamed to nothing (`~`) is gone.
-    """
-
-    keys: Mapping[str, str | None]
-    names: Mapping[str, str]
-
-    @classmethod
-    @cache
-    def load(cls) -> Renames:
-        """Those of `renames.yaml`."""
-        entries = yaml.safe_load((HERE / "renames.yaml").read_text(encoding="utf-8"))
-        return cls(entries["keys"] or {}, entries["names"] or {})
-
-    def applied(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """A recorded value as it would be recorded now."""
-        if isinstance(value, dict):
-            renamed = {key: self.key((*path, key)) for key in value}
-            return {
-                renamed[key]: self.applied(part, (*path, key))
-                for key, part in value.items()
-                if renamed[key] is not None
-            }
-        if isinstance(value, list):
-            return [self.applied(part, path) for part in value]
-        return self.names.get(value, value) if isinstance(value, str) else value
-
-    def key(self, path: tuple[str, ...]) -> str | None:
-        """The present name of the last key of a path."""
-        for start in range(len(path)):
-            name = ".".join(path[start:])
-            if name in self.keys:
-                return self.keys[name]
-        return path[-1]
-
-    def pattern(self, pattern: str) -> str:
-        """The same for a pattern of `fields.yaml`."""
-        *outer, last = pattern.split(".")
-        return ".".join([*outer, self.key((*outer, last)) or last])
-
-
-_WIDTH = 100
-
-
-def values_difference(recorded: Any, present: Any, renames: Renames) -> str:
-    """What is otherwise in the present values, as a diff; empty where nothing is."""
-    expected = renames.applied(recorded)
-    if expected == present:
-        return ""
-    return difference(pretty(_ordered(expected)), pretty(_ordered(present)))
-
-
-def difference(recorded: str, present: str) -> str:
-    """A diff of two texts by lines; empty where they are equal."""
-    lines = difflib.unified_diff(
-        recorded.splitlines(), present.splitlines(), "recorded", "now", lineterm="", n=4
+# Moments that scripts set are long past (`worlds.NOW`); later ones come from the machine's clock.
+_MOMENT = r"\b20(2[5-9]|[3-9]\d)-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:\d\d)?)?"
+_NUMBER = r"(?<![\w.@-])\d{1,3}(,\d{3})*(\.\d+)?"
+_QUANTITIES = tuple(
+    (re.compile(pattern, re.MULTILINE), placeholder)
+    for pattern, placeholder in (
+        (_MOMENT, "<moment>"),
+        (rf"({_NUMBER} and )?{_NUMBER} (B|kB|MB|GB|TB)\b", "<size>"),
+        (rf"{_NUMBER} h \d\d\b", "<time>"),
+        (rf"{_NUMBER} (ms|s|min|h|days?)\b", "<time>"),
+        (rf"{_NUMBER}×", "<ratio>"),
+        (r"\bnoise \d+%", "noise <share>"),
+        (r"\bprocess \d+ on host `[^`]*`", "process <number> on host `<host>`"),
+        (r"\bJava \d+ at \S+ \(\w+\)", "Java <version> at <path>"),
+        (r"\b\d+\.\d+\.\d+\b", "<version>"),
+        (r"<version> and \d+ more are", "<version> and <count> more are"),
+        # Commits that follow each other quickly count as one change.
+        (r"(^ *next change +).*", r"\1<forecast>"),
+        # An estimate leaves out runs that took unusually long.
+        (r"\(\d+ runs?\)", "(<count> runs)"),
+        # Suggestions of the option parser differ between its releases.
+        (r" \(Possible options: [^)]*\)", ""),
     )
-    return "\n".join(lines)
-
-
-def _ordered(value: Any) -> Any:
-    """Keys in alphabetical order: the order in which they are printed is no part of the values."""
-    if isinstance(value, dict):
-        return {key: _ordered(value[key]) for key in sorted(value)}
-    return [_ordered(part) for part in value] if isinstance(value, list) else value
-
-
-def pretty(value: Any, indent: str = "", taken: int = 0, *, packed: bool = False) -> str:
-    """JSON in which what fits on a line is on one line; `taken` is the room used there already.
-
-    With `packed`, neighbours share a line as far as they fit: for files, not for differences.
-    """
-    line = json.dumps(value, ensure_ascii=False)
-    if taken + len(line) < _WIDTH or not isinstance(value, dict | list):
-        return line
-    inner = f"{indent}  "
-    if isinstance(value, dict):
-        heads = [f"{json.dumps(key, ensure_ascii=False)}: " for key in value]
-        entries = [
-            head + pretty(part, inner, len(inner) + len(head), packed=packed)
-            for head, part in zip(heads, value.values(), strict=True)
-        ]
-    else:
-        entries = [pretty(part, inner, len(inner), packed=packed) for part in value]
-    lines = [entries[0]]
-    for entry in entries[1:]:
-        lines[-1] += ","
-        is_short = "\n" not in lines[-1] + entry and not entry.startswith(("{", "["))
-        if packed and is_short and len(inner) + len(lines[-1]) + len(entry) < _WIDTH:
-            lines[-1] += f" {entry}"
-        else:
-            lines.append(entry)
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return "\n".join([opening, *(inner + entry for entry in lines), indent + closing])
+)
+_LONG_NUMBER = re.compile(r"-?\b\d+\.\d{10,}\b")
+_BLANKS = re.compile(r"(?<=\S) {2,}")
+_RULE = re.compile(r"(-{4,}|─{4,})")

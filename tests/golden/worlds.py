@@ -1,7 +1,7 @@
-"""Folders to run commands in: small Delta tables, made once, copied for each run, and changed.
+"""Folders to run commands in: small Delta tables, made once and copied for each run, and changes.
 
-Rows are written by formula, so that every answer over them can be worked out by hand and is the
-same on every machine.
+Rows follow formulas, so that answers over them can be worked out by hand and are the same on every
+machine.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from impctl.tables.write.create import create_table
 from tests.support.small_workload import ROWS
 
 NOW = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
-"""The latest moment in any table. Long ago, so that `transcript` can tell it from the real time."""
+"""The present of all scripts. It is long past, because `transcript` filters later years."""
 
 
 class Worlds:
-    """Makes folders of tables once and copies them from then on.
+    """Makes each folder once, below `root`, and restores it from a copy from then on.
 
-    All are used at the same path, because a store knows its tables by their path.
+    All folders are used at the same path, because a store identifies tables by their path.
     """
 
     def __init__(self, root: Path) -> None:
@@ -38,11 +38,14 @@ class Worlds:
         self._saved = root / "saved"
 
     def folder(self, world: str) -> Path:
-        """The working folder with the tables of a world and nothing else."""
+        """The working folder with the tables of a world, and nothing else."""
         return self.prepared(world, lambda: _WORLDS[world](self._work))
 
     def prepared(self, name: str, prepare: Callable[[], object], base: str | None = None) -> Path:
-        """The working folder of `base` after `prepare` was called in it; `name` stands for that."""
+        """The working folder of the world `base`, after `prepare` was called in it.
+
+        `name` identifies the result, which is reused.
+        """
         saved = self._saved / name
         if not saved.exists():
             if base is None:
@@ -52,9 +55,9 @@ class Worlds:
                 self.folder(base)
             with chdir(self._work):
                 prepare()
-            shutil.copytree(self._work, saved, symlinks=True)
+            shutil.copytree(self._work, saved)
         shutil.rmtree(self._work, ignore_errors=True)
-        shutil.copytree(saved, self._work, symlinks=True)
+        shutil.copytree(saved, self._work)
         return self._work
 
 
@@ -62,11 +65,11 @@ class Worlds:
 
 
 def _nothing(folder: Path) -> None:
-    """For scripts whose first command makes the tables."""
+    """For scripts whose first commands make the tables."""
 
 
 def _small(folder: Path) -> None:
-    """The table of ten rows that most tests of the command line use."""
+    """The table of ten rows that many tests of the command line use."""
     create_table(str(folder / "t"), ROWS)
 
 
@@ -104,7 +107,7 @@ def _in_files(path: Path, rows: pa.Table, size: int) -> None:
 
 
 def _crimes(folder: Path) -> None:
-    """The table of `workloads/crimes.yaml` and three days of batches, with incidents made up."""
+    """The table of `workloads/crimes.yaml` and a day of changes, with made-up incidents."""
     kinds = ["THEFT", "BATTERY", "HOMICIDE", "ARSON", "NON-CRIMINAL"]
 
     def incidents(first: int, count: int) -> pa.Table:
@@ -121,9 +124,7 @@ def _crimes(folder: Path) -> None:
 
     create_table(str(folder / "crimes"), incidents(0, 6500))
     (folder / "crimes-batches").mkdir()
-    for day in range(3):
-        rows = incidents(6500 + 20 * day, 20)
-        pq.write_table(rows, folder / "crimes-batches" / f"day-{day + 1}.parquet")
+    pq.write_table(incidents(6500, 20), folder / "crimes-batches" / "day-1.parquet")
 
 
 _WORLDS: dict[str, Callable[[Path], None]] = {
@@ -138,25 +139,36 @@ _WORLDS: dict[str, Callable[[Path], None]] = {
 
 
 def change(entries: Mapping[str, Any]) -> None:
-    """Change the current folder as the entries of a data file say, one after the other."""
-    for verb, what in entries.items():
-        _CHANGES[verb](what)
+    """Change the current folder, entry by entry: a verb and what it takes."""
+    for verb, argument in entries.items():
+        _CHANGES[verb](argument)
 
 
 @contextmanager
 def lock_held(store: str) -> Iterator[None]:
-    """Hold the writer's lock of a store meanwhile, as another process would."""
+    """Hold the writer's lock of a store, as another process would."""
     with Store.open(Path(store)) as opened, opened.lock(5.0, "another command"):
         yield
 
 
 def _edit(replacements: Mapping[str, str]) -> None:
-    """Replace texts in the workload file."""
+    """Replace texts in the workload file, each of which occurs there once."""
     (file,) = Path().glob("*.yaml")
     text = file.read_text(encoding="utf-8")
     for old, new in replacements.items():
-        assert old in text, old
+        assert text.count(old) == 1, old
         text = text.replace(old, new)
+    file.write_text(text, encoding="utf-8")
+
+
+def _sql(queries: Mapping[str, str]) -> None:
+    """Replace the SQL of queries in the workload file."""
+    (file,) = Path().glob("*.yaml")
+    text = file.read_text(encoding="utf-8")
+    for name, sql in queries.items():
+        before, line, after = text.partition(f"\n  {name}:\n    sql: ")
+        assert line, name
+        text = f"{before}{line}{sql}\n{after.partition(chr(10))[2]}"
     file.write_text(text, encoding="utf-8")
 
 
@@ -176,7 +188,7 @@ def _remove(pattern: str) -> None:
 
 
 def _create(tables: Mapping[str, Mapping[str, list[Any]]]) -> None:
-    """New tables of these columns, in place of those that are there."""
+    """Create tables with these columns, in place of existing ones."""
     for name, columns in tables.items():
         shutil.rmtree(name, ignore_errors=True)
         create_table(name, pa.table(columns))
@@ -188,7 +200,7 @@ def _append(tables: Mapping[str, Mapping[str, list[Any]]]) -> None:
 
 
 def _overwrite(tables: Mapping[str, Mapping[str, list[Any]]]) -> None:
-    """Other rows, of other columns, as a new version of the table."""
+    """Replace the rows and columns of tables, as a new version."""
     for name, columns in tables.items():
         write_deltalake(name, pa.table(columns), mode="overwrite", schema_mode="overwrite")
 
@@ -199,7 +211,7 @@ def _delete(tables: Mapping[str, str]) -> None:
 
 
 def _vacuum(name: str) -> None:
-    """Remove every data file that the latest version does not need."""
+    """Remove every data file that the latest version of a table does not need."""
     needed = set(DeltaTable(name).file_uris())
     for file in Path(name).glob("**/*.parquet"):
         if str(file.resolve()) not in needed:
@@ -207,7 +219,7 @@ def _vacuum(name: str) -> None:
 
 
 def _log(tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """A new version of the table that consists of this one entry of its log."""
+    """Add a version to the log of a table that consists of this one action."""
     for name, action in tables.items():
         log = Path(name) / "_delta_log"
         version = len(list(log.glob("*.json")))
@@ -215,7 +227,7 @@ def _log(tables: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _catalog(statement: str) -> None:
-    """Run a statement of SQL on the catalog of the store."""
+    """Run an SQL statement on the catalog of the store."""
     connection = sqlite3.connect(".impctl/catalog.sqlite")
     connection.execute(statement)
     connection.commit()
@@ -236,7 +248,7 @@ def _spoil_state(_: object) -> None:
 
 
 def _java(home: str) -> None:
-    """A folder that looks like the home of a Java, so that `doctor` finds the same everywhere."""
+    """A folder that looks like the home of a Java, so that `doctor` reports the same everywhere."""
     java = Path(home) / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text("#!/bin/sh\n")
@@ -246,6 +258,7 @@ def _java(home: str) -> None:
 
 _CHANGES: dict[str, Callable[[Any], object]] = {
     "edit": _edit,
+    "sql": _sql,
     "write": _write,
     "remove": _remove,
     "create": _create,
