@@ -77,7 +77,7 @@ def wording(output: Output, known: str = "") -> str:
     known = " ".join(known.split())
     prose = [part for one in output.documents for part in _prose(one, (str(one["command"]),))]
     texts = [(key, filtered(text)) for key, text in prose]
-    new = [f"{key}: {text}" for key, text in texts if " ".join(text.split()) not in known]
+    new = [f"{key}: {text}" for key, text in texts if text and " ".join(text.split()) not in known]
     lines = [*dict.fromkeys(new), *errors]
     return "\n".join([heading, *lines, ""]) if lines else ""
 
@@ -91,7 +91,7 @@ def json_values(value: Any, path: tuple[str, ...] = ()) -> Any:
         return {key: json_values(part, (*path, key)) for key, part in value.items()}
     placeholder = _placeholder(path)
     if isinstance(value, list) and placeholder in (None, _PROSE):
-        return [json_values(part, path) for part in value]
+        return [json_values(part, path) for part in value if not _depends_on_load(part)]
     if placeholder is None or value in (None, "", []):
         return _portable(value)
     return _prose_values(str(value)) if placeholder == _PROSE else placeholder
@@ -119,8 +119,13 @@ def _prose(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     elif isinstance(value, list):
         for part in value:
             yield from _prose(part, path)
-    elif isinstance(value, str) and value and _placeholder(path) == _PROSE:
+    elif isinstance(value, str) and not _depends_on_load(value) and _placeholder(path) == _PROSE:
         yield ".".join(path), value
+
+
+def _depends_on_load(text: Any) -> bool:
+    """Whether this is a warning of `bench` that other work slowed the machine down."""
+    return isinstance(text, str) and "the machine was not quiet" in text
 
 
 def _portable(value: Any) -> Any:
@@ -161,6 +166,7 @@ def filtered(text: str) -> str:
     length depended on it.
     """
     text = _without_names(text)
+    text = "".join(line for line in text.splitlines(True) if not _depends_on_load(line))
     replaced = _LONG_NUMBER.sub(_rounded, text)
     for pattern, placeholder in _QUANTITIES:
         replaced = pattern.sub(placeholder, replaced)
