@@ -12,6 +12,7 @@ The output is kept in two forms:
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -184,18 +185,27 @@ def _table_rows(text: str) -> list[str]:
 
 def _without_names(text: str) -> str:
     """A text without paths and random names."""
-    for folder, placeholder in ((Path.cwd(), "<folder>"), (ROOT, "<root>")):
-        for path in (folder, folder.resolve()):
-            text = text.replace(str(path), placeholder)
+    if len(text) < _SHORTEST:
+        return text
+    for path, placeholder in _folders(os.getcwd()):
+        text = text.replace(path, placeholder)
     for pattern, placeholder in _RANDOM_NAMES:
         text = pattern.sub(placeholder, text)
     return text
+
+
+@cache
+def _folders(current: str) -> tuple[tuple[str, str], ...]:
+    resolved = str(Path(current).resolve())
+    return (current, "<folder>"), (resolved, "<folder>"), (str(ROOT), "<root>")
 
 
 def _rounded(number: re.Match[str]) -> str:
     return f"{float(number.group()):.{_DIGITS}g}"
 
 
+_SHORTEST = 5
+"""Characters of the shortest path or random name."""
 _RANDOM_NAMES = (
     (re.compile(r"part-\d+-[-0-9a-f]{36}-c\d+(\.\w+)?\.parquet"), "<data file>"),
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[-0-9a-f]{22}\b"), "<id>"),
