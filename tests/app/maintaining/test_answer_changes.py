@@ -306,6 +306,14 @@ def test_what_is_sure(sql: str, doubles: list[float], sure: bool) -> None:
     assert changes[SURE].to_pylist() == [sure]
 
 
+def test_a_row_is_as_sure_as_the_least_sure_of_its_copies() -> None:
+    """Of two groups that come out alike: one is a whole number, the other is rounded at a tie."""
+    rows = [{"g": 1, "d": 3.0}, {"g": 2, "d": 0.1}, {"g": 2, "d": 2.4}]
+    sql = "SELECT ROUND(SUM(d), 0) AS w FROM t GROUP BY g"
+    changes = one_step(sql, [], rows, [1, 1, 1])
+    assert changes.to_pylist() == [{CHANGE: INSERT, COPIES: 2, SURE: False, "w": 3.0}]
+
+
 def run_once(answer: AnswerPlan, rows: Sequence[Row]) -> KeptRows:
     """The rows of one run over a table, row by row."""
     compiled = compile_answer(answer)
