@@ -9,7 +9,6 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,7 +23,6 @@ from impctl.app.workbench.envvars import FUZZ
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
-from impctl.plan.sql.clock import Clock
 from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer as Rows
 from tests.support.change_reader import answer_of, applied
@@ -186,22 +184,6 @@ def test_since_needs_no_answer_that_is_kept(
     (result,) = cli.good("changes", "--since", "0").results
     assert result["row_count"] > 0
     assert result["by"] == "engine"
-
-
-def test_both_answers_since_a_version_are_of_one_instant(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No row came or went, though it is another day whenever somebody looks at the clock."""
-    days = [datetime(2026, 3, day, tzinfo=UTC) for day in range(1, 9)]
-    create_table(str(tmp_path / "t"), pa.table({"day": [day.date() for day in days]}))
-    file = tmp_path / "w.yaml"
-    sql = "SELECT day FROM t WHERE day >= current_date"
-    text = f"version: 1\ntables:\n  t: {{path: t}}\nqueries:\n  q: {{sql: {sql}, sketch: none}}\n"
-    file.write_text(f"{text}store: .impctl\n")
-    looks = iter(days)
-    monkeypatch.setattr(Workbench, "time", lambda _: Clock(next(looks)))
-    (result,) = Cli(capsys, file).good("changes", "--since", "0").results
-    assert result["rows"] == []
 
 
 def test_the_whole_answer_is_that_of_the_store(kept: Cli) -> None:
