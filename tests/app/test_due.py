@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -94,6 +95,27 @@ def test_the_clock_makes_due(many: Cli, table: str, monkeypatch: pytest.MonkeyPa
     assert "daily" in done(found)
     assert {"nightly", "used"} & done(found) == set()
     assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
+
+
+def test_a_bound_begins_when_the_clock_turns(
+    cli: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At midnight, and not whenever somebody looks."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    write_deltalake(str(tmp_path / "days"), pa.table({"day": [today.date()] * 3}))
+    window = (
+        '  window: {sql: "SELECT COUNT(*) n FROM days WHERE day >= current_date - INTERVAL 9 DAYS'
+        ' GROUP BY day HAVING COUNT(*) > 2", trigger: {fresh_within: 1h}}\n'
+    )
+    text = cli.workload.read_text().replace(
+        "  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n"
+    )
+    cli.workload.write_text(text.replace("store: .impctl", f"{window}store: .impctl"))
+    at(monkeypatch, today + timedelta(hours=12) - datetime.now(UTC))
+    cli.good("capture", "--query", "window")
+    for minutes, is_due in ((-1, False), (5, False), (30, False), (59, True), (90, True)):
+        at(monkeypatch, today + timedelta(days=1, minutes=minutes) - datetime.now(UTC))
+        assert told(cli, "plan", "--due")["window"]["due"] is is_due
 
 
 def test_how_long_until_the_next_look_decides(many: Cli, table: str) -> None:

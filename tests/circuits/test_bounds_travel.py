@@ -7,19 +7,27 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 3,000 cases.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import compile_plan
+from impctl.circuits.session import MaintainedQuery
+from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType
 from impctl.data.vector import Vector
 from impctl.engine.accumulators import FloatSum
 from impctl.engine.operators import bounds
 from impctl.engine.operators.likely_top import LikelyTop
+from impctl.errors import NotExactError
 from impctl.expr import spans
-from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
+from impctl.plan.nodes import scans_of
+from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.sql.statement import parse_query
+from tests.circuits.unsure_cases import BY_G, SUMS, add_in_order, compiled, several_cases
 from tests.support.random_cases import random_cases
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
@@ -70,6 +78,19 @@ WHOLE = (
     f"SELECT q.g FROM ({MEANS}) q LEFT JOIN side ON q.g = side.k AND side.w > q.a WHERE q.a > 0",
 )
 """Averages of whole numbers, used as any exact value: no range too many."""
+BEYOND = (
+    f"SELECT x.g FROM ({MEANS}) x JOIN (SELECT k, AVG(w) AS b FROM side GROUP BY k) y ON x.a = y.b",
+    f"SELECT g FROM ({MEANS}) WHERE a IN (SELECT AVG(w) FROM side GROUP BY k)",
+    f"SELECT x.g FROM ({MEANS}) x LEFT JOIN (SELECT k, AVG(w) AS b FROM side GROUP BY k) y "
+    "ON x.a = y.b",
+    f"SELECT COUNT(*) AS n FROM (SELECT g, a FROM ({MEANS}) ORDER BY a, g LIMIT 1)",
+)
+"""Averages of whole numbers that are too large for it: looked up by, and in an order with ties."""
+TOO_CLOSE = (
+    "SELECT g FROM t EXCEPT SELECT k FROM side GROUP BY k HAVING SUM(w) >= 0.6D",
+    "SELECT g FROM (SELECT g, SUM(h) AS s FROM t GROUP BY g) WHERE s >= 0.6D ORDER BY g LIMIT 2",
+)
+"""Conditions whose rows take others away, or leave them no place."""
 STRICT = (
     f"SELECT s, COUNT(*) AS n FROM ({SUMS}) GROUP BY s HAVING COUNT(*) > 1",
     f"SELECT s FROM (SELECT DISTINCT s FROM ({SUMS})) JOIN side ON s > w",
@@ -149,6 +170,42 @@ def test_averages_of_whole_numbers_are_exact(cases: range) -> None:
     seen = several_cases(WHOLE, cases)
     assert seen["cases"] == len(cases) * 12, seen
     assert seen["unsure"] == seen["slack"] == 0, seen
+
+
+def loaded(sql: str, kind: SqlType, *, of_t: Sequence[Any], of_side: Sequence[Any]) -> None:
+    """Load rows of one group, which have these values of that type."""
+    catalog = {
+        "t": Schema((Column("g", INTEGER), Column("h", kind))),
+        "side": Schema((Column("k", INTEGER), Column("w", kind))),
+    }
+    root = core_of(apply_rules(parse_query(sql, catalog).root))
+    sketched = {scan.access: BY_G for scan in scans_of(root) if scan.table == "t"}
+    session = MaintainedQuery(compile_plan(root, sketched, {}))
+    tables = {
+        "t": {"g": [1] * len(of_t), "h": of_t},
+        "side": {"k": [1] * len(of_side), "w": of_side},
+    }
+    types = {"g": pa.int32(), "k": pa.int32()}
+    for name in session.compiled.tables:
+        columns = {at: pa.array(values, types.get(at)) for at, values in tables[name].items()}
+        session.load([(name, pa.table(columns))])
+
+
+@pytest.mark.parametrize("sql", BEYOND)
+def test_averages_of_whole_numbers_beyond_doubles_are_refused_where_they_decide(sql: str) -> None:
+    loaded(sql, LONG, of_t=[1 << 40, 1], of_side=[1 << 40, 1])
+    with pytest.raises(NotExactError):
+        loaded(sql, LONG, of_t=[1 << 60, 1], of_side=[1 << 40, 1])
+
+
+@pytest.mark.parametrize("sql", TOO_CLOSE)
+def test_a_row_too_close_to_call_is_refused_where_it_could_take_the_place_of_others(
+    sql: str,
+) -> None:
+    values = [0.1, 0.2, 0.3]
+    loaded(sql, DOUBLE, of_t=values[1:], of_side=values[1:])
+    with pytest.raises(NotExactError):
+        loaded(sql, DOUBLE, of_t=values, of_side=values)
 
 
 @random_cases(12, 28, 140)

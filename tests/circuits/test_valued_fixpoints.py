@@ -317,6 +317,26 @@ def test_links_that_take_away_or_go_far_are_left_to_the_operators(
 
 
 @pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize(("added", "best", "sign"), [("r.c - l.w", MIN, -1), ("r.c + l.w", MAX, 1)])
+@pytest.mark.parametrize("more", [2, -2])
+def test_what_makes_values_better_or_worse_is_told_by_its_sign(
+    monkeypatch: pytest.MonkeyPatch, way: str, added: str, best: str, sign: int, more: int
+) -> None:
+    """Links that make them better are left to the operators, those that make them worse are not."""
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(FROM_SEEDS.format(added, "") + best)
+    query.load(DRAWN.whole({"links": [row(2, 3, more)], "seeds": [row(1, 0, 10)]}))
+    given.begin(query)
+    given.followed = 0
+    query.step({"links": change_of("links", [row(1, 2, more)], [1])})
+    fixpoint = fixpoint_of(query)
+    step = sign * more
+    rows = dict(_pairs(fixpoint, fixpoint.output().columns))
+    assert rows == {1: 10, 2: 10 + step, 3: 10 + 2 * step}
+    assert given.followed == (more < 0)
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
 def test_what_goes_beyond_all_numbers_is_an_error(
     monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

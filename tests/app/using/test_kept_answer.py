@@ -14,6 +14,7 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
+from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -274,6 +275,25 @@ def test_conditions_that_only_spark_finds_the_truth_of(cli: Cli, where: str, by:
 def test_conditions_with_other_numbers_are_asked(cli: Cli, where: str) -> None:
     captured(cli)
     cli.good("query", "--query", "kept", "--by", "state", "--where", where)
+
+
+def test_rows_of_a_later_commit_are_told_with_its_versions(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process maintains the query when its rows are about to be read."""
+    captured(cli)
+    read = Store.load_runs
+
+    def late(self: Store, query: str, beginning: str = "") -> Any:
+        monkeypatch.setattr(Store, "load_runs", read)
+        changed(cli)
+        cli.good("maintain", "--query", "rows")
+        return read(self, query, beginning)
+
+    monkeypatch.setattr(Store, "load_runs", late)
+    (result,) = cli.good("query", "--query", "rows", "--by", "state").results
+    assert result["versions"] == {"t": 3}
+    assert sorted(result["rows"], key=repr) == asked(cli, "rows", "engine")
 
 
 def test_damaged_rows_are_refused(cli: Cli) -> None:
