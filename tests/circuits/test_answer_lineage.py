@@ -139,7 +139,8 @@ def some_changes(rng: random.Random, tables: Mapping[str, list[Row]]) -> dict[st
 @random_cases(2, 8, 16)
 def test_sketches_are_those_of_the_answers_lineage(name: str, cases: range) -> None:
     less = 0
-    for seed in cases:
+    # Queries that leave nothing out are tried half as often.
+    for seed in cases if name in ABOVE else cases[list(EVERY).index(name) % 2 :: 2]:
         less += one_query(name, seed, with_answer=seed % 2 == 0)
     assert less or name not in ABOVE
 

@@ -44,7 +44,7 @@ SQL = {
     **{name: QUERIES[name] for name in ("extremes", "top", "per_group", "per_own", "single")},
     **FIRST_ROWS,
 }
-SIZES = (1, 2, 3)
+SIZES = (1, 3)
 FEW_VALUES = ("top_united", "ranked_densely", "ranked_groups", "top_filtered")
 """These order by what has few values, or few groups, all of which are kept."""
 
@@ -108,7 +108,7 @@ def change(
 def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
     refilled: Counter[int] = Counter()
     for seed in cases:
-        rng = random.Random(seed)
+        rng, restarts = random.Random(seed), random.Random(-seed)
         tables = Tables(
             {"t": some_rows(rng, 60, is_left=True), "u": some_rows(rng, 24, is_left=False)}
         )
@@ -131,7 +131,7 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
                 refilled[size] += session.refilled()[0] - before
                 assert held(session) == held(whole), (name, seed, size)
                 assert session.fragments() == whole.fragments()
-                if rng.random() < 0.3:
+                if restarts.random() < 0.3:
                     bounded[at] = taken_up(session, name, size)
     if name == "over_join":
         assert compiled(name, 1).refills == (), "only the query itself could refill it"

@@ -103,7 +103,7 @@ CHOICES: dict[str, list[object]] = {
     "s": [None, "", "a", "b"],
     "y": [-1, 0, 1, 2],
 }
-STEPS = 5
+STEPS = 4
 
 
 def row_of(rng: random.Random, table: TableName) -> dict[str, object]:

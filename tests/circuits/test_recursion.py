@@ -172,7 +172,7 @@ def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -
         with_answer = seed % 2 == 0
         rng = random.Random(f"{name} {seed}")
         tables = DRAWN.some_tables(rng, SIZES)
-        for query in DRAWN.carried(rng, tables, partial(case.compiled, with_answer=with_answer), 6):
+        for query in DRAWN.carried(rng, tables, partial(case.compiled, with_answer=with_answer), 5):
             assert sketches_of(query) == expected(case, tables), seed
             if with_answer:
                 rows = bag(evaluate(case.query.root, tables))

@@ -270,7 +270,7 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
     query.load(DRAWN.whole(tables))
     check(name, case, query, tables)
     stored = Stored()
-    turns = rng.choice((5, 7, 7, 20))
+    turns = rng.choice((4, 5, 7, 16))
     for turn in range(turns):
         changes = {}
         for table, rows in tables.items():

@@ -28,7 +28,7 @@ def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Ro
 
 
 @shapes
-@random_cases(5, 15, 60)
+@random_cases(3, 15, 60)
 def test_any_batching_means_the_same(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"batching {shape} {seed}")
@@ -45,7 +45,7 @@ def test_any_batching_means_the_same(shape: str, cases: range) -> None:
 
 
 @shapes
-@random_cases(5, 15, 60)
+@random_cases(3, 15, 60)
 def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"negative {shape} {seed}")
@@ -65,7 +65,7 @@ def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> Non
 
 
 @shapes
-@random_cases(5, 15, 40)
+@random_cases(3, 15, 40)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:
     for seed in cases:
         rng = Random(f"restored {shape} {seed}")

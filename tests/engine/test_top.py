@@ -117,7 +117,7 @@ def test_it_is_what_sorting_everything_gives(
         outputs: dict[int | None, Counter[tuple[Row, int]]] = {buffer: Counter() for buffer in tops}
         for top in tops.values():
             top.refill_from(lambda keys, held=held: whole(held))  # type: ignore[misc]  # bound now
-        for _ in range(10):
+        for _ in range(8):
             change = batch(*random_change(rng, held))
             wanted = expected(held, order, limit, grouped=grouped)
             for buffer, top in tops.items():

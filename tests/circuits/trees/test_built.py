@@ -28,7 +28,7 @@ from tests.plan.trials import fragment_of
 from tests.support.random_cases import chosen_cases, random_cases
 from tests.support.reference_plan import Tables, annotate
 
-BATCHES = 4
+BATCHES = 3
 BOUNDARIES = (1, 2)
 _ARROW: Mapping[str, pa.DataType] = {
     "i": pa.int32(),

@@ -106,7 +106,7 @@ def tried(program: str, kind: str, seed: int) -> None:
     made = recursive(program, kind, chooses=True)
     tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
     rows: frozenset[Row] = frozenset()
-    for _ in range(7):
+    for _ in range(6):
         change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
         for name, found in change.items():
             tables[name].update(found)
