@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
@@ -9,9 +10,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 
 PATIENCE = 60.0
 """Seconds after which something that should happen has not; nothing waits for so long."""
@@ -75,10 +79,10 @@ def following(workload: Path, *options: str, command: str = "maintain") -> Itera
 
 
 def impctl(*words: str) -> dict[str, Any]:
-    """Another process of impctl, run to its end; its document."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "impctl", *words, "--json"], capture_output=True, check=False
-    )
-    found = json.loads(ran.stdout)
+    """Run impctl in this process, which is another one than the one that follows; its document."""
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        run(build_app(), [*words, "--json"])
+    found = json.loads(shown.getvalue())
     assert isinstance(found, dict)
     return found

@@ -9,7 +9,6 @@ import math
 import random
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
@@ -17,6 +16,7 @@ from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer, answer_of
+from tests.support.duck import duck
 
 QUERIES = {
     "groups": "SELECT g, COUNT(*) AS n, SUM(d) AS s FROM a GROUP BY g HAVING COUNT(*) > 2",
@@ -105,7 +105,7 @@ def grow(folder: Path) -> None:
 
 def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
     """What DuckDB answers over the tables at these versions."""
-    with duckdb.connect() as connection:
+    with duck() as connection:
         for table in ("a", "b"):
             version = versions.get(table)
             found = DeltaTable(str(folder / table), version=version).to_pyarrow_table()
