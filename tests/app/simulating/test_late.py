@@ -15,6 +15,7 @@ from impctl.app.simulating.histories import late_histories
 from impctl.app.simulating.late import Late, late_from, spread
 from impctl.errors import UsageError
 from impctl.forecast.arrival import Arrival, History
+from tests.support.random_cases import random_seeds
 
 FOREVER = 1e12
 
@@ -42,7 +43,7 @@ def test_nine_in_ten_and_of_the_rest_again() -> None:
     assert [part.is_after_gap for part in parts] == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@random_seeds(2, 30, 30)
 def test_no_row_is_lost_and_none_comes_twice(seed: int) -> None:
     rng = random.Random(seed)
     p = Fraction(rng.choice(["0.9", "1", "0.5", "0.05", "0.333333", "0.999999", "1.0", ".25"]))
