@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +25,7 @@ from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer as Rows
 from tests.support.change_reader import answer_of, applied
 from tests.support.duck import duck
-from tests.support.following import following
+from tests.support.following import followed
 from tests.support.kept_workload import (
     QUERIES,
     answer_at,
@@ -300,25 +301,25 @@ def test_changes_follow_the_clock(
 
 
 def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> None:
-    folder = kept.workload.parent
+    folder, rows = kept.workload.parent, Counter[str]()
+
+    def react(line: dict[str, Any]) -> None:
+        nonlocal rows
+        rows = documented(rows, line)
+        assert rows == documented_answer(folder, line["results"][0]["versions"])
+        grow(folder)
+
     options = ("--query", "plain", "--all", "--max-runs", "3")
-    with following(kept.workload, *options, command="changes") as process:
-        first = process.line()
-        assert (first["command"], first["ok"], first["run"]["number"]) == ("changes", True, 1)
-        rows = documented(Counter(), first)
-        for number in (2, 3):
-            grow(folder)
-            line = process.line()
-            assert line["run"]["number"] == number
-            rows = documented(rows, line)
-            versions = line["results"][0]["versions"]
-            assert rows == documented_answer(folder, versions)
-        assert process.process.wait(60) == 0
+    code, lines = followed(kept.workload, *options, command="changes", react=react)
+    assert code == 0
+    assert [(line["command"], line["ok"]) for line in lines] == [("changes", True)] * 3
+    assert [line["run"]["number"] for line in lines] == [1, 2, 3]
+    assert [line["results"][0]["versions"] for line in lines] == [{"a": at} for at in range(3)]
 
 
-def documented(rows: Counter[str], line: dict[str, object]) -> Counter[str]:
+def documented(rows: Counter[str], line: dict[str, Any]) -> Counter[str]:
     """The answer after a document's changes, each row as its text."""
-    (result,) = line["results"]  # type: ignore[misc]
+    (result,) = line["results"]
     assert result["columns"][:2] == ["_change", "_copies"]
     after = rows.copy()
     for change_, copies, *row in result["rows"]:

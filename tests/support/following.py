@@ -9,7 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,39 @@ def following(workload: Path, *options: str, command: str = "maintain") -> Itera
     finally:
         process.kill()
         process.communicate()
+
+
+class _Lines(io.StringIO):
+    """What a program in this process prints; `react` gets each run's line once it is flushed."""
+
+    def __init__(self, react: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+        self._react = react
+
+    def flush(self) -> None:
+        for line in self.getvalue().splitlines()[len(self.lines) :]:
+            self.lines.append(json.loads(line))
+            if "run" in self.lines[-1]:
+                self._react(self.lines[-1])
+
+
+def followed(
+    workload: Path,
+    *options: str,
+    command: str = "maintain",
+    react: Callable[[dict[str, Any]], object] = lambda line: None,
+) -> tuple[int, list[dict[str, Any]]]:
+    """Follow in this process until it ends; the exit code and the lines.
+
+    `react` is called between two runs. It may change tables and files, and raise signals.
+    """
+    shown = _Lines(react)
+    options = options if "--interval" in options else ("--interval", "10ms", *options)
+    with redirect_stdout(shown):
+        code = run(build_app(), [command, str(workload), "--follow", "--json", *options])
+        shown.flush()
+    return code, shown.lines
 
 
 def impctl(*words: str) -> dict[str, Any]:
