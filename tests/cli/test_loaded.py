@@ -11,6 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
+
 WORKLOAD = """
 version: 1
 tables: {t: {path: t}}
@@ -32,16 +35,26 @@ def rows(*pairs: tuple[int, int]) -> pa.Table:
     return pa.table({"a": [a for a, _ in pairs], "b": [b for _, b in pairs]})
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def captured_in(folder: Path, workload: str = WORKLOAD) -> Path:
     write_deltalake(
-        tmp_path / "t",
+        folder / "t",
         rows((1, 20), (3, 5), (5, 30)),
         configuration={"delta.enableChangeDataFeed": "true"},
     )
-    (tmp_path / "impctl.yaml").write_text(WORKLOAD)
-    loaded_by(tmp_path, "capture")
-    return tmp_path
+    (folder / "impctl.yaml").write_text(workload)
+    assert run(build_app(), ["capture", str(folder / "impctl.yaml"), "--quiet"]) == 0
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return captured_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def up_to_date(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For runs that have nothing to do, so that they change nothing."""
+    return captured_in(tmp_path_factory.mktemp("captured"))
 
 
 def loaded_by(folder: Path, *words: str) -> set[str]:
@@ -70,9 +83,9 @@ def loaded_by(folder: Path, *words: str) -> set[str]:
     [["maintain"], ["maintain", "--json"], ["status"], ["maintain", "--due"], ["plan", "--due"]],
 )
 def test_a_run_with_nothing_to_do_loads_neither_parser_nor_engine(
-    folder: Path, words: list[str]
+    up_to_date: Path, words: list[str]
 ) -> None:
-    loaded = loaded_by(folder, *words)
+    loaded = loaded_by(up_to_date, *words)
     assert "deltalake" in loaded
     assert loaded & {*NEVER, "sqlglot", "pyarrow.compute", "pyarrow.fs"} == set()
     assert not [name for name in loaded if name.startswith(("impctl.engine", "impctl.circuits"))]
@@ -98,15 +111,13 @@ def test_a_run_that_maintains_loads_nothing_that_it_does_not_use(folder: Path) -
     assert loaded_by(folder, "maintain") & NEVER == set()
 
 
-def test_a_command_builds_itself_alone(folder: Path) -> None:
-    loaded = {name for name in loaded_by(folder, "status") if "cli.commands." in name}
+def test_a_command_builds_itself_alone(up_to_date: Path) -> None:
+    loaded = {name for name in loaded_by(up_to_date, "status") if "cli.commands." in name}
     assert loaded == {"impctl.cli.commands.status"}
 
 
-def test_a_kept_answer_is_told_without_parser_and_circuits(folder: Path) -> None:
-    text = WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true")
-    (folder / "impctl.yaml").write_text(text)
-    loaded_by(folder, "capture")
-    loaded = loaded_by(folder, "query")
+def test_a_materialized_result_is_read_without_parser_and_circuits(tmp_path: Path) -> None:
+    captured_in(tmp_path, WORKLOAD.replace("sketch: {t: a}", "sketch: {t: a}, answer: true"))
+    loaded = loaded_by(tmp_path, "query")
     assert "impctl.engine.operators.kept" in loaded
     assert loaded & {*NEVER, "sqlglot", "impctl.circuits.compile", "impctl.capture"} == set()

@@ -37,6 +37,7 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
     assert set(answer.stdout.split()).isdisjoint(HEAVY)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], [], ["maintain", "-h"], ["--version"]])
 def test_help_is_fast(words: list[str]) -> None:
     """Beside what the parser of the command line needs to load, on any machine."""
@@ -104,17 +105,20 @@ def test_a_missing_workload_file() -> None:
 
 @pytest.mark.parametrize("command", ["check", "status", "maintain"])
 def test_without_a_name_the_workload_file_is_that_of_the_folder(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = start(command)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert (
-        "There is no file `impctl.yaml` here, which is the workload file where none" in ran.stderr
-    )
-    assert "`impctl init TABLE`" in ran.stderr
+    assert run(build_app(), [command]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "There is no file `impctl.yaml` here, which is the workload file where none" in shown.err
+    assert "`impctl init TABLE`" in shown.err
     (tmp_path / "impctl.yaml").write_text("version: 2\n")
-    assert "impctl.yaml:1:10: `version` must be the number 1" in start(command).stderr
+    assert run(build_app(), [command]) == 2
+    assert "impctl.yaml:1:10: `version` must be the number 1" in capsys.readouterr().err
 
 
 def test_the_same_as_json() -> None:

@@ -16,6 +16,11 @@ from typing import Any
 from impctl.app.capturing import commit
 from impctl.store import disk, states
 from impctl.store.disk import RealDisk
+from tests.support.random_cases import TIMES
+
+STRIDE = 96
+PARTS = min(STRIDE, TIMES)
+"""A test kills at one write in STRIDE; with IMPCTL_FUZZ=96 there are 96 parts, which take all."""
 
 _STORE = ("create_empty", "create", "sync_folder", "remove", "put_note", "begin", "commit")
 _SYSTEM = ("fsync", "replace", "unlink", "mkdir")

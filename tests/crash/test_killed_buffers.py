@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.maintaining.keeping.test_buffers import change, write_workload
-from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
+from tests.crash.killing import PARTS, STRIDE
+from tests.crash.test_killed_conversion import put_back, ran, saved_as, writes
 from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
@@ -68,6 +69,7 @@ def test_killed_at_every_write_buffers_are_whole(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_what_is_kept_again_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int

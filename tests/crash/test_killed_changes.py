@@ -15,21 +15,16 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from tests.crash.killing import PARTS, STRIDE
 from tests.support.change_reader import Reader
 from tests.support.kept_workload import answer_at, change, grow, stored, write_workload
-from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
 NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
 
-STRIDE = 24
-PARTS = min(STRIDE, 2 * TIMES)
-"""Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them together take each."""
-
 TREES = ("tree_rows", "tree_groups", "tree_first")
 """Of joins that are maintained without joining."""
-PARTS_OF_TREES = 1 if TIMES == 1 else PARTS
 
 
 def base(
@@ -133,6 +128,7 @@ class Scene:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
@@ -146,7 +142,8 @@ def test_killed_at_every_write_each_change_is_read_once(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS_OF_TREES))
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
 def test_trees_that_were_killed_at_every_write_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
 ) -> None:
@@ -154,7 +151,7 @@ def test_trees_that_were_killed_at_every_write_go_on(
     scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
     writes = scene.writes()
     killed = 0
-    for at in range(part * STRIDE // PARTS_OF_TREES, writes, STRIDE):
+    for at in range(part * STRIDE // PARTS, writes, STRIDE):
         scene.kill(at)
         killed += 1
         assert sketches(capsys, scene.folder, ".impctl") == sketches(capsys, scene.folder, "anew")
@@ -176,6 +173,7 @@ def sketches(
     }
 
 
+@pytest.mark.slow
 def test_killed_at_some_writes_each_change_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

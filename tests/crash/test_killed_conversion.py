@@ -13,16 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.behaviour.typed_joins import GROUPINGS, QUERIES, change, write_workload
+from tests.crash.killing import PARTS, STRIDE
 from tests.support.kept_workload import fragments_by_access, stored
-from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
 NAMES = ("two", "self", "computed", "by_s")
-STRIDE = 24
-PARTS = min(STRIDE, 2 * TIMES)
-"""Tests that each take one write in so many; with IMPCTL_FUZZ=12 all of them take each."""
-
-
 LEAST = ("--disk", "0")
 
 
@@ -117,6 +112,7 @@ def test_killed_at_every_write_the_choice_is_whole(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_what_is_kept_again_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int

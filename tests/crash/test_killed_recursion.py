@@ -1,7 +1,6 @@
 """kill -9 at every write of maintaining recursive queries: the last sketch stands, or the next.
 
-By ranks, and by absorption, of which functions are found again by the process that goes on. By
-hand: `IMPCTL_FUZZ=12` and `-m slow` for every write.
+By ranks, and by absorption, of which functions are found again by the process that goes on.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from deltalake import write_deltalake
 from tests.behaviour.absorbed_workload import SHIPS, asking, check_functions
 from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network
 from tests.behaviour.test_recursive_queries import answers, by_duckdb
-from tests.crash.test_killed_conversion import PARTS, STRIDE, put_back, ran, saved_as, writes
+from tests.crash.killing import PARTS, STRIDE
+from tests.crash.test_killed_conversion import put_back, ran, saved_as, writes
 from tests.support.diagrams import with_diagrams
 from tests.support.kept_workload import fragments_by_access, stored
-from tests.support.random_cases import TIMES
 from tests.support.run_cli import Cli
 
 NAMES = (KEPT, "of_seeds", "from_one")
@@ -57,20 +56,18 @@ def moved(tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str = 
 
 
 def cases() -> Iterator[Any]:
-    """What recursion is kept by, the first write to be killed at, and the step to the next: by
-    absorption, which takes some runs more at each, fewer of them unless all are asked for."""
+    """How recursion is maintained, and the first write at which a run is killed."""
     for part in range(PARTS):
-        yield pytest.param("", part, STRIDE, id=f"ranks-{part}")
-    for name, said in SHIPS.items():
-        for part in range(1 if TIMES == 1 else PARTS):
-            stride = 4 * STRIDE if TIMES == 1 else STRIDE
-            yield pytest.param(said, part, stride, id=f"{name}-{part}", marks=with_diagrams)
+        yield pytest.param("", part, id=f"ranks-{part}")
+        for name, said in SHIPS.items():
+            marks = (with_diagrams, pytest.mark.long) if name == "eager" else with_diagrams
+            yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("provenance", "part", "stride"), [*cases()])
+@pytest.mark.parametrize(("provenance", "part"), [*cases()])
 def test_killed_at_every_write_sketches_are_of_before_or_after(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int, stride: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], provenance: str, part: int
 ) -> None:
     cli = moved(tmp_path, capsys, provenance)
     folder = cli.workload.parent
@@ -80,7 +77,7 @@ def test_killed_at_every_write_sketches_are_of_before_or_after(
     after = standing(folder)
     assert all(before[name][1] != after[name][1] for name in NAMES), "every sketch moves"
     assert last > len(NAMES)
-    for at in range(part, last, stride):
+    for at in range(part, last, STRIDE):
         put_back(folder, saved)
         assert ran(folder, at).returncode == -9, at
         for name, found in standing(folder).items():

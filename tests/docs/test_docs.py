@@ -91,8 +91,8 @@ def test_every_variable_is_in_the_table_and_no_other_is_read() -> None:
         assert row in table, row
     named = {entry.name for entry in ENVVARS}
     for path in sources("impctl", "tests", "workloads"):
-        found = set(VARIABLE.findall(path.read_text(encoding="utf-8")))
-        assert found <= named, path
+        text = path.read_text(encoding="utf-8")
+        assert "IMPCTL_" not in text or set(VARIABLE.findall(text)) <= named, path
 
 
 def sources(*folders: str) -> Iterator[Path]:

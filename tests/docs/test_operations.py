@@ -108,6 +108,7 @@ def test_every_command_of_the_page_parses() -> None:
         assert option in known, option
 
 
+@pytest.mark.slow
 def test_the_cron_lines(site: Site) -> None:
     lines, due, clean = blocks("cron")
     maintain = lines.splitlines()[0]

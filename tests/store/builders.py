@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
@@ -275,6 +276,18 @@ class _FailingFile:
 
 def no_space() -> OSError:
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+FAILURES = pytest.mark.parametrize(
+    ("failure", "late"),
+    [
+        pytest.param(Crash, False, id="crash-before"),
+        pytest.param(no_space, True, id="no space-after"),
+        pytest.param(Crash, True, id="crash-after", marks=pytest.mark.slow),
+        pytest.param(no_space, False, id="no space-before", marks=pytest.mark.slow),
+    ],
+)
+"""How a step of a commit fails, and whether after it was done."""
 
 
 def _nothing() -> None:

@@ -19,6 +19,7 @@ from impctl.errors import StorageError
 from impctl.store.records import Run, StoredQuery
 from impctl.store.store import Store
 from tests.store.builders import (
+    FAILURES,
     LARGE,
     Crash,
     FailingDisk,
@@ -95,8 +96,7 @@ def _steps(root: Path, kind: str) -> list[str]:
         return list(disk.steps)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("failure", [Crash, no_space], ids=["crash", "no space"])
+@FAILURES
 @pytest.mark.parametrize("kind", ["capture", "maintain"])
 def test_the_last_commit_survives_a_failure_at_every_step(
     tmp_path: Path, kind: str, failure: type[Crash], late: bool

@@ -12,6 +12,7 @@ from impctl.errors import RetryableError, StateCorruptError, StorageError
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
 from tests.store.builders import (
+    FAILURES,
     LARGE,
     Crash,
     FailingDisk,
@@ -121,8 +122,7 @@ def test_what_is_only_looked_at_inside_changes_nothing(tmp_path: Path) -> None:
         assert len(store.kept("a")) == 2
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("failure", [Crash, no_space], ids=["crash", "no space"])
+@FAILURES
 def test_all_or_none_of_them_hold_after_a_failure_at_every_step(
     tmp_path: Path, failure: type[Crash], late: bool
 ) -> None:
