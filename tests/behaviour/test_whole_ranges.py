@@ -12,6 +12,13 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.preparing import filters
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.intervals import exact_filter, range_filter
+from impctl.sketch.partition import RangePartition
+from impctl.tables.prune import prune
+from impctl.tables.read_parts import PartedRead, ReadPart
+from impctl.tables.snapshot import Snapshot
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.spark
@@ -61,6 +68,18 @@ def spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
     (result,) = spread.good("verify", "--results").results
     assert (result["covers"], result["results_equal"]) == (True, True)
+
+
+def test_verify_finds_that_files_of_every_range_lose_rows_of_few(
+    spread: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parted(snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition) -> PartedRead:
+        wanted = range_filter(fragments, partition)
+        files = prune(snapshot, [exact_filter(fragments, partition)])
+        return PartedRead(wanted, (ReadPart(files, wanted),))
+
+    monkeypatch.setattr(filters, "parted_read", parted)
+    assert spread("verify", "--results").error["code"] == "sketch_unsound"
 
 
 def test_accesses_at_one_place_with_two_attributes(

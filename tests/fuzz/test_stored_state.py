@@ -107,11 +107,15 @@ def damaged_row(draw: random.Random, store: Path) -> str:
     try:
         named = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         table = draw.choice(sorted(name for (name,) in named))
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        column = draw.choice(columns)
-        found = connection.execute(f"SELECT rowid, {column} FROM {table} ORDER BY rowid").fetchall()
-        old = [value for _, value in found]
-        row = draw.choice([number for number, _ in found] or [0])
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        column = draw.choice([name for _, name, *_ in columns])
+        # Not all tables have a rowid.
+        keys = ", ".join(name for _, name, *_, place in columns if place) or "rowid"
+        found = connection.execute(f"SELECT {column}, {keys} FROM {table} ORDER BY {keys}")
+        rows = found.fetchall()
+        old = [value for value, *_ in rows]
+        _, *key = draw.choice(rows or [(None,)])
+        one = f"({keys}) = ({', '.join('?' for _ in key)})"
         new = draw.choice(
             (None, "", "x", "é\0", b"", b"\xff", 0, -1, 2**62, 1.5, "{}", "[]", "[[1]]", "null")
         )
@@ -121,7 +125,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
             (
                 (f"UPDATE {table} SET {column} = ?", (new,)),
                 (f"UPDATE {table} SET {column} = ?", (new,)),
-                (f"UPDATE {table} SET {column} = ? WHERE rowid = {row}", (new,)),
+                (f"UPDATE {table} SET {column} = ? WHERE {one}", (new, *key)),
                 (f"DELETE FROM {table}", ()),
                 (f"DROP TABLE {table}", ()),
                 (f"ALTER TABLE {table} RENAME COLUMN {column} TO other", ()),
@@ -139,7 +143,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@random_cases(1, 1, 4)
+@random_cases(4, 12, 60)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +162,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@random_cases(1, 1, 3)
+@random_cases(1, 4, 20)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
