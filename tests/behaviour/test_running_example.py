@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from impctl.app import verify
+from impctl.app.capturing.uncaptured import captured_query
 from impctl.bench.examples import running_example_table
+from impctl.sketch.fragments import FragmentSet
+from impctl.store.records import StoredQuery
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 
@@ -58,6 +63,22 @@ def test_captured_maintained_used_and_verified(cli: Cli) -> None:
         assert verified["covers"]
         assert verified["slack"] == 0
         assert verified["results_equal"] is True
+
+
+def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lacking(*given: Any) -> StoredQuery:
+        stored = captured_query(*given)
+        (sketch,) = stored.sketches
+        assert sketch.fragments.ids == (2, 3)
+        fewer = FragmentSet.of([2], sketch.fragments.size)
+        return replace(stored, sketches=(replace(sketch, fragments=fewer),))
+
+    monkeypatch.setattr(verify, "captured_query", lacking)
+    cli.good("capture", "--query", "q_top")
+    ran = cli("verify", "--query", "q_top")
+    assert (ran.code, ran.error["code"]) == (5, "sketch_unsound")
+    (verified,) = ran.results
+    assert (verified["covers"], verified["missing"], verified["slack"]) == (False, [3], 0)
 
 
 def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
