@@ -29,6 +29,7 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector, from_arrow
+from tests.support.random_cases import FEW
 
 WIDE = decimal(38, 2)
 ARROW = {
@@ -95,6 +96,7 @@ def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> N
     assert (codes == found.codes[index]).all()
 
 
+@FEW
 @given(tables())
 def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]) -> None:
     check_groups(*table)
@@ -116,7 +118,7 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(keys_module, "_split_collisions", counted)
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(FEW, database=None)
     @given(tables())
     def run(table: tuple[list[SqlType], list[Any]]) -> None:
         check_groups(*table)
@@ -125,6 +127,7 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
     assert splits, "no collision was ever split"
 
 
+@FEW
 @given(tables())
 def test_equal_keys_have_equal_codes(table: tuple[list[SqlType], list[Any]]) -> None:
     types, rows = table
@@ -133,6 +136,7 @@ def test_equal_keys_have_equal_codes(table: tuple[list[SqlType], list[Any]]) -> 
         assert len({int(codes[row]) for row in members}) == 1
 
 
+@FEW
 @given(tables(), st.data())
 def test_codes_do_not_depend_on_the_batch(
     table: tuple[list[SqlType], list[Any]], data: st.DataObject
@@ -150,6 +154,7 @@ def test_codes_do_not_depend_on_the_batch(
     assert key_codes(sliced, stop - start).tolist() == whole[start:stop].tolist()
 
 
+@FEW
 @given(tables(), st.randoms(use_true_random=False))
 def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]], rng: Any) -> None:
     types, rows = table

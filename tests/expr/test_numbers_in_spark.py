@@ -30,6 +30,7 @@ from impctl.plan.nodes import Project
 from impctl.plan.sql.statement import parse_query
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
+from tests.support.random_cases import random_seeds
 
 SEEDS = range(int(os.environ.get("NUMBER_SEEDS", "2")))
 ROWS = 14
@@ -107,7 +108,7 @@ def random_texts(seed: int, count: int) -> Iterator[str]:
     return (maker.any() for _ in range(count))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@random_seeds(1, 4, 20)
 def test_nothing_but_an_error_of_ours_comes_out(seed: int) -> None:
     columns = columns_of_rows(rows_of(Random(seed), ROWS))
     cases = [evaluated(sql, columns) for sql in random_texts(100 + seed, 150)]

@@ -11,8 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
+FEW = settings(max_examples=20 * TIMES, deadline=None)
+"""For tests by Hypothesis, which tries other examples in every run."""
 _CHECK = (pytest.mark.slow,)
 _LONG = (pytest.mark.slow, pytest.mark.long)
 
