@@ -8,7 +8,10 @@ import pytest
 
 from impctl.app.workbench.envvars import ENVVARS
 from impctl.tables.write.create import create_table
+from tests.support.made_once import made_once
 from tests.support.small_workload import ROWS, WORKLOAD
+
+__all__ = ["folder", "made_once"]
 
 QUERIES = """\
   many:
@@ -27,7 +30,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the table `t` and the workload `w.yaml`: queries `q`, `many` and `none`."""
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
-    create_table(str(tmp_path / "t"), ROWS)
-    text = WORKLOAD.replace("POLICY", "incremental").replace("store: .impctl\n", QUERIES)
-    (tmp_path / "w.yaml").write_text(text)
+    write_folder(tmp_path)
     return tmp_path
+
+
+def write_folder(folder: Path) -> None:
+    create_table(str(folder / "t"), ROWS)
+    text = WORKLOAD.replace("POLICY", "incremental").replace("store: .impctl\n", QUERIES)
+    (folder / "w.yaml").write_text(text)

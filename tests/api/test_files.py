@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from impctl.errors import TableError, UnsafeSketchError
 from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.duck import duck
 from tests.tables import handmade
 from tests.tables.vectored import VectoredTable
 
@@ -39,7 +40,6 @@ def scattered() -> pa.Table:
 
 def duckdb_rows(table: impctl.TableFiles, names: list[str]) -> pa.Table:
     """The rows described, read by DuckDB in one statement."""
-    duckdb = pytest.importorskip("duckdb")
     in_file = {name: table.names_in_files.get(name, name) for name in names}
     parted = "partition_values" in table.listing.column_names
     own = table.listing.schema.field("partition_values").type.names if parted else []
@@ -47,7 +47,7 @@ def duckdb_rows(table: impctl.TableFiles, names: list[str]) -> pa.Table:
         f'l.partition_values."{name}" AS "{name}"' if name in own else f'r."{inner}" AS "{name}"'
         for name, inner in in_file.items()
     ]
-    with duckdb.connect() as connection:
+    with duck() as connection:
         connection.register("listing", table.listing)
         connection.register("deleted", table.deleted_rows)
         found = connection.sql(
@@ -91,8 +91,7 @@ def polars_rows(table: impctl.TableFiles, names: list[str]) -> pa.Table:
 
 def answer(sql: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
     """The query over just these rows; DuckDB reads its SQL as it is."""
-    duckdb = pytest.importorskip("duckdb")
-    with duckdb.connect() as connection:
+    with duck() as connection:
         for name, rows in tables.items():
             connection.register(name, rows)
         return sorted(connection.execute(sql).fetchall(), key=repr)

@@ -21,6 +21,8 @@ from impctl.errors import (
     RecaptureNeededError,
     UsageError,
 )
+from tests.api.conftest import write_folder
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
 
@@ -36,8 +38,13 @@ TRIGGERS = {
 
 
 @pytest.fixture
-def timed(folder: Path) -> Path:
+def timed(made_once: MadeOnce) -> Path:
     """The workload with a query per trigger, captured but for those of `q`, `many` and `none`."""
+    return made_once.folder("triggers", capture) / "w.yaml"
+
+
+def capture(folder: Path) -> None:
+    write_folder(folder)
     file = folder / "w.yaml"
     head, _, tail = file.read_text().partition("store: .impctl")
     queries = "".join(
@@ -48,7 +55,6 @@ def timed(folder: Path) -> Path:
     file.write_text(f"{head}{queries}store: .impctl{tail}")
     with impctl.open(file) as opened:
         opened.capture(*TRIGGERS)
-    return file
 
 
 @pytest.fixture

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.maintaining import ahead
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.using.changed import Answer, Changed
-from impctl.app.workbench.envvars import FUZZ
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
 from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer as Rows
 from tests.support.change_reader import answer_of, applied
-from tests.support.following import following
+from tests.support.duck import duck
+from tests.support.following import followed
 from tests.support.kept_workload import (
     QUERIES,
     answer_at,
@@ -35,15 +34,8 @@ from tests.support.kept_workload import (
     stored,
     write_workload,
 )
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
-
-
-@pytest.fixture
-def kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """All queries captured, their answers kept."""
-    cli = Cli(capsys, write_workload(tmp_path))
-    cli.good("capture")
-    return cli
 
 
 @contextmanager
@@ -61,27 +53,25 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
-def looked(file: Path, name: str) -> Changed:
-    with desk_of(file) as desk:
-        return Answer(desk, desk.workload.queries[name]).next(desk)
-
-
-def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli) -> None:
-    folder, draw = kept.workload.parent, random.Random(11)
+@random_cases(fast=3, check=12, total=50)
+def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases: range) -> None:
+    folder, draw = kept.workload.parent, random.Random(len(cases))
     told = Counter[str]()
-    for step in range(10 * int(os.environ.get(FUZZ, "1"))):
+    for step in range(len(cases)):
+        grow(folder)
         change(folder, draw)
         before = digest(folder)
-        for name in QUERIES:
+        with desk_of(kept.workload) as desk:
+            looked = {n: Answer(desk, desk.workload.queries[n]).next(desk) for n in QUERIES}
+        for name, found in looked.items():
             held = dict(stored(folder, name).versions)
-            found = looked(kept.workload, name)
             assert found.since == held
             assert found.by == "state"
             after = applied(answer_at(folder, name, held), found.changes)
             assert after == answer_at(folder, name, dict(found.versions)), (step, name)
             told[name] += found.changes.num_rows
         assert digest(folder) == before
-        if step % 3 == 2:
+        if step % 3 == 1:
             kept.good("maintain")
     assert all(told[name] for name in QUERIES)
 
@@ -92,9 +82,9 @@ def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
     with desk_of(kept.workload) as desk:
         answers = {name: Answer(desk, desk.workload.queries[name]) for name in QUERIES}
         rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
-        for step in range(8):
+        for step in range(4):
             change(folder, draw)
-            if step == 4:
+            if step == 2:
                 kept.good("maintain")
             now = desk.next_run(())
             for name, answer in answers.items():
@@ -110,7 +100,7 @@ def answer_of_changes(found: Changed) -> Rows:
     return applied(Counter(), found.changes)
 
 
-@pytest.mark.parametrize("fails_at", [0, 2])
+@pytest.mark.parametrize("fails_at", [0, 1])
 def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
     kept: Cli, monkeypatch: pytest.MonkeyPatch, fails_at: int
 ) -> None:
@@ -120,7 +110,7 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
         answers = {name: Answer(desk, desk.workload.queries[name]) for name in QUERIES}
         rows: dict[str, Rows] = {n: answer_of_changes(a.whole(desk)) for n, a in answers.items()}
         by = set()
-        for step in range(5):
+        for step in range(fails_at + 2):
             grow(folder)
             change(folder, draw)
             with monkeypatch.context() as patch:
@@ -134,7 +124,7 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
                     wanted = answer_at(folder, name, dict(found.versions))
                     assert rows[name] == wanted, (step, name)
                 now.close()
-    expected = {(step, "state" if step < fails_at else "engine") for step in range(5)}
+    expected = {(step, "state" if step < fails_at else "engine") for step in range(fails_at + 2)}
     assert by == expected
 
 
@@ -142,24 +132,9 @@ def refuse(*_: object) -> None:
     raise RecaptureNeededError("history is gone", code="history_gone")
 
 
-def test_a_step_told_from_where_it_did_not_begin_would_be_noticed(
-    kept: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tests above can fail: rows of the broken step taken for those before it are found."""
-    monkeypatch.setattr(
-        ahead.AnswerAhead,
-        "rows_before",
-        lambda self: ahead.RowsOf(
-            self._taken.way.answer.ending, self._kept.whole(), self._kept.bounded
-        ),
-    )
-    with pytest.raises(AssertionError):
-        test_where_the_state_cannot_be_carried_on_two_answers_are_compared(kept, monkeypatch, 2)
-
-
 def test_since_older_versions_two_answers_are_compared(kept: Cli) -> None:
     folder, draw = kept.workload.parent, random.Random(8)
-    for _ in range(6):
+    for _ in range(3):
         change(folder, draw)
     grow(folder)
     kept.good("maintain")
@@ -326,25 +301,25 @@ def test_changes_follow_the_clock(
 
 
 def test_follow_prints_a_document_per_look_that_found_something(kept: Cli) -> None:
-    folder = kept.workload.parent
+    folder, rows = kept.workload.parent, Counter[str]()
+
+    def react(line: dict[str, Any]) -> None:
+        nonlocal rows
+        rows = documented(rows, line)
+        assert rows == documented_answer(folder, line["results"][0]["versions"])
+        grow(folder)
+
     options = ("--query", "plain", "--all", "--max-runs", "3")
-    with following(kept.workload, *options, command="changes") as process:
-        first = process.line()
-        assert (first["command"], first["ok"], first["run"]["number"]) == ("changes", True, 1)
-        rows = documented(Counter(), first)
-        for number in (2, 3):
-            grow(folder)
-            line = process.line()
-            assert line["run"]["number"] == number
-            rows = documented(rows, line)
-            versions = line["results"][0]["versions"]
-            assert rows == documented_answer(folder, versions)
-        assert process.process.wait(60) == 0
+    code, lines = followed(kept.workload, *options, command="changes", react=react)
+    assert code == 0
+    assert [(line["command"], line["ok"]) for line in lines] == [("changes", True)] * 3
+    assert [line["run"]["number"] for line in lines] == [1, 2, 3]
+    assert [line["results"][0]["versions"] for line in lines] == [{"a": at} for at in range(3)]
 
 
-def documented(rows: Counter[str], line: dict[str, object]) -> Counter[str]:
+def documented(rows: Counter[str], line: dict[str, Any]) -> Counter[str]:
     """The answer after a document's changes, each row as its text."""
-    (result,) = line["results"]  # type: ignore[misc]
+    (result,) = line["results"]
     assert result["columns"][:2] == ["_change", "_copies"]
     after = rows.copy()
     for change_, copies, *row in result["rows"]:
@@ -354,11 +329,8 @@ def documented(rows: Counter[str], line: dict[str, object]) -> Counter[str]:
 
 
 def documented_answer(folder: Path, versions: dict[str, int]) -> Counter[str]:
-    import duckdb
-    from deltalake import DeltaTable
-
     a = DeltaTable(str(folder / "a"), version=versions["a"]).to_pyarrow_table()
-    with duckdb.connect() as connection:
+    with duck() as connection:
         connection.register("a", a)
         found = connection.execute(QUERIES["plain"]).fetchall()
     return Counter(json.dumps([s, "NaN" if d is not None and d != d else d]) for s, d in found)

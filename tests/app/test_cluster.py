@@ -13,6 +13,7 @@ from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write import cluster as writing
 from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 FILES, EACH, GROUPS = 40, 500, 1000
@@ -39,18 +40,22 @@ def rows() -> pa.Table:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Cli:
     # Files of a table this small would all be one.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
-    everything = rows()
-    parts = (everything.slice(at, EACH) for at in range(0, FILES * EACH, EACH))
-    create_laid_out_table(str(tmp_path / "t"), parts)
-    file = tmp_path / "w.yaml"
-    file.write_text(
-        f"version: 1\ntables: {{t: {{path: t}}}}\nstore: st\nqueries:\n"
-        f'  g: {{sql: "{BY_G}", sketch: {{t: g}}}}\n  h: {{sql: "{BY_H}", sketch: {{t: h}}}}\n'
-    )
-    return Cli(capsys, file)
+
+    def write(folder: Path) -> None:
+        everything = rows()
+        parts = (everything.slice(at, EACH) for at in range(0, FILES * EACH, EACH))
+        create_laid_out_table(str(folder / "t"), parts)
+        (folder / "w.yaml").write_text(
+            "version: 1\ntables: {t: {path: t}}\nstore: st\nqueries:\n"
+            f'  g: {{sql: "{BY_G}", sketch: {{t: g}}}}\n  h: {{sql: "{BY_H}", sketch: {{t: h}}}}\n'
+        )
+
+    return Cli(capsys, made_once.folder("cluster", write) / "w.yaml")
 
 
 def bag(cli: Cli) -> list[str]:

@@ -16,15 +16,17 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.tables.write import cluster as writing
 from impctl.tables.write.laid_out import create_laid_out_table
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
-ROWS, FILES = 120_000, 8
+ROWS, FILES = 60_000, 4
+USERS = 2_500
 SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
 
 
 def half_of_one(random: np.random.Generator) -> np.ndarray:
     """Half of the rows are user 7's."""
-    return np.where(random.random(ROWS) < 0.5, 7, random.integers(0, 5_000, ROWS))
+    return np.where(random.random(ROWS) < 0.5, 7, random.integers(0, USERS, ROWS))
 
 
 def zipf(random: np.random.Generator) -> np.ndarray:
@@ -33,7 +35,7 @@ def zipf(random: np.random.Generator) -> np.ndarray:
 
 
 def even(random: np.random.Generator) -> np.ndarray:
-    return random.integers(0, 5_000, ROWS)
+    return random.integers(0, USERS, ROWS)
 
 
 class Skewed(Cli):
@@ -61,32 +63,32 @@ class Skewed(Cli):
 
 @pytest.fixture
 def made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
 ) -> Any:
     # Files of a table this small would all be one, and it would not be worth a word.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(advice, "_ROWS", 1000)
 
-    def make(values: Any, least: int, ranges: int = 200) -> Skewed:
-        random = np.random.default_rng(17)
-        rows = pa.table(
-            {"user": values(random), "x": random.normal(size=ROWS), "y": random.normal(size=ROWS)}
-        )
-        each = ROWS // FILES
-        create_laid_out_table(
-            str(tmp_path / "t"), (rows.slice(at, each) for at in range(0, ROWS, each))
-        )
-        file = tmp_path / "w.yaml"
-        file.write_text(
-            "version: 1\ntables: {t: {path: t}}\nstore: st\n"
-            f"partitions: {{t: {{user: {{fragments: {ranges}}}}}}}\n"
-            f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
-        )
-        return Skewed(capsys, file)
+    def make(values: Any, least: int) -> Skewed:
+        def write(folder: Path) -> None:
+            random, each = np.random.default_rng(17), ROWS // FILES
+            columns = {"user": values(random), **{name: random.normal(size=ROWS) for name in "xy"}}
+            rows = pa.table(columns)
+            create_laid_out_table(
+                str(folder / "t"), (rows.slice(at, each) for at in range(0, ROWS, each))
+            )
+            (folder / "w.yaml").write_text(
+                "version: 1\ntables: {t: {path: t}}\nstore: st\n"
+                "partitions: {t: {user: {fragments: 200}}}\n"
+                f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
+            )
+
+        return Skewed(capsys, made_once.folder(f"skewed {values.__name__}", write) / "w.yaml")
 
     return make
 
 
-@pytest.mark.parametrize(("values", "least"), [(half_of_one, 1000), (zipf, 2000), (even, 45)])
+@pytest.mark.parametrize(("values", "least"), [(half_of_one, 500), (zipf, 1000), (even, 40)])
 def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
     cli = made(values, least)
     cli.good("capture")
@@ -99,8 +101,9 @@ def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: in
     assert came["files_after"] / 2 <= foreseen["files_expected"] <= came["files_after"] * 2
 
 
-@pytest.mark.parametrize("named", [(), ("--table", "t")], ids=["unnamed", "named"])
-@pytest.mark.parametrize(("values", "least"), [(half_of_one, 1000), (zipf, 2000)])
+@pytest.mark.parametrize(
+    ("values", "least", "named"), [(half_of_one, 500, ()), (zipf, 1000, ("--table", "t"))]
+)
 def test_a_second_time_does_nothing(
     made: Any, values: Any, least: int, named: tuple[str, ...]
 ) -> None:
@@ -116,7 +119,7 @@ def test_a_second_time_does_nothing(
 
 
 def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
-    cli = made(half_of_one, 1000)
+    cli = made(half_of_one, 500)
     cli.good("capture")
     DeltaTable(cli.path).optimize.z_order(["user"], target_size=1 << 15)
     [found] = cli.good("cluster", "--table", "t").results
@@ -125,7 +128,7 @@ def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
 
 def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
     """That a table was clustered once does not keep it from being clustered again."""
-    cli = made(even, 45)
+    cli = made(even, 40)
     cli.good("capture")
     cli.good("cluster")
     random = np.random.default_rng(3)
@@ -137,7 +140,7 @@ def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
 
 
 def test_a_z_order_is_made_once(made: Any) -> None:
-    cli = made(half_of_one, 1000)
+    cli = made(half_of_one, 500)
     cli.good("capture")
     first = cli.good("cluster", "--table", "t", "--by", "user", "--by", "x").results[0]
     again = cli.good("cluster", "--table", "t", "--by", "x", "--by", "user").results[0]
@@ -147,7 +150,7 @@ def test_a_z_order_is_made_once(made: Any) -> None:
 
 
 def test_clustering_is_advised_where_it_gains_alone(made: Any) -> None:
-    cli = made(half_of_one, 1000)
+    cli = made(half_of_one, 500)
     assert "`impctl cluster` would put" in cli.good("capture").document["warnings"][0]
     assert "`impctl cluster` would put" in cli.fix()
     assert "impctl cluster --dry-run" in cli.hint()
@@ -169,19 +172,18 @@ def no_order_helps(cli: Skewed) -> None:
     assert cli.good("cluster").results[0]["action"] == "none"
 
 
-def test_a_range_of_nearly_all_rows_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
     """One range of two hundred, and nine tenths of the rows in it."""
-    monkeypatch.setattr(advice, "_ROWS", 1000)
 
     def nearly_all(random: np.random.Generator) -> np.ndarray:
-        return np.where(random.random(ROWS) < 0.9, 7, random.integers(0, 5_000, ROWS))
+        return np.where(random.random(ROWS) < 0.9, 7, random.integers(0, USERS, ROWS))
 
     no_order_helps(made(nearly_all, 1000))
 
 
 def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
-    cli = made(even, 45)
+    cli = made(even, 40)
     no_order_helps(cli)
     assert "fits into one file" in cli.fix()
     cli.capsys.readouterr()
@@ -193,7 +195,7 @@ def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch)
 
 def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
-    cli = made(half_of_one, 1000)
+    cli = made(half_of_one, 500)
     text = cli.workload.read_text().replace(
         "{user: {fragments: 200}}", "{user: {fragments: 200}, x: {fragments: 50}}"
     )

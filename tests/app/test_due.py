@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -17,8 +18,10 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
-from tests.support.small_workload import ROWS
+from tests.support.small_workload import ROWS, WORKLOAD
 
 # Half a day from now, so that no test has it pass unless it says so.
 _HOUR = (datetime.now(UTC) + timedelta(hours=12)).hour
@@ -35,18 +38,29 @@ TRIGGERS = {
 
 
 @pytest.fixture
-def many(cli: Cli) -> Cli:
+def many(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
     """A query per trigger over the small table, captured."""
-    text = cli.workload.read_text()
-    head, _, tail = text.partition("store: .impctl")
-    queries = "".join(
-        f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
-        f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
-        for at, (name, said) in enumerate(TRIGGERS.items())
-    )
-    cli.workload.write_text(f"{head}{queries}store: .impctl{tail}")
-    cli.good("capture")
-    return cli
+
+    def capture(folder: Path) -> None:
+        create_table(str(folder / "t"), ROWS)
+        head, _, tail = WORKLOAD.replace("POLICY", "incremental").partition("store: .impctl")
+        queries = "".join(
+            f'  {name}: {{sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > {20 + at}", '
+            f"sketch: {{t: g}}, policy: incremental, trigger: {said}}}\n"
+            for at, (name, said) in enumerate(TRIGGERS.items())
+        )
+        (folder / "w.yaml").write_text(f"{head}{queries}store: .impctl{tail}")
+        Cli(capsys, folder / "w.yaml").good("capture")
+
+    return Cli(capsys, made_once.folder("due", capture) / "w.yaml")
+
+
+def table_of(cli: Cli) -> Path:
+    return cli.workload.parent / "t"
+
+
+def append(cli: Cli, rows: int) -> None:
+    write_deltalake(table_of(cli), ROWS.slice(0, rows), mode="append")
 
 
 def at(monkeypatch: pytest.MonkeyPatch, later: timedelta) -> None:
@@ -63,8 +77,8 @@ def done(results: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, result in results.items() if result["action"] != "none"}
 
 
-def test_only_what_is_due_is_maintained(many: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+def test_only_what_is_due_is_maintained(many: Cli) -> None:
+    append(many, 3)
     found = told(many, "maintain", "--due")
     # A bound of 30 s is shorter than the minute until the next run; `q` has no trigger.
     assert done(found) == {"q", "commit", "short"}
@@ -74,7 +88,7 @@ def test_only_what_is_due_is_maintained(many: Cli, table: str) -> None:
     assert found["five"]["reason"] == "3 of 5 rows are pending"
     assert found["five"]["versions"] == {"t": 0}
     assert list(found) == ["q", *TRIGGERS], "in the order of the file"
-    write_deltalake(table, ROWS.slice(0, 2), mode="append")
+    append(many, 2)
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short", "five"}
     again = told(many, "maintain", "--due")
     assert done(again) == set()
@@ -82,8 +96,8 @@ def test_only_what_is_due_is_maintained(many: Cli, table: str) -> None:
     assert again["daily"]["reason_code"] == "not_due"
 
 
-def test_the_clock_makes_due(many: Cli, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(many, 3)
     many.good("maintain", "--due")
     at(monkeypatch, timedelta(minutes=50))
     assert "bound" not in done(told(many, "maintain", "--due"))
@@ -96,16 +110,37 @@ def test_the_clock_makes_due(many: Cli, table: str, monkeypatch: pytest.MonkeyPa
     assert done(told(many, "maintain")) == {"five", "nightly", "noon", "used"}, "everything stale"
 
 
-def test_how_long_until_the_next_look_decides(many: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+def test_a_bound_begins_when_the_clock_turns(
+    cli: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At midnight, and not whenever somebody looks."""
+    today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    write_deltalake(str(tmp_path / "days"), pa.table({"day": [today.date()] * 3}))
+    window = (
+        '  window: {sql: "SELECT COUNT(*) n FROM days WHERE day >= current_date - INTERVAL 9 DAYS'
+        ' GROUP BY day HAVING COUNT(*) > 2", trigger: {fresh_within: 1h}}\n'
+    )
+    text = cli.workload.read_text().replace(
+        "  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n"
+    )
+    cli.workload.write_text(text.replace("store: .impctl", f"{window}store: .impctl"))
+    at(monkeypatch, today + timedelta(hours=12) - datetime.now(UTC))
+    cli.good("capture", "--query", "window")
+    for minutes, is_due in ((-1, False), (5, False), (30, False), (59, True), (90, True)):
+        at(monkeypatch, today + timedelta(days=1, minutes=minutes) - datetime.now(UTC))
+        assert told(cli, "plan", "--due")["window"]["due"] is is_due
+
+
+def test_how_long_until_the_next_look_decides(many: Cli) -> None:
+    append(many, 1)
     assert done(told(many, "maintain", "--due", "--query", "bound")) == set()
     found = told(many, "maintain", "--due", "--interval", "2h", "--query", "bound")
     assert done(found) == {"bound"}
     assert list(found) == ["bound"]
 
 
-def test_a_point_is_maintained_by_name(many: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+def test_a_point_is_maintained_by_name(many: Cli) -> None:
+    append(many, 1)
     found = told(many, "maintain", "--point", "nightly")
     assert list(found) == ["nightly"]
     assert done(found) == {"nightly"}
@@ -123,11 +158,11 @@ def test_a_file_without_points_says_how_to_write_one(cli: Cli) -> None:
 
 
 def test_nothing_due_takes_no_lock_and_writes_nothing(
-    many: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    many: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    append(many, 1)
     many.good("maintain", "--due")
-    before = (tmp_path / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
+    before = (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise AssertionError("no lock is needed here")
@@ -135,11 +170,11 @@ def test_nothing_due_takes_no_lock_and_writes_nothing(
     monkeypatch.setattr(Store, "lock", refuse)
     assert done(told(many, "maintain", "--due")) == set()
     many.good("plan", "--due")
-    assert (tmp_path / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
+    assert (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
 
 
-def test_a_dry_run_says_what_is_due(many: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+def test_a_dry_run_says_what_is_due(many: Cli) -> None:
+    append(many, 1)
     ran = many("maintain", "--due", "--dry-run", "--detailed-exitcode")
     assert ran.code == 2
     assert {r["query"] for r in ran.results if r["foreseen"]} == {"q", "commit", "short"}
@@ -147,10 +182,10 @@ def test_a_dry_run_says_what_is_due(many: Cli, table: str) -> None:
     assert ran.code == 0
 
 
-def test_the_plan_says_when_and_why(many: Cli, table: str) -> None:
+def test_the_plan_says_when_and_why(many: Cli) -> None:
     assert many("plan", "--due", "--detailed-exitcode").code == 0
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
-    committed = DeltaTable(table).history(1)[0]["timestamp"] / 1000
+    append(many, 3)
+    committed = DeltaTable(table_of(many)).history(1)[0]["timestamp"] / 1000
     ran = many("plan", "--due", "--detailed-exitcode")
     assert (ran.code, ran.document["ok"]) == (2, True)
     found = {result["query"]: result for result in ran.results}
@@ -176,10 +211,10 @@ def test_the_plan_says_when_and_why(many: Cli, table: str) -> None:
     assert done(told(many, "maintain", "--due")) == {"q", "commit", "short"}
 
 
-def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli, table: str) -> None:
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+def test_a_plan_has_what_is_due_of_queries_with_a_trigger(many: Cli) -> None:
+    append(many, 3)
     many.good("maintain", "--query", "bound")
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    append(many, 3)
     alone = told(many, "plan", "--due")
     found = told(many, "plan")
     assert {name for name, one in found.items() if one["due"] is None} == {"q", "commit"}
@@ -227,11 +262,9 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     assert found["plain"]["start_at"] == at_first["plain"]["start_at"]
 
 
-def test_status_says_how_old_what_is_pending_is(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    append(many, 1)
     at(monkeypatch, timedelta(minutes=30))
     found = told(many, "status")
     fresh = found["bound"]["fresh"]
@@ -241,18 +274,18 @@ def test_status_says_how_old_what_is_pending_is(
     assert found["q"]["fresh"]["bound_s"] is None
     assert not found["q"]["fresh"]["late"]
     many.good("maintain")
-    DeltaTable(table).optimize.compact()
+    DeltaTable(table_of(many)).optimize.compact()
     # Rows that only moved make nothing old, but who runs at each commit runs.
     moved = told(many, "status")["bound"]
     assert (moved["stale"], moved["fresh"]["age_s"]) == (True, 0)
     assert done(told(many, "maintain", "--due")) == {"q", "commit"}
 
 
-def test_what_the_logs_do_not_tell_is_due(many: Cli, table: str) -> None:
+def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
     for at_version in range(2):
-        write_deltalake(table, ROWS.slice(0, at_version + 1), mode="append")
-    DeltaTable(table).create_checkpoint()
-    (Path(table) / "_delta_log" / f"{1:020}.json").unlink()
+        append(many, at_version + 1)
+    DeltaTable(table_of(many)).create_checkpoint()
+    (table_of(many) / "_delta_log" / f"{1:020}.json").unlink()
     found = {result["query"]: result for result in many("plan", "--due").results}
     assert found["bound"]["due"]
     assert found["daily"]["due"]
@@ -285,12 +318,12 @@ def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:
 
 
 def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+    many: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that follows looks again and again at what is pending."""
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    append(many, 3)
     many.good("maintain", "--query", "five")
-    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    append(many, 1)
     log = pending.CommitLog()
     with open_workbench(Settings(many.workload)) as desk:
         specs = desk.queries(["bound", "five"])
@@ -311,20 +344,20 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
         assert len(log) == 0
 
 
-def test_another_table_at_the_path_is_due(many: Cli, table: str) -> None:
-    for entry in (Path(table) / "_delta_log").iterdir():
+def test_another_table_at_the_path_is_due(many: Cli) -> None:
+    for entry in (table_of(many) / "_delta_log").iterdir():
         entry.unlink()
-    write_deltalake(table, ROWS)
+    write_deltalake(table_of(many), ROWS)
     found = {result["query"]: result["due"] for result in many("plan", "--due").results}
     assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}
 
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
 def test_a_bound_ends_for_a_commit_from_the_future(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
+    many: Cli, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
-    entry = Path(table) / "_delta_log" / f"{1:020}.json"
+    append(many, 3)
+    entry = table_of(many) / "_delta_log" / f"{1:020}.json"
     lines = [json.loads(line) for line in entry.read_text().splitlines()]
     for line in lines:
         if "commitInfo" in line:
@@ -338,9 +371,9 @@ def test_a_bound_ends_for_a_commit_from_the_future(
 
 
 def test_a_clock_put_back_leaves_nothing_waiting(
-    many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+    many: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    append(many, 3)
     at(monkeypatch, timedelta(days=-1))
     found = told(many, "plan", "--due")
     assert {name for name, one in found.items() if one["due"]} >= {"bound", "daily", "commit"}

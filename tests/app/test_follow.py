@@ -14,7 +14,8 @@ from deltalake import write_deltalake
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.behaviour.test_lock import held_lock
-from tests.support.following import PATIENCE, Following, following, impctl
+from tests.support.following import PATIENCE, Following, followed, following, impctl
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 FILE = """
@@ -41,13 +42,14 @@ def rows(*groups: int) -> pa.Table:
 
 
 @pytest.fixture
-def workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    for name in ("t", "u"):
-        create_table(str(tmp_path / name), rows(0, 0, 0, 3, 3, 5))
-    file = tmp_path / "w.yaml"
-    file.write_text(FILE)
-    Cli(capsys, file).good("capture")
-    return file
+def workload(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Path:
+    def capture(folder: Path) -> None:
+        for name in ("t", "u"):
+            create_table(str(folder / name), rows(0, 0, 0, 3, 3, 5))
+        (folder / "w.yaml").write_text(FILE)
+        Cli(capsys, folder / "w.yaml").good("capture")
+
+    return made_once.folder("followed workload", capture) / "w.yaml"
 
 
 def append(workload: Path, table: str, *groups: int) -> None:
@@ -74,6 +76,32 @@ def run_of(line: dict[str, Any]) -> tuple[int, int]:
     return line["run"]["number"], line["run"]["exit_code"]
 
 
+def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
+    def react(line: dict[str, Any]) -> None:
+        if line["run"]["number"] == 1:
+            append(workload, "t", 5)
+        elif line["run"]["number"] == 2:
+            append(workload, "u", 3)
+            append(workload, "u", 5)
+        else:
+            signal.raise_signal(signal.SIGTERM)
+
+    append(workload, "t", 5)
+    code, (one, two, three) = followed(workload, react=react)
+    assert code == 0, "a service that was stopped"
+    assert (one["command"], one["ok"], one["schema_version"]) == ("maintain", True, 1)
+    assert [run_of(line) for line in (one, two, three)] == [(1, 0), (2, 0), (3, 0)]
+    (result,) = one["results"]
+    assert (result["query"], result["action"], result["changes"]) == ("many", "exact", 1)
+    assert two["results"][0]["added"] == [2]
+    # An eager query has a sketch for each version passed.
+    (result,) = three["results"]
+    assert [step["versions"]["u"] for step in result["steps"]] == [1, 2]
+    assert is_right(workload, "many")
+    assert is_right(workload, "other")
+
+
+@pytest.mark.slow
 def test_a_line_for_each_run_that_had_something_to_do(workload: Path) -> None:
     append(workload, "t", 5)
     with following(workload) as process:
@@ -274,25 +302,30 @@ def test_rows_are_waited_for_but_not_for_ever(workload: Path) -> None:
 
 
 def test_a_changed_workload_file_ends_it(workload: Path) -> None:
-    with following(workload) as process:
-        append(workload, "t", 5)
-        assert process.line()["ok"]
-        workload.touch()
-        assert process.is_silent(0.2), "the same content is the same file"
-        workload.write_text(FILE + "# changed\n")
-        assert process.line()["error"]["code"] == "workload_changed"
-        assert process.process.wait(PATIENCE) == 6
+    def react(line: dict[str, Any]) -> None:
+        if line["run"]["number"] == 1:
+            workload.touch()
+            append(workload, "t", 5)
+        elif line["run"]["number"] == 2:
+            workload.write_text(FILE + "# changed\n")
+
+    append(workload, "t", 5)
+    code, lines = followed(workload, react=react)
+    assert code == 6
+    assert [line["ok"] for line in lines] == [True, True, False], "the same content is the same"
+    assert lines[-1]["error"]["code"] == "workload_changed"
 
 
 @pytest.mark.slow
-def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path, tmp_path: Path) -> None:
+def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path) -> None:
+    folder = workload.parent
     with following(workload, "--query", "many", "--policy", "auto") as process:
         append(workload, "t", 5)
         assert process.line()["results"][0]["action"] == "exact"
-        create_table(str(tmp_path / "new"), rows(9, 9, 9))
+        create_table(str(folder / "new"), rows(9, 9, 9))
         append(workload, "new", 9)
-        shutil.rmtree(tmp_path / "t")
-        (tmp_path / "new").rename(tmp_path / "t")
+        shutil.rmtree(folder / "t")
+        (folder / "new").rename(folder / "t")
         line = process.line()
         while not line["results"]:
             line = process.line()  # it looked while there was no table
@@ -302,11 +335,15 @@ def test_a_table_put_in_the_place_of_another_is_noticed(workload: Path, tmp_path
     assert sketch(workload.parent / ".impctl", "many") == (3,)
 
 
-def test_it_ends_at_once_while_it_waits_and_when_nobody_reads(workload: Path) -> None:
+@pytest.mark.slow
+def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
     with following(workload, "--interval", "1h") as process:
         append(workload, "t", 5)
         process.line()
         assert process.end() == 0
+
+
+def test_it_ends_when_nobody_reads(workload: Path) -> None:
     with following(workload) as process:
         assert process.process.stdout is not None
         process.process.stdout.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.app.test_follow import FILE, append, is_right, workload
-from tests.support.following import following, impctl
+from tests.support.following import followed, following, impctl
 
 __all__ = ["workload"]
 
@@ -20,7 +20,7 @@ def triggered(workload: Path) -> Path:
         "    policy: incremental\n  other",
         "    policy: incremental\n    trigger: {rows: 3}\n  other",
     )
-    text = text.replace("maintain: eager", "trigger: {fresh_within: 4s, rows: 1000}")
+    text = text.replace("maintain: eager", "trigger: {fresh_within: 500ms, rows: 1000}")
     workload.write_text(text)
     return workload
 
@@ -29,6 +29,7 @@ def queries(line: dict[str, Any]) -> set[str]:
     return {result["query"] for result in line["results"]}
 
 
+@pytest.mark.slow
 def test_each_query_waits_for_its_own(triggered: Path) -> None:
     with following(triggered) as process:
         append(triggered, "t", 5, 5)
@@ -47,6 +48,7 @@ def test_each_query_waits_for_its_own(triggered: Path) -> None:
     assert is_right(triggered, "other")
 
 
+@pytest.mark.slow
 def test_what_another_process_maintained_is_not_pending_any_more(triggered: Path) -> None:
     with following(triggered, "--query", "many") as process:
         append(triggered, "t", 5, 5)
@@ -59,6 +61,7 @@ def test_what_another_process_maintained_is_not_pending_any_more(triggered: Path
         assert process.end() == 0
 
 
+@pytest.mark.slow
 def test_what_is_maintained_at_commits_leaves_the_others_their_changes(triggered: Path) -> None:
     """A run pins the tables of all: what it saw has to reach the query that waited."""
     text = triggered.read_text()
@@ -81,16 +84,28 @@ def test_what_is_maintained_at_commits_leaves_the_others_their_changes(triggered
     assert is_right(triggered, "many")
 
 
+def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
+    """A bound that is over, and three rows."""
+
+    def react(line: dict[str, Any]) -> None:
+        append(triggered, "t", 7)
+
+    append(triggered, "t", 5, 5)
+    append(triggered, "u", 3)
+    code, lines = followed(triggered, "--max-runs", "2", react=react)
+    assert code == 0
+    assert [queries(line) for line in lines] == [{"other"}, {"many"}]
+    assert lines[0]["run"]["late_ms"] is not None, "it has a bound"
+    assert (lines[1]["results"][0]["changes"], lines[1]["run"]["late_ms"]) == (3, None)
+
+
 def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> None:
-    options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms")
-    with following(workload, *options) as process:
-        append(workload, "t", 5)
-        warnings = process.line()["warnings"]
-        assert [text.rpartition(" ")[2] for text in warnings] == [
-            *("[max_wait_deprecated]", "[fresh_impossible]")
-        ]
-        append(workload, "t", 5)
-        line = process.line()
-        assert line["warnings"] == []
-        assert line["run"]["late_ms"] >= 0
-        assert process.end() == 0
+    append(workload, "t", 5)
+    options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
+    code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
+    assert code == 0
+    assert [text.rpartition(" ")[2] for text in first["warnings"]] == [
+        *("[max_wait_deprecated]", "[fresh_impossible]")
+    ]
+    assert second["warnings"] == []
+    assert second["run"]["late_ms"] >= 0

@@ -16,7 +16,8 @@ from impctl.app.results.gained import COSTS_MORE
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.ledger import Uses
-from tests.support.random_cases import TIMES
+from tests.support.made_once import MadeOnce
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
 LOW, HIGH = 30, 70
@@ -24,15 +25,16 @@ SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) >
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    for number in range(8):
-        append(tmp_path, number)
-    file = tmp_path / "w.yaml"
-    file.write_text(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 25}}}\n"
-        f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
-    )
-    return Cli(capsys, file)
+def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    def write(folder: Path) -> None:
+        for number in range(8):
+            append(folder, number)
+        (folder / "w.yaml").write_text(
+            "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 25}}}\n"
+            f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
+        )
+
+    return Cli(capsys, made_once.folder("gain", write) / "w.yaml")
 
 
 def append(folder: Path, seed: int) -> None:
@@ -79,13 +81,13 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
     return found
 
 
-def test_the_ledger_equals_the_logs(cli: Cli) -> None:
-    """By hand: `IMPCTL_FUZZ=5` for 200 uses."""
-    uses = 40 * TIMES
+@random_cases(fast=10, check=40, total=200, all_when_long=True)
+def test_the_ledger_equals_the_logs(cli: Cli, cases: range) -> None:
+    uses = len(cases)
     rng, folder = random.Random(5), cli.workload.parent
     cli.good("capture")
     expected = dict.fromkeys(told_by_the_log(folder, []), 0)
-    for number in range(uses):
+    for number in cases:
         if rng.random() < 0.2:
             append(folder, 100 + number)
         used = cli.good("rewrite").results[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -12,11 +13,20 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import StorageError
 from impctl.store.store import Store
+from impctl.tables.write.create import create_table
+from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
 from tests.support.run_cli import Cli, Ran
 from tests.support.small_workload import ROWS
 
 HOUR = 3600.0
+NOW = time.time()
+
+
+@pytest.fixture(autouse=True)
+def _the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits and forecasts of all tests are as of one moment, so that tables can be shared."""
+    monkeypatch.setattr(time, "time", lambda: NOW)
 
 
 def entry(table: str, version: int) -> Path:
@@ -52,9 +62,16 @@ def unexpected(ran: Ran) -> list[str]:
 
 
 @pytest.fixture
-def hourly(table: str) -> str:
+def hourly(table: str, made_once: MadeOnce) -> str:
     """The table with eight commits, an hour between them, the last one half an hour ago."""
-    return came_hourly(table, HOUR / 2)
+
+    def write(folder: Path) -> None:
+        create_table(str(folder / "t"), ROWS)
+        came_hourly(str(folder / "t"), HOUR / 2)
+
+    shutil.rmtree(table)
+    shutil.copytree(made_once.folder("hourly", write) / "t", table)
+    return table
 
 
 def came_hourly(table: str, last: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -61,23 +60,17 @@ def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_writer")
-@pytest.mark.parametrize("words", DRY[:5] + DRY[6:], ids=" ".join)
-def test_without_a_store_none_is_made(auto: Cli, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_without_a_store_none_is_made(auto: Cli, tmp_path: Path) -> None:
     before = files(tmp_path)
-    auto(words[0], *words[1:])
-    assert files(tmp_path) == before
+    for words in DRY[:5] + DRY[6:]:
+        auto(words[0], *words[1:])
+        assert files(tmp_path) == before, words
     assert not (tmp_path / ".impctl").exists()
 
 
-@pytest.mark.parametrize("words", DRY, ids=" ".join)
 @pytest.mark.parametrize("is_stale", [False, True])
 def test_nothing_is_written(
-    auto: Cli,
-    table: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: tuple[str, ...],
-    is_stale: bool,
+    auto: Cli, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_stale: bool
 ) -> None:
     auto.good("capture")
     if is_stale:
@@ -86,16 +79,16 @@ def test_nothing_is_written(
     before = files(tmp_path)
     monkeypatch.setattr(Workbench, "spark", None)
     monkeypatch.setattr(Store, "lock", None)
-    auto.good(words[0], *words[1:])
-    assert files(tmp_path) == before
+    for words in DRY:
+        auto.good(words[0], *words[1:])
+        assert files(tmp_path) == before, words
 
 
 def test_a_plan_does_not_wait_for_a_writer(auto: Cli, tmp_path: Path) -> None:
     auto.good("capture")
+    # It would give up after ten seconds of waiting, with an error.
     with Store.open(tmp_path / ".impctl") as store, store.lock(0.0, "another"):
-        started = time.perf_counter()
         assert auto.good("plan").results[0]["action"] == "none"
-        assert time.perf_counter() - started < 5
 
 
 def codes(cli: Cli, *words: str) -> tuple[str, str]:
@@ -226,7 +219,9 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
 ) -> None:
     auto.good("capture")
     slow = [
-        RunCost(RunKind.MAINTAIN, rows, 100 * rows, 5000.0, moved=("t",)) for rows in (5, 10, 20)
+        # Long, since how long the capture took goes by how busy the machine is.
+        RunCost(RunKind.MAINTAIN, rows, 100 * rows, 50_000.0, moved=("t",))
+        for rows in (5, 10, 20)
     ]
     remember(tmp_path / ".impctl", *slow)
     write_deltalake(table, ROWS, mode="append")
@@ -235,12 +230,12 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
     (planned,) = auto.good("plan").results
     assert (planned["action"], planned["reason_code"]) == ("recapture", "recapture_cheaper")
     assert planned["maintain_ms"] > 2 * planned["recapture_ms"] + 1000
-    assert "5 s" in planned["reason"]
+    assert "50 s" in planned["reason"]
     assert codes(auto, "maintain", "--dry-run") == ("recapture", "recapture_cheaper")
     ran = auto.good("maintain")
     (result,) = ran.results
     assert (result["action"], result["reason_code"]) == ("recapture", "recapture_cheaper")
-    assert "5 s" in result["reason"]
+    assert "50 s" in result["reason"]
     assert auto.good("status").results[0]["last_reason"] == result["reason"]
     # Quick runs since: it maintains again.
     remember(

@@ -19,16 +19,20 @@ from impctl.app.simulating.kept_pieces import Choice, Pieces
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 NAMES = ("l", "s", "two")
+
+
+START = 1_790_000_000.0
 
 
 class Wall:
     """What the machine's clock says; commits say so, too."""
 
     def __init__(self) -> None:
-        self.now = 1_790_000_000.0
+        self.now = START
 
     def commit(self, folder: Path, table: str, rows: Any) -> None:
         write_deltalake(str(folder / table), rows, mode="append")
@@ -51,13 +55,18 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     return found
 
 
+def no_spark(*_: object) -> None:
+    raise AssertionError("Spark was asked for")
+
+
+def write_three(folder: Path) -> Path:
+    return write_workload(folder, [(name, QUERIES[name], "auto") for name in NAMES])
+
+
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
     monkeypatch.setattr(OwnSession, "open", no_spark)
-    return Cli(capsys, write_workload(tmp_path, [(name, QUERIES[name], "auto") for name in NAMES]))
+    return Cli(capsys, write_three(tmp_path))
 
 
 def taking(folder: Path, rng: random.Random) -> None:
@@ -72,26 +81,36 @@ def taking(folder: Path, rng: random.Random) -> None:
 
 
 @pytest.fixture
-def followed(cli: Cli, tmp_path: Path, wall: Wall) -> Cli:
+def followed(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    made_once: MadeOnce,
+    wall: Wall,
+) -> Cli:
     """Captured after a commit, and maintained three seconds after each of twelve others, a minute
     apart."""
-    rng = random.Random(5)
-    for table in ("t", "u"):
-        wall.stamp(tmp_path, table)
-    wall.now += 30.0
-    wall.commit(tmp_path, "t", some(rng, 5, "x"))
-    wall.now += 30.0
-    cli.good("capture")
-    for turn in range(12):
-        wall.now += 60.0
-        wall.commit(tmp_path, "t", some(rng, rng.randrange(1, 9), "x"))
-        if turn % 3 == 2:
-            wall.commit(tmp_path, "u", some(rng, 2, "y"))
-        wall.now += 3.0
-        cli.good("maintain")
-        taking(tmp_path, rng)
-    wall.now += 30.0
-    return cli
+
+    def follow(folder: Path) -> None:
+        rng, cli = random.Random(5), Cli(capsys, write_three(folder))
+        for table in ("t", "u"):
+            wall.stamp(folder, table)
+        wall.now += 30.0
+        wall.commit(folder, "t", some(rng, 5, "x"))
+        wall.now += 30.0
+        cli.good("capture")
+        for turn in range(12):
+            wall.now += 60.0
+            wall.commit(folder, "t", some(rng, rng.randrange(1, 9), "x"))
+            if turn % 3 == 2:
+                wall.commit(folder, "u", some(rng, 2, "y"))
+            wall.now += 3.0
+            cli.good("maintain")
+            taking(folder, rng)
+
+    monkeypatch.setattr(OwnSession, "open", no_spark)
+    folder = made_once.folder("followed", follow)
+    wall.now = START + 60.0 + 12 * 63.0 + 30.0
+    return Cli(capsys, folder / "w.yaml")
 
 
 def simulated(cli: Cli, *words: str) -> tuple[dict[str, Any], list[str]]:
@@ -151,28 +170,29 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
         assert each["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
 
 
-def test_nothing_is_written_and_the_same_comes_again(followed: Cli, tmp_path: Path) -> None:
-    before = contents(tmp_path)
+def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
+    before = contents(followed.workload.parent)
     words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")
     first, second = followed.good(*words), followed.good(*words)
-    assert contents(tmp_path) == before
+    assert contents(followed.workload.parent) == before
     assert first.document == second.document
     assert first.results[0]["commits"] == {"t": 8, "u": 3}
 
 
-def test_a_page_is_written_where_it_is_asked_for(followed: Cli, tmp_path: Path) -> None:
-    page = tmp_path / "pages" / "page.html"
+@pytest.mark.slow
+def test_a_page_is_written_where_it_is_asked_for(followed: Cli) -> None:
+    page = followed.workload.parent / "pages" / "page.html"
     page.parent.mkdir()
-    before = contents(tmp_path)
+    before = contents(followed.workload.parent)
     ran = followed.good("simulate", "--disk", "0", "--report", str(page))
     assert ran.results[1] == {"kind": "report", "path": str(page)}
     text = page.read_text()
     assert text.startswith("<!DOCTYPE html>")
-    assert contents(tmp_path) == {
+    assert contents(followed.workload.parent) == {
         **before,
-        "pages/page.html": contents(tmp_path)["pages/page.html"],
+        "pages/page.html": contents(followed.workload.parent)["pages/page.html"],
     }
-    ran = followed("simulate", "--report", str(tmp_path))
+    ran = followed("simulate", "--report", str(followed.workload.parent))
     assert (ran.code, ran.error["code"]) == (6, "storage_failed")
 
 
@@ -199,8 +219,8 @@ def test_the_variable_holds_for_what_is_present(
     assert {**other, "setting": "", "present": True, "trigger": None} == {**present, "setting": ""}
 
 
-def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
-    file = tmp_path / "arrivals.csv"
+def test_commits_of_a_file(followed: Cli, wall: Wall) -> None:
+    file = followed.workload.parent / "arrivals.csv"
     start = datetime.fromtimestamp(wall.now, UTC).replace(microsecond=0, tzinfo=None)
     lines = [f"{start.isoformat()},t,{10 * at},1" for at in range(3)]
     file.write_text("\ufefftime,table,inserted,deleted\r\n" + "\r\n".join([*lines, "", lines[0]]))
@@ -213,7 +233,8 @@ def test_commits_of_a_file(followed: Cli, tmp_path: Path, wall: Wall) -> None:
     assert any("only 4 commits" in text for text in warnings)
 
 
-def test_rows_come_late(followed: Cli, tmp_path: Path, wall: Wall) -> None:
+@pytest.mark.slow
+def test_rows_come_late(followed: Cli, wall: Wall) -> None:
     words = ("--trigger", "commit", "--interval", "1s")
     whole, _ = simulated(followed, *words)
     same, _ = simulated(followed, *words, "--late", "p: 1, every: 60s")
@@ -230,15 +251,16 @@ def test_rows_come_late(followed: Cli, tmp_path: Path, wall: Wall) -> None:
     assert slow["rows"] < whole["rows"]
     assert sum(slow["commits"].values()) == sum(whole["commits"].values())
     # Of a file all is replayed.
-    file = tmp_path / "arrivals.csv"
+    file = followed.workload.parent / "arrivals.csv"
     file.write_text("time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1000,10\n")
     found, _ = simulated(followed, "--arrivals", str(file), "--late", "p: 0.9, every: 1h", *words)
     assert (found["commits"], found["rows"]) == ({"t": 4, "u": 0}, 1_010)
     assert [one["runs"] for one in found["settings"]] == [4, 4]
 
 
-def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
-    file = tmp_path / "arrivals.csv"
+@pytest.mark.slow
+def test_wrong_lines_have_place_and_hint(followed: Cli) -> None:
+    file = followed.workload.parent / "arrivals.csv"
     file.write_text(
         "time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1,0\nyesterday,t,1,0\n"
         "2026-01-01,x,1,0\n2026-01-01,t,-1,0\n2026-01-01,t,1,1.5\n2026-01-01,t,1\n"
@@ -260,7 +282,7 @@ def test_wrong_lines_have_place_and_hint(followed: Cli, tmp_path: Path) -> None:
         assert (problem["location"]["line"], problem["location"]["column"]) == (1, 1)
     file.write_bytes(b"\xff\xfe")
     assert followed("simulate", "--arrivals", str(file)).error["code"] == "arrivals_invalid"
-    gone = followed("simulate", "--arrivals", str(tmp_path / "none.csv"))
+    gone = followed("simulate", "--arrivals", str(followed.workload.parent / "none.csv"))
     assert gone.error["code"] == "arrivals_invalid"
 
 

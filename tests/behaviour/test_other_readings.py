@@ -115,6 +115,11 @@ def test_a_program_gets_the_error_too(captured_before: Cli, tmp_path: Path) -> N
     assert caught.value.code == "engine_changed"
 
 
+def test_it_is_not_used_for_its_own_version_either(captured_before: Cli) -> None:
+    ran = captured_before("rewrite", "--at", "0")
+    assert (ran.code, ran.error["code"]) == (7, "engine_changed")
+
+
 def test_its_ranges_are_evened_out_once_it_is_captured_anew(
     captured_before: Cli, tmp_path: Path
 ) -> None:

@@ -111,6 +111,24 @@ def test_a_barrier_says_all_of_what_is_below_it():
     assert not any(isinstance(node, Join) for node in nodes_of(found.rows))
 
 
+def test_of_two_barriers_the_lower_one_says_what_is_below_it():
+    sql = (
+        "SELECT z.w, COUNT(*) FROM (SELECT q.id, u.w FROM "
+        "(SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9) q JOIN u ON q.id = u.k "
+        "ORDER BY u.w NULLS LAST, q.id, u.k, u.g LIMIT 5) z GROUP BY z.w"
+    )
+    query, sketched = parse_query(sql, CATALOG), {"t#1": "id", "u#1": "w"}
+    verdict = check_safety(query, sketched, FACTS)
+    assert verdict.barriers == 2
+    columns = {access: CATALOG[access[0]].find(name) for access, name in sketched.items()}
+    joined = {
+        access: any(isinstance(node, Join) for node in nodes_of(found.rows))
+        for found in sketch_passes(query, verdict, columns)
+        for access in found.keys
+    }
+    assert joined == {"t#1": False, "u#1": True}
+
+
 def test_no_pass_cuts_ties_off():
     passes = planned("SELECT id FROM t ORDER BY v DESC NULLS LAST, id LIMIT 9", "id")
     tops = [node for node in nodes_of(passes[0].rows) if isinstance(node, TopK)]

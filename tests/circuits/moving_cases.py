@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -67,14 +67,19 @@ class Kept:
         )
 
 
+def unchanged(plan: Plan) -> Plan:
+    return plan
+
+
 @cache
-def kept(sql: str, now: int, attribute: str) -> Kept:
+def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = unchanged) -> Kept:
+    """`plan_for` makes the plan that is kept of the one after the rules."""
     query = parse_query(sql.format(now=now, early=now - 4), CATALOG)
-    query = replace(query, root=apply_rules(query.root))
+    query = replace(query, root=plan_for(apply_rules(query.root)))
     sketched = {s.access: attribute for s in scans_of(query.root) if s.table == "t"}
     whole = check_safety(query, sketched, [])
     assert whole.safe, (sql, whole.reason)
-    core = core_of(query.root)
+    core = plan_for(core_of(query.root))
     boundaries = LARGE if attribute == "day" else SMALL
     partition = RangePartition("t", attribute, INTEGER, boundaries)
     verdict = carried(whole, replace(query, root=core), sketched)
@@ -107,6 +112,7 @@ class Case:
     attribute: str
     distant: tuple[str, ...] = ()
     buffer: int | None = None
+    plan_for: Callable[[Plan], Plan] = unchanged
     now: int = 6
     tables: dict[TableName, Rows] = field(default_factory=dict)
     stored: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
@@ -117,12 +123,15 @@ class Case:
             self.tables[table] = [random_row(self.rng, table) for _ in range(size)]
         self.session = self.anew()
 
+    def _kept(self, now: int) -> Kept:
+        return kept(self.sql, now, self.attribute, self.plan_for)
+
     def _compiled(self, now: int) -> Compiled:
-        return kept(self.sql, now, self.attribute).compiled(self.distant, self.buffer)
+        return self._kept(now).compiled(self.distant, self.buffer)
 
     def _started(self, now: int) -> tuple[MaintainedQuery, ReferencePartners]:
         session = MaintainedQuery(self._compiled(now))
-        partitions = kept(self.sql, now, self.attribute).partitions
+        partitions = self._kept(now).partitions
         found = ReferencePartners(session.compiled, partitions, self.tables, TYPES)
         session.read_by(found)
         return session, found
@@ -152,8 +161,8 @@ class Case:
 
     def move(self, now: int) -> int:
         """Move the constant, and the tables, in one step; how many rows turned or moved."""
-        before = kept(self.sql, self.now, self.attribute)
-        after = kept(self.sql, now, self.attribute)
+        before = self._kept(self.now)
+        after = self._kept(now)
         assert before.verdict == after.verdict
         was = self._compiled(self.now)
         fresh, _ = self._started(now)
@@ -179,7 +188,7 @@ class Case:
         """As anew, and as the reference finds."""
         if is_exact:
             assert counts(self.session) == counts(self.anew()), (self.sql, self.now, self.tables)
-        found = kept(self.sql, self.now, self.attribute)
+        found = self._kept(self.now)
         told = annotate(found.query.root, self.tables, whole_windows=True)
         barriers = [told.first_rows.get(at, frozenset()) for at in found.whole.barrier_positions]
         for access, fragments in self.session.fragments().items():
@@ -210,6 +219,7 @@ def several_cases(
     sides: tuple[tuple[str, ...], ...] = ((),),
     *,
     is_exact: bool = True,
+    plan_for: Callable[[Plan], Plan] = unchanged,
 ) -> Counter[str]:
     """Each query in turn, its constant moved forth and back; how many of what was seen."""
     seen: Counter[str] = Counter()
@@ -220,7 +230,7 @@ def several_cases(
         sql, attributes = queries[name]
         attribute = rng.choice(attributes.split())
         try:
-            case = Case(rng, sql, attribute, rng.choice(sides), rng.choice((None, 2)))
+            case = Case(rng, sql, attribute, rng.choice(sides), rng.choice((None, 2)), plan_for)
             for _ in range(4):
                 by = rng.choice((0, 1, 1, 2, -1, -3, 40, -40))
                 turned = case.move(min(max(case.now + by, -20), 30))

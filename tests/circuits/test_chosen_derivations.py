@@ -42,7 +42,7 @@ from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.plan.witness_plans import kept_by_witnesses
 from tests.support.carried_queries import Row, fragment
-from tests.support.random_cases import TIMES
+from tests.support.random_cases import chosen_cases, random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
 from tests.support.restored_query import sketches_of
@@ -96,16 +96,16 @@ def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random
 
 
 @pytest.mark.parametrize("name", RECURSIVE)
-@pytest.mark.parametrize("seed", range(3))
-def test_rows_over_what_is_chosen_are_those_over_the_tables(name: str, seed: int) -> None:
-    rng = random.Random(f"chosen {name} {seed}")
+@random_cases(1, 3, 6)
+def test_rows_over_what_is_chosen_are_those_over_the_tables(name: str, cases: range) -> None:
     case = chosen_case(name)
-    compiled = case.compiled(with_answer=False)
-    operators = [one for one in compiled.circuit if isinstance(one, FixpointOperator)]
-    assert operators
-    tables = DRAWN.some_tables(rng, SIZES)
-    for query in DRAWN.carried(rng, tables, partial(case.compiled, with_answer=False), 8):
-        check(query, case, tables, rng)
+    made = partial(case.compiled, with_answer=False)
+    assert any(isinstance(one, FixpointOperator) for one in made().circuit)
+    for seed in cases:
+        rng = random.Random(f"chosen {name} {seed}")
+        tables = DRAWN.some_tables(rng, SIZES)
+        for query in DRAWN.carried(rng, tables, made, 6):
+            check(query, case, tables, rng)
 
 
 def test_what_is_chosen_is_often_less() -> None:
@@ -158,13 +158,7 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
         seen[f"failed: {type(error).__name__}"] += 1
 
 
-@pytest.mark.parametrize(
-    "cases",
-    [
-        pytest.param(range(150), id="few"),
-        pytest.param(range(600 * TIMES), id="all", marks=pytest.mark.slow),
-    ],
-)
+@chosen_cases("4 32 46 80 128 137 142 146", 80, 1_000)
 def test_answers_of_random_plans_over_what_is_chosen(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -7,7 +7,8 @@ they are looked at (`tests.support.hidden_pages`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import product
 
 import pytest
 
@@ -16,26 +17,26 @@ from tests.circuits.trees import test_answers as answers
 from tests.circuits.trees import test_built as trees
 from tests.engine.probing.test_probe import run as circle
 from tests.support.hidden_pages import hiding, open_share
+from tests.support.random_cases import chosen_cases
 
 Case = Callable[[int, Counter[str]], object]
-CASES: dict[str, tuple[Case, int]] = {
-    "plans": (plans.one_case, 40),
-    "trees": (trees.one_case, 25),
-    "answers": (answers.one_case, 10),
-    "circles": (lambda seed, _: circle(seed), 15),
+CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
+    "plans": (plans.one_case, 8),
+    "trees": (trees.one_case, 5),
+    "answers": (answers.one_case, 3),
+    "circles": (lambda seed, _: circle(seed), 3),
 }
 
 
 @pytest.mark.parametrize("are_codes_shown", [True, False])
 @pytest.mark.parametrize("kind", CASES)
-@pytest.mark.parametrize("times", [1, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.long])])
+@chosen_cases("1", 3, 100)
 def test_nothing_is_used_that_was_not_looked_at(
-    kind: str, times: int, *, are_codes_shown: bool
+    kind: str, cases: Sequence[int], *, are_codes_shown: bool
 ) -> None:
     case, count = CASES[kind]
-    seen: Counter[str] = Counter()
     with hiding(are_codes_shown=are_codes_shown) as loaded:
-        for seed in range(count * times):
-            case(seed, seen)
-    assert len(loaded) > count
+        for part, at in product(cases, range(count)):
+            case(part * count + at, Counter())
+    assert len(loaded) > count * len(cases)
     assert open_share(loaded) > 0.1

@@ -55,7 +55,7 @@ def loaded(name: str) -> MaintainedQuery:
 
 def tables(seed: int) -> dict[str, pa.Table]:
     rng = random.Random(seed)
-    return {"t": rows(rng, 20, is_left=True), "u": rows(rng, 10, is_left=False)}
+    return {"t": rows(rng, 11, is_left=True), "u": rows(rng, 6, is_left=False)}
 
 
 def changes(found: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:

@@ -80,7 +80,7 @@ def test_the_sketches_are_those_of_the_lineage(name: str, seed: int) -> None:
     rng = random.Random(f"{name} {seed}")
     tables = {"t": rows(rng, 14, is_left=True), "u": rows(rng, 7, is_left=False)}
     session.load(list(tables.items()))
-    for _ in range(6):
+    for _ in range(5):
         held = {access: set(kept.ids) for access, kept in session.fragments().items()}
         assert held == wanted(root, tables), (name, seed)
         changes = {}

@@ -226,7 +226,8 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
         gone = {id_ for id_, _ in changed}
         rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
         assert fragments(session) == oracle(rows), (turn, rows)
-        session = restored(session, stored, MaintainedQuery(compiled(sql, kind)))
+        if turn % 3 == 1:
+            session = restored(session, stored, MaintainedQuery(compiled(sql, kind)))
 
 
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"boolean", "binary"}))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -35,6 +36,7 @@ from tests.circuits.test_best_fixpoints import (
     change_of,
 )
 from tests.support.carried_queries import Row, best_ranked
+from tests.support.random_cases import random_cases
 from tests.support.restored_query import Stored, sketches_of
 
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
@@ -243,11 +245,19 @@ def own_rows(fixpoint: BestFixpoint) -> list[tuple[int | None, ...]]:
 
 
 @pytest.mark.parametrize("way", ["at once", "one by one", "some of either", "never", "given up"])
-@pytest.mark.parametrize("name", VALUED)
-@pytest.mark.parametrize("seed", range(4))
+@random_cases(1, 3, 10)
 def test_all_that_is_kept_is_that_of_a_recount(
-    monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str
+    monkeypatch: pytest.MonkeyPatch, cases: range, way: str
 ) -> None:
+    given_up = 0
+    for name, seed in product(VALUED, cases):
+        with monkeypatch.context() as patch:
+            given_up += recounted(patch, name, seed, way)
+    assert (given_up > 0) == (way == "given up")
+
+
+def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -> int:
+    """How many steps were given up, of a few or of many."""
     rng = random.Random(f"{name} {seed} {way}")
     given = Given(monkeypatch, rng, way)
     case, query = query_of(VALUED[name])
@@ -260,7 +270,8 @@ def test_all_that_is_kept_is_that_of_a_recount(
     query.load(DRAWN.whole(tables))
     check(name, case, query, tables)
     stored = Stored()
-    for turn in range(20):
+    turns = rng.choice((4, 5, 7, 16))
+    for turn in range(turns):
         changes = {}
         for table, rows in tables.items():
             if table == "seeds" and rng.random() < 0.7:
@@ -280,17 +291,15 @@ def test_all_that_is_kept_is_that_of_a_recount(
         given.begin(query)
         query.step(changes)
         check(name, case, query, tables)
-        if turn % 6 == 5:
+        if turn % 6 == 3:
             query = stored.taken_up(query, case.compiled(with_answer=False))
             query.circuit.end_by(Limits(rounds=300))
     if way == "never":
         assert not given.followed
-    elif way == "given up":
-        assert given.followed
-        assert given.given_up
-    else:
-        assert given.followed > (5 if nulls else 20)
+    elif way != "given up":
+        assert given.followed > (turns // 4 if nulls else turns), (name, seed)
         assert not given.begun_one_by_one or nulls or way == "some of either"
+    return given.given_up
 
 
 def row(a: int, b: int, w: int) -> Row:
@@ -314,6 +323,26 @@ def test_links_that_take_away_or_go_far_are_left_to_the_operators(
         query.step({"links": change_of("links", [link], [1])})
         check("cheapest", case, query, tables)
         assert given.followed == 1
+
+
+@pytest.mark.parametrize("way", ["at once", "one by one"])
+@pytest.mark.parametrize(("added", "best", "sign"), [("r.c - l.w", MIN, -1), ("r.c + l.w", MAX, 1)])
+@pytest.mark.parametrize("more", [2, -2])
+def test_what_makes_values_better_or_worse_is_told_by_its_sign(
+    monkeypatch: pytest.MonkeyPatch, way: str, added: str, best: str, sign: int, more: int
+) -> None:
+    """Links that make them better are left to the operators, those that make them worse are not."""
+    given = Given(monkeypatch, random.Random(way), way)
+    _, query = query_of(FROM_SEEDS.format(added, "") + best)
+    query.load(DRAWN.whole({"links": [row(2, 3, more)], "seeds": [row(1, 0, 10)]}))
+    given.begin(query)
+    given.followed = 0
+    query.step({"links": change_of("links", [row(1, 2, more)], [1])})
+    fixpoint = fixpoint_of(query)
+    step = sign * more
+    rows = dict(_pairs(fixpoint, fixpoint.output().columns))
+    assert rows == {1: 10, 2: 10 + step, 3: 10 + 2 * step}
+    assert given.followed == (more < 0)
 
 
 @pytest.mark.parametrize("way", ["at once", "one by one"])

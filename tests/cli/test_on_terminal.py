@@ -10,6 +10,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.tables.write.create import create_table
 from tests.crash.small import some_rows
 
@@ -37,6 +39,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     create_table(str(folder / "t"), some_rows(60, 1).rename_columns([COLUMN, "x"]))
     file = folder / "w.yaml"
     file.write_text(WORKLOAD)
+    assert run(build_app(), ["capture", str(file), "--quiet"]) == 0
     return file
 
 

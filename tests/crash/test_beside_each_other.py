@@ -55,13 +55,13 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
     """None fails, whatever the writer and the table do meanwhile; what is stored is right."""
     reads = []
     with changing(tmp_path / "t") as counts:
-        for _ in range(3):
+        for _ in range(2):
             running = [start(cli.workload, "maintain") for _ in range(2)]
-            running += [start(cli.workload, "status") for _ in range(2)]
+            running += [start(cli.workload, "status")]
             running += [start(cli.workload, "rewrite", "--query", q) for q in ("by_g", "by_x")]
             reads += [end(process) for process in running]
             check_store(tmp_path / ".impctl", tmp_path / "t")
-    assert counts[0] > 3
+    assert counts[0] > 2
     assert [done.document["error"] for done in reads if done.code != 0] == []
     assert not any(result.get("stale_reason", "") and "not the one" in result["stale_reason"]
                    for done in reads for result in done.document["results"])  # fmt: skip
@@ -73,7 +73,12 @@ def test_readers_beside_a_writer_on_a_table_that_changes(cli: Cli, tmp_path: Pat
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("capture",), ("maintain",), ("gc",), ("rewrite", "--query", "by_g", "--require-sketch")],
+    [
+        ("capture",),
+        ("maintain",),
+        pytest.param(("gc",), marks=pytest.mark.long),
+        pytest.param(("rewrite", "--query", "by_g", "--require-sketch"), marks=pytest.mark.long),
+    ],
 )
 def test_a_second_writer_waits_and_names_the_first(
     cli: Cli, tmp_path: Path, words: tuple[str, ...]

@@ -75,12 +75,18 @@ SCENARIOS: dict[str, tuple[Callable[[Cli], None], tuple[str, ...], set[str]]] = 
 }
 
 
+scenarios = [
+    pytest.param(name, marks=pytest.mark.long if name in ("capture again", "rebalance") else ())
+    for name in SCENARIOS
+]
+
+
 def use(monkeypatch: pytest.MonkeyPatch, disk: object) -> None:
     """The disk under every store that is opened from now on."""
     monkeypatch.setattr("impctl.store.store.RealDisk", lambda: disk)
 
 
-@pytest.mark.parametrize("name", list(SCENARIOS))
+@pytest.mark.parametrize("name", scenarios)
 def test_what_a_crash_leaves_is_usable_at_every_step(
     cli: Cli, tmp_path: Path, name: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -132,7 +138,7 @@ def _check(cli: Cli, photo: Photo) -> dict[str, tuple[int, int]]:
     return {query: (stored.generation, stored.versions["t"]) for query, stored in held.items()}
 
 
-@pytest.mark.parametrize("name", list(SCENARIOS))
+@pytest.mark.parametrize("name", scenarios)
 def test_a_command_on_a_full_disk_can_be_tried_again(cli: Cli, tmp_path: Path, name: str) -> None:
     before, command, wanted = SCENARIOS[name]
     before(cli)

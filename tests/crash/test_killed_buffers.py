@@ -69,6 +69,7 @@ def test_killed_at_every_write_buffers_are_whole(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_what_is_kept_again_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int

@@ -128,6 +128,7 @@ class Scene:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
@@ -141,6 +142,7 @@ def test_killed_at_every_write_each_change_is_read_once(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_trees_that_were_killed_at_every_write_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int

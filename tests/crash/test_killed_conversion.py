@@ -112,6 +112,7 @@ def test_killed_at_every_write_the_choice_is_whole(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_what_is_kept_again_is_whole(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int

@@ -60,7 +60,8 @@ def cases() -> Iterator[Any]:
     for part in range(PARTS):
         yield pytest.param("", part, id=f"ranks-{part}")
         for name, said in SHIPS.items():
-            yield pytest.param(said, part, id=f"{name}-{part}", marks=with_diagrams)
+            marks = (with_diagrams, pytest.mark.long) if name == "eager" else with_diagrams
+            yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
 
 
 @pytest.mark.slow

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from impctl.data.keys import key_codes
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.arrangement import Arrangement, slices
+from tests.support.random_cases import random_cases
 
 KINDS: dict[str, tuple[SqlType, pa.DataType, list[object]]] = {
     "long": (LONG, pa.int64(), [None, 0, 1, -1, 2**63 - 1, 5, 6, 7]),
@@ -29,36 +29,36 @@ def vector(kind: str, keys: list[object]) -> Vector:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=80, deadline=None)
-@given(data=st.data())
-def test_find_and_gather_answer_like_a_dictionary(kind: str, data: st.DataObject) -> None:
+@random_cases(12, 80, 1_000)
+def test_find_and_gather_answer_like_a_dictionary(kind: str, cases: range) -> None:
     pool = KINDS[kind][2]
-    modulus = data.draw(st.sampled_from([1, 2, 1000]), label="codes")
-    held = Arrangement("a", [KINDS[kind][0]], "rows")
-    model: dict[str, int] = {}
-    stored: dict[int, pa.Table] = {}
-    steps = data.draw(st.lists(st.lists(st.sampled_from(pool), max_size=6), max_size=14))
-    for step, keys in enumerate(steps):
-        distinct = {repr(key): key for key in keys}
-        rows = sorted(distinct.items(), key=lambda item: code_of(kind, item[1], modulus))
-        codes = np.array([code_of(kind, key, modulus) for _, key in rows], dtype=np.int64)
-        alive = [(step + len(name)) % 3 for name, _ in rows]
-        values = {"rows": np.array(alive, dtype=np.int64)}
-        held.put(codes, [vector(kind, [key for _, key in rows])], values)
-        model.update({name: count for (name, _), count in zip(rows, alive, strict=True)})
-        if step % 4 == 3:
-            change = held.changes()
-            stored.update(change.put)
-            for sequence in change.drop:
-                del stored[sequence]
-            held.saved()
-        if step % 8 == 3:
-            held = Arrangement("a", [KINDS[kind][0]], "rows")
-            held.load(stored.items())
-    codes = np.array([code_of(kind, key, modulus) for key in pool], dtype=np.int64)
-    located = held.find(codes, [vector(kind, pool)])
-    found = held.gather(located, "rows").tolist()
-    assert found == [model.get(repr(key), 0) for key in pool]
+    for seed in cases:
+        rng = Random(f"{kind} {seed}")
+        modulus = rng.choice((1, 2, 1000))
+        held = Arrangement("a", [KINDS[kind][0]], "rows")
+        model: dict[str, int] = {}
+        stored: dict[int, pa.Table] = {}
+        for step in range(rng.randrange(15)):
+            distinct = {repr(key): key for key in rng.choices(pool, k=rng.randrange(7))}
+            rows = sorted(distinct.items(), key=lambda item: code_of(kind, item[1], modulus))
+            codes = np.array([code_of(kind, key, modulus) for _, key in rows], dtype=np.int64)
+            alive = [(step + len(name)) % 3 for name, _ in rows]
+            values = {"rows": np.array(alive, dtype=np.int64)}
+            held.put(codes, [vector(kind, [key for _, key in rows])], values)
+            model.update({name: count for (name, _), count in zip(rows, alive, strict=True)})
+            if step % 4 == 3:
+                change = held.changes()
+                stored.update(change.put)
+                for sequence in change.drop:
+                    del stored[sequence]
+                held.saved()
+            if step % 8 == 3:
+                held = Arrangement("a", [KINDS[kind][0]], "rows")
+                held.load(stored.items())
+        codes = np.array([code_of(kind, key, modulus) for key in pool], dtype=np.int64)
+        located = held.find(codes, [vector(kind, pool)])
+        found = held.gather(located, "rows").tolist()
+        assert found == [model.get(repr(key), 0) for key in pool], seed
 
 
 def code_of(kind: str, key: object, modulus: int) -> int:
@@ -68,31 +68,30 @@ def code_of(kind: str, key: object, modulus: int) -> int:
     return sum(repr(key).encode()) % modulus
 
 
-@settings(max_examples=80, deadline=None)
-@given(
-    st.lists(st.dictionaries(st.integers(0, 40), st.integers(0, 2), max_size=8), max_size=12),
-    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=5),
-)
-def test_slices_see_the_newest_living_rows(
-    puts: list[dict[int, int]], wanted: list[tuple[int, int]]
-) -> None:
-    held = Arrangement("a", (), "rows")
-    model: dict[int, int] = {}
-    for put in puts:
-        codes = np.array(sorted(put), dtype=np.int64)
-        counts = np.array([put[int(code)] for code in codes], dtype=np.int64)
-        held.put(codes, (), {"rows": counts})
-        model.update(put)
-    low = np.array([start for start, _ in wanted], dtype=np.int64)
-    high = np.array([start + size for start, size in wanted], dtype=np.int64)
-    owners, codes, values = slices(held.runs, low, high, "rows")
-    expected = [
-        (index, code, model[code])
-        for index, (start, size) in enumerate(wanted)
-        for code in range(start, start + size)
-        if model.get(code, 0) != 0
-    ]
-    assert list(zip(owners.tolist(), codes.tolist(), values.tolist(), strict=True)) == expected
+@random_cases(20, 80, 1_000)
+def test_slices_see_the_newest_living_rows(cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"slices {seed}")
+        held = Arrangement("a", (), "rows")
+        model: dict[int, int] = {}
+        for _ in range(rng.randrange(13)):
+            put = {rng.randint(0, 40): rng.randint(0, 2) for _ in range(rng.randrange(9))}
+            codes = np.array(sorted(put), dtype=np.int64)
+            counts = np.array([put[int(code)] for code in codes], dtype=np.int64)
+            held.put(codes, (), {"rows": counts})
+            model.update(put)
+        wanted = [(rng.randint(0, 40), rng.randint(0, 12)) for _ in range(rng.randrange(6))]
+        low = np.array([start for start, _ in wanted], dtype=np.int64)
+        high = np.array([start + size for start, size in wanted], dtype=np.int64)
+        owners, codes, values = slices(held.runs, low, high, "rows")
+        expected = [
+            (index, code, model[code])
+            for index, (start, size) in enumerate(wanted)
+            for code in range(start, start + size)
+            if model.get(code, 0) != 0
+        ]
+        found = list(zip(owners.tolist(), codes.tolist(), values.tolist(), strict=True))
+        assert found == expected, seed
 
 
 def test_few_runs_however_many_puts() -> None:

@@ -10,6 +10,7 @@ import pytest
 from impctl.data.vector import Ints
 from impctl.engine.best_values import Best, BestValues
 from impctl.engine.refill import COMPLETE
+from tests.support.random_cases import random_seeds
 
 GROUP = np.array([7], dtype=np.int64)
 
@@ -40,7 +41,7 @@ def test_another_copy_of_the_edge_is_counted() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(8))
+@random_seeds(3, 8, 30)
 def test_the_best_is_the_least_of_all(size: int, seed: int) -> None:
     rng = Random(seed)
     values = BestValues("v", size)

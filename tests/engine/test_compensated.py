@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import repeat
+from random import Random
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from impctl.data.keys import group_rows
 from impctl.data.schema import DOUBLE, LONG
@@ -15,11 +16,33 @@ from impctl.data.vector import Vector
 from impctl.engine import compensated
 from impctl.engine.accumulators import Count, FloatSum, Values
 from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
+from tests.support.random_cases import random_cases
 
-FINITE = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False, width=64, min_value=-1e300, max_value=1e300),
-    st.sampled_from([1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324]),
-)
+MODERATE = (1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324)
+EXTREME = (0.0, -0.0, 2.0**999, -(2.0**1000), 2.0**1022, 2.0**-1022, -5e-324)
+
+
+def some_double(rng: Random, known: Sequence[float]) -> float:
+    """One of these, a whole number, or a number of any magnitude up to 1e300."""
+    match rng.randrange(3):
+        case 0:
+            return rng.choice(known)
+        case 1:
+            return float(rng.randint(-(2 ** (most := rng.randint(1, 53))), 2**most))
+        case _:
+            return math.ldexp(rng.uniform(-1, 1), rng.randint(-1070, 996))
+
+
+def exact_sum(values: Iterable[float], weights: Iterable[int] = repeat(1)) -> Fraction:
+    """In units of the least double, since adding fractions takes ten times as long."""
+    total = 0
+    for value, weight in zip(values, weights, strict=False):
+        numerator, denominator = value.as_integer_ratio()
+        total += weight * numerator * (_UNITS // denominator)
+    return Fraction(total, _UNITS)
+
+
+_UNITS = 2**1074
 
 
 def state_of(steps: list[list[tuple[float, int]]], *, integral: bool = False) -> Values:
@@ -40,29 +63,29 @@ def state_of(steps: list[list[tuple[float, int]]], *, integral: bool = False) ->
     return state
 
 
-@settings(max_examples=200, deadline=None)
-@given(
-    kept=st.lists(FINITE, min_size=1, max_size=8),
-    passing=st.lists(st.tuples(FINITE, st.integers(1, 3)), max_size=8),
-)
-def test_the_bound_holds_against_exact_fractions_and_any_order(
-    kept: list[float], passing: list[tuple[float, int]]
-) -> None:
-    steps = [[(value, 1) for value in kept]]
-    if passing:
-        steps = [passing, *steps, [(value, -weight) for value, weight in passing]]
-    vector = FloatSum("x", 0, False).value(state_of(steps), DOUBLE)
-    assert vector.error is not None
-    error = float(vector.error[0])
-    if math.isinf(error):
-        return
-    truth = sum((Fraction(value) for value in kept), Fraction(0))
-    assert abs(Fraction(float(vector.values[0])) - truth) <= Fraction(error)
-    for order in (kept, kept[::-1], sorted(kept), sorted(kept, key=abs)):
-        spark = 0.0
-        for value in order:
-            spark += value
-        assert abs(Fraction(spark) - Fraction(float(vector.values[0]))) <= Fraction(error)
+@random_cases(60, 500, 5_000)
+def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"bound {seed}")
+        kept = [some_double(rng, MODERATE) for _ in range(rng.randint(1, 8))]
+        passing = [
+            (some_double(rng, MODERATE), rng.randint(1, 3)) for _ in range(rng.randint(0, 8))
+        ]
+        steps = [[(value, 1) for value in kept]]
+        if passing:
+            steps = [passing, *steps, [(value, -weight) for value, weight in passing]]
+        vector = FloatSum("x", 0, False).value(state_of(steps), DOUBLE)
+        assert vector.error is not None
+        error = float(vector.error[0])
+        if math.isinf(error):
+            continue
+        mine = Fraction(float(vector.values[0]))
+        assert abs(mine - exact_sum(kept)) <= Fraction(error), seed
+        for order in (kept, kept[::-1], sorted(kept), sorted(kept, key=abs)):
+            spark = 0.0
+            for value in order:
+                spark += value
+            assert abs(Fraction(spark) - mine) <= Fraction(error), seed
 
 
 def test_a_huge_value_that_came_and_went_leaves_the_small_one() -> None:
@@ -157,44 +180,39 @@ def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole
     assert found.error[0] > 0
 
 
-WIDE = st.one_of(
-    FINITE,
-    st.integers(-(2**53), 2**53).map(float),
-    st.builds(math.ldexp, st.floats(-1, 1, allow_nan=False), st.integers(-1070, 999)),
-    st.sampled_from([0.0, -0.0, 2.0**999, -(2.0**1000), 2.0**1022, 2.0**-1022, -5e-324]),
-)
-
-
-@settings(max_examples=400, deadline=None)
-@given(groups=st.lists(st.lists(WIDE, min_size=1, max_size=40), min_size=1, max_size=5))
-def test_sums_by_slices_are_within_their_bound_group_by_group(groups: list[list[float]]) -> None:
-    values = np.array([value for group in groups for value in group])
-    starts = np.cumsum([0, *map(len, groups[:-1])])
-    with np.errstate(all="ignore"):
-        high, low = compensated.grouped_sums(values, starts)
-    for at, group in enumerate(groups):
-        reach = sum((abs(Fraction(value)) for value in group), Fraction(0))
-        if reach >= Fraction(2) ** 1020:
-            continue  # what overflows on the way is told elsewhere
-        truth = sum((Fraction(value) for value in group), Fraction(0))
-        found = Fraction(float(high[at])) + Fraction(float(low[at]))
-        assert abs(found - truth) <= reach * Fraction(compensated.DRIFT)
-        assert float(high[at]) + float(low[at]) == float(high[at])
+@random_cases(40, 400, 4_000)
+def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"slices {seed}")
+        groups = [
+            [some_double(rng, EXTREME) for _ in range(rng.choice((1, 1, 2, 5, 40)))]
+            for _ in range(rng.randint(1, 5))
+        ]
+        values = np.array([value for group in groups for value in group])
+        starts = np.cumsum([0, *map(len, groups[:-1])])
+        with np.errstate(all="ignore"):
+            high, low = compensated.grouped_sums(values, starts)
+        for at, group in enumerate(groups):
+            reach = exact_sum(map(abs, group))
+            if reach >= Fraction(2) ** 1020:
+                continue  # what overflows on the way is told elsewhere
+            error = exact_sum([float(high[at]), float(low[at])]) - exact_sum(group)
+            assert abs(error) <= reach * Fraction(compensated.DRIFT), seed
+            assert float(high[at]) + float(low[at]) == float(high[at]), seed
 
 
 def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
+    """Up to as many rows as are summed by slices, and one more."""
     random = np.random.default_rng(1)
-    for sizes in ((200_000,), (1, 100_000, 3), tuple([20] * 1000), (262_143,), (262_144,)):
+    for sizes in ((1, 30_000, 3), tuple([20] * 1000), (262_143,), (262_144,)):
         values = random.standard_normal(sum(sizes)) * 2.0 ** random.integers(-90, 90, sum(sizes))
         values[::3] *= -1
         starts = np.cumsum([0, *sizes[:-1]])
         high, low = compensated.grouped_sums(values, starts)
         for at in range(min(len(sizes), 20)):
             group = values[starts[at] : starts[at] + sizes[at]].tolist()
-            truth = sum(map(Fraction, group), Fraction(0))
-            found = Fraction(float(high[at])) + Fraction(float(low[at]))
-            reach = sum((abs(Fraction(value)) for value in group), Fraction(0))
-            assert abs(found - truth) <= reach * Fraction(compensated.DRIFT)
+            error = exact_sum([float(high[at]), float(low[at])]) - exact_sum(group)
+            assert abs(error) <= exact_sum(map(abs, group)) * Fraction(compensated.DRIFT)
 
 
 def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
@@ -213,22 +231,17 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
             assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
 
 
-@settings(max_examples=400, deadline=None)
-@given(
-    rows=st.lists(
-        st.tuples(WIDE, st.sampled_from([-7, -1, 0, 1, 2, 1000])), min_size=1, max_size=40
-    )
-)
-def test_sums_of_values_that_count_several_times_are_within_their_bound(
-    rows: list[tuple[float, int]],
-) -> None:
-    values = np.array([value for value, _ in rows])
-    weights = np.array([weight for _, weight in rows], dtype=np.int64)
-    products = [Fraction(value) * weight for value, weight in rows]
-    reach = sum(map(abs, products), Fraction(0))
-    if reach >= Fraction(2) ** 1020:
-        return  # as above
-    with np.errstate(all="ignore"):
-        high, low = compensated.grouped_products(values, weights, np.zeros(1, dtype=np.int64))
-    found = Fraction(float(high[0])) + Fraction(float(low[0]))
-    assert abs(found - sum(products)) <= reach * Fraction(compensated.DRIFT)
+@random_cases(40, 400, 4_000)
+def test_sums_of_values_that_count_several_times_are_within_their_bound(cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"several times {seed}")
+        values = [some_double(rng, EXTREME) for _ in range(rng.choice((1, 2, 5, 40)))]
+        weights = [rng.choice((-7, -1, 0, 1, 2, 1000)) for _ in values]
+        reach = exact_sum(map(abs, values), map(abs, weights))
+        if reach >= Fraction(2) ** 1020:
+            continue  # as above
+        starts = np.zeros(1, dtype=np.int64)
+        with np.errstate(all="ignore"):
+            high, low = compensated.grouped_products(np.array(values), np.array(weights), starts)
+        error = exact_sum([float(high[0]), float(low[0])]) - exact_sum(values, weights)
+        assert abs(error) <= reach * Fraction(compensated.DRIFT), seed

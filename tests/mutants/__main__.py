@@ -14,6 +14,7 @@ a run that is started again continues there.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -248,7 +249,8 @@ def run_pytest(
         chosen.write_text("\n".join(tests))
         command.append(f"@{chosen}")
     environment = {k: v for k, v in os.environ.items() if k in DATA or not k.startswith("IMPCTL_")}
-    environment["PYTHONPATH"] = str(tree)
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment |= {"PYTHONPATH": str(tree), "PYTHONPYCACHEPREFIX": str(tree / "bytecode")}
     try:
         ran = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, timeout=limit
@@ -276,12 +278,23 @@ def applied(mutants: Iterable[Mutant], tree: Path) -> Iterator[None]:
     kept: dict[str, str] = {}
     try:
         for mutant in mutants:
-            kept.setdefault(mutant.file, (tree / mutant.file).read_text())
-            mutant.apply(tree)
+            text = (tree / mutant.file).read_text(encoding="utf-8")
+            kept.setdefault(mutant.file, text)
+            _write(tree / mutant.file, mutant.applied(text))
         yield
     finally:
         for file, text in kept.items():
-            (tree / file).write_text(text)
+            _write(tree / file, text)
+
+
+_SECONDS = itertools.count(int(time.time()))
+
+
+def _write(path: Path, text: str) -> None:
+    """Bytecode is found again by size and whole seconds, so each text gets a second of its own."""
+    path.write_text(text, encoding="utf-8")
+    second = next(_SECONDS)
+    os.utime(path, (second, second))
 
 
 @contextmanager

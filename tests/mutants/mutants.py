@@ -9,13 +9,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import yaml
 
 LISTS = Path(__file__).parent
 PRODUCT = "impctl"
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class StaleMutantError(Exception):
@@ -35,33 +40,26 @@ class Mutant:
 
     def lines(self, tree: Path) -> range:
         """Line numbers of the function, from 1."""
-        node = self._node(ast.parse(self._source(tree)))
+        node = self._node(_parsed(self._source(tree)))
         assert node.end_lineno is not None
         return range(node.lineno, node.end_lineno + 1)
 
     def applied(self, source: str) -> str:
         """The source of the file with the change made; raises StaleMutantError."""
-        node = self._node(ast.parse(source))
+        node = self._node(_parsed(source))
         lines = source.splitlines(keepends=True)
         before, after = lines[: node.lineno - 1], lines[node.end_lineno :]
         body = "".join(lines[node.lineno - 1 : node.end_lineno])
         if body.count(self.old) != 1:
             raise StaleMutantError(f"{self.name}: old text occurs {body.count(self.old)} times")
-        changed = "".join([*before, body.replace(self.old, self.new), *after])
+        changed = body.replace(self.old, self.new)
         try:
-            same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(source))
+            same = ast.dump(ast.parse(dedent(changed))) == ast.dump(ast.parse(dedent(body)))
         except SyntaxError as error:
             raise StaleMutantError(f"{self.name}: {error}") from error
         if same:
             raise StaleMutantError(f"{self.name}: the change changes nothing")
-        return changed
-
-    def apply(self, tree: Path) -> None:
-        """Rewrites the file; a new file, since the old one may have other hard links."""
-        path = tree / self.file
-        changed = self.applied(self._source(tree))
-        path.unlink()
-        path.write_text(changed, encoding="utf-8")
+        return "".join([*before, changed, *after])
 
     def _source(self, tree: Path) -> str:
         try:
@@ -87,13 +85,18 @@ class Mutant:
         return node
 
 
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
 def read_mutants(lists: Path = LISTS) -> list[Mutant]:
     """All mutants, in the order of files and entries."""
     return [mutant for path in sorted(lists.glob("*.yaml")) for mutant in _read(path)]
 
 
 def _read(path: Path) -> Iterator[Mutant]:
-    entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entries: list[dict[str, Any]] = yaml.load(path.read_bytes(), _LOADER)
     for number, entry in enumerate(entries, start=1):
         file, function = entry["at"].split(":")
         assert entry["expect"] in ("killed", "survives"), entry

@@ -7,6 +7,7 @@ the tools' texts have whole and quoted names, so that only the tables' identity 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import impctl
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from tests.names.bi_shop import BiText, bi_texts, write_shop
@@ -23,7 +25,7 @@ TEXTS = tuple(bi_texts())
 TOOLS = ("dbt", "metabase", "powerbi", "superset", "tableau")
 
 
-def impctl(command: str, file: Path, *arguments: str) -> dict[str, Any]:
+def command_line(command: str, file: Path, *arguments: str) -> dict[str, Any]:
     """The document of a command that went well."""
     shown = StringIO()
     with redirect_stdout(shown):
@@ -38,7 +40,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The workload of all questions, captured."""
     folder = tmp_path_factory.mktemp("bi")
     file = write_shop(folder, {text.name: text.bare for text in TEXTS})
-    impctl("capture", file)
+    command_line("capture", file)
     return file
 
 
@@ -47,29 +49,31 @@ def test_there_are_eight_texts_of_each_tool() -> None:
     assert all(text.bare != text.sql for text in TEXTS)
 
 
+@pytest.fixture(scope="module")
+def opened(captured: Path) -> Iterator[impctl.OpenWorkload]:
+    with impctl.open(captured) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
-def test_the_text_finds_a_sketch_as_it_is(captured: Path, text: BiText) -> None:
-    (found,) = impctl("rewrite", captured, "--sql", text.sql)["results"]
-    assert found["reuse"]["query"] is not None, found["reuse"]
-    assert found["sketches"]
-    (own,) = impctl("rewrite", captured, "--query", text.name)["results"]
-    assert found["files_kept"] <= own["files_kept"]
+def test_the_text_finds_a_sketch_as_it_is(opened: impctl.OpenWorkload, text: BiText) -> None:
+    found = opened.rewrite(sql=text.sql)
+    assert found.reuse is not None
+    assert found.reuse.query is not None, found.reuse
+    assert found.sketches
+    assert found.files_kept <= opened.rewrite(text.name).files_kept
 
 
-def test_most_texts_read_less(captured: Path) -> None:
-    narrowed = [
-        text.name
-        for text in TEXTS
-        if impctl("rewrite", captured, "--sql", text.sql)["results"][0]["sql"] != text.sql
-    ]
-    assert len(narrowed) >= 30, sorted({text.name for text in TEXTS} - set(narrowed))
+def test_most_texts_read_less(opened: impctl.OpenWorkload) -> None:
+    narrowed = {text.name for text in TEXTS if opened.rewrite(sql=text.sql).sql != text.sql}
+    assert len(narrowed) >= 30, sorted({text.name for text in TEXTS} - narrowed)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("text", half_then_rest(TEXTS), ids=lambda text: text.name)
 def test_the_answer_through_the_sketch_is_the_answer(captured: Path, text: BiText) -> None:
     answers = [
-        impctl("query", captured, "--sql", text.sql, "--sketch", use)["results"][0]
+        command_line("query", captured, "--sql", text.sql, "--sketch", use)["results"][0]
         for use in ("always", "never")
     ]
     assert answers[0]["columns"] == answers[1]["columns"]

@@ -50,6 +50,7 @@ def test_what_is_missing_is_said(
         assert capsys.readouterr().out == f"{module.MISSING}\n"
 
 
+@pytest.mark.slow
 def test_an_interpreter_without_pathway_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "")
     assert not joins_in_pathway.has_pathway("false")
@@ -102,6 +103,7 @@ def test_a_peer_is_given_every_row_and_says_what_it_took() -> None:
         assert peer.rest() == 0.5
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture[str]) -> None:
     taken: list[int] = []
 
@@ -123,6 +125,7 @@ def test_figures_are_those_of_the_steps_that_count(capsys: pytest.CaptureFixture
     assert "'lazy': '1'" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_of_either_ends_the_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_peer_that_ends_is_told() -> None:
         Peer([sys.executable, "-c", ""], {})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:the state of query")
 def test_stored_sketches_are_those_of_numpy_and_of_duckdb(tmp_path: Path) -> None:
     tables = OnDisk.written(tmp_path, 10_000, 20)

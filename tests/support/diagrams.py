@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
 
+from impctl.engine.fixpoint import absorption
 from impctl.engine.fixpoint.absorption import Absorption
 from impctl.engine.fixpoint.derivations import Grounded
 
@@ -17,6 +19,14 @@ else:
     HAS_DIAGRAMS = True
 
 with_diagrams = pytest.mark.skipif(not HAS_DIAGRAMS, reason="`oxidd` (extra `bdd`) is missing")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def small_cache() -> Iterator[None]:
+    """Functions of tests are few; to allocate the cache that the product has takes 10 ms."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(absorption, "_CACHE", 1 << 10)
+        yield
 
 
 def take_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
+
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 
 PATIENCE = 60.0
 """Seconds after which something that should happen has not; nothing waits for so long."""
@@ -74,11 +78,44 @@ def following(workload: Path, *options: str, command: str = "maintain") -> Itera
         process.communicate()
 
 
+class _Lines(io.StringIO):
+    """What a program in this process prints; `react` gets each run's line once it is flushed."""
+
+    def __init__(self, react: Callable[[dict[str, Any]], object]) -> None:
+        super().__init__()
+        self.lines: list[dict[str, Any]] = []
+        self._react = react
+
+    def flush(self) -> None:
+        for line in self.getvalue().splitlines()[len(self.lines) :]:
+            self.lines.append(json.loads(line))
+            if "run" in self.lines[-1]:
+                self._react(self.lines[-1])
+
+
+def followed(
+    workload: Path,
+    *options: str,
+    command: str = "maintain",
+    react: Callable[[dict[str, Any]], object] = lambda line: None,
+) -> tuple[int, list[dict[str, Any]]]:
+    """Follow in this process until it ends; the exit code and the lines.
+
+    `react` is called between two runs. It may change tables and files, and raise signals.
+    """
+    shown = _Lines(react)
+    options = options if "--interval" in options else ("--interval", "10ms", *options)
+    with redirect_stdout(shown):
+        code = run(build_app(), [command, str(workload), "--follow", "--json", *options])
+        shown.flush()
+    return code, shown.lines
+
+
 def impctl(*words: str) -> dict[str, Any]:
-    """Another process of impctl, run to its end; its document."""
-    ran = subprocess.run(
-        [sys.executable, "-m", "impctl", *words, "--json"], capture_output=True, check=False
-    )
-    found = json.loads(ran.stdout)
+    """Run impctl in this process, which is another one than the one that follows; its document."""
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        run(build_app(), [*words, "--json"])
+    found = json.loads(shown.getvalue())
     assert isinstance(found, dict)
     return found

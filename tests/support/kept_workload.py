@@ -9,14 +9,17 @@ import math
 import random
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer, answer_of
+from tests.support.duck import duck
+from tests.support.made_once import MadeOnce
+from tests.support.run_cli import Cli
 
 QUERIES = {
     "groups": "SELECT g, COUNT(*) AS n, SUM(d) AS s FROM a GROUP BY g HAVING COUNT(*) > 2",
@@ -58,6 +61,16 @@ def write_workload(folder: Path, names: tuple[str, ...] = tuple(QUERIES)) -> Pat
     file = folder / "w.yaml"
     file.write_text(text + "store: .impctl\n")
     return file
+
+
+@pytest.fixture
+def kept(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """All queries captured, their answers kept."""
+
+    def capture(folder: Path) -> None:
+        Cli(capsys, write_workload(folder)).good("capture")
+
+    return Cli(capsys, made_once.folder("kept", capture) / "w.yaml")
 
 
 def rows_of_a(draw: random.Random, count: int) -> pa.Table:
@@ -105,7 +118,7 @@ def grow(folder: Path) -> None:
 
 def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
     """What DuckDB answers over the tables at these versions."""
-    with duckdb.connect() as connection:
+    with duck() as connection:
         for table in ("a", "b"):
             version = versions.get(table)
             found = DeltaTable(str(folder / table), version=version).to_pyarrow_table()

@@ -36,6 +36,25 @@ def random_cases(
     return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
 
 
+def chosen_cases(chosen: str, check: int, total: int) -> pytest.MarkDecorator:
+    """Parametrizes `cases`: seeds in `chosen` ("0-9 31 70"), `check` others, those up to `total`.
+
+    The chosen ones together execute every branch that many seeds execute, and kill known mutants.
+    """
+    known = tuple(seed for part in chosen.split() for seed in _seeds(*part.split("-")))
+    others = [seed for seed in range(total * TIMES) if seed not in known]
+    parts = [
+        pytest.param(known, id="fast"),
+        pytest.param(others[: check * TIMES], id="check", marks=_CHECK),
+        pytest.param(others[check * TIMES :], id="long", marks=_LONG),
+    ]
+    return pytest.mark.parametrize("cases", parts)
+
+
+def _seeds(first: str, last: str = "") -> range:
+    return range(int(first), int(last or first) + 1)
+
+
 def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:
     """Parametrizes `seed`, one at a time."""
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
+from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -292,9 +293,11 @@ def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
     names = [a.id for a in attributes_of(node.left)], [a.id for a in attributes_of(node.right)]
     found: list[Tuple] = []
     matched: set[int] = set()
+    candidates = _candidates(node.condition, right, frozenset(names[1]))
     for row in left:
         partners = []
-        for index, other in enumerate(right):
+        for index in candidates(row):
+            other = right[index]
             values = {**row.values, **other.values}
             if is_true(node.condition, values):
                 partners.append(Tuple(values, row.lineage | other.lineage))
@@ -308,6 +311,44 @@ def _join(node: Join, left: list[Tuple], right: list[Tuple]) -> list[Tuple]:
             if index not in matched
         )
     return found
+
+
+def _candidates(
+    condition: Expr | None, right: Sequence[Tuple], ids: frozenset[AttributeId]
+) -> Callable[[Tuple], Sequence[int]]:
+    """For a row of the left side the places on the right where the condition can hold.
+
+    Rows that differ in a column that must be equal are not compared, unless comparing may fail.
+    """
+    parts = condition.operands if isinstance(condition, And) else (condition,)
+    pairs = [pair for part in parts for pair in _equal_columns(part, ids)]
+    if not pairs or not all(map(_cannot_fail, parts)):
+        return lambda row: range(len(right))
+    places: dict[object, list[int]] = {}
+    for index, other in enumerate(right):
+        key = tuple(identity(other.values[theirs]) for _, theirs in pairs)
+        places.setdefault(key, []).append(index)
+    return lambda row: places.get(tuple(identity(row.values[mine]) for mine, _ in pairs), ())
+
+
+def _equal_columns(
+    part: Expr | None, ids: frozenset[AttributeId]
+) -> list[tuple[AttributeId, AttributeId]]:
+    """The columns of the left and the right side that the condition says are equal."""
+    match part:
+        case Compare(
+            op=CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL,
+            left=ColumnRef() as one,
+            right=ColumnRef() as other,
+        ) if one.type == other.type and (one.id in ids) != (other.id in ids):
+            return [(other.id, one.id) if one.id in ids else (one.id, other.id)]
+    return []
+
+
+def _cannot_fail(part: Expr | None) -> bool:
+    return isinstance(part, Compare) and all(
+        isinstance(side, ColumnRef | Literal) for side in (part.left, part.right)
+    )
 
 
 def _of_left_row(

@@ -202,6 +202,23 @@ def test_texts_cut_by_the_order_of_utf_16_bound_nothing(
     check_sound(stated(tmp_path, field, pa.array([text]), text[:8], maximum), "v")
 
 
+def test_a_text_of_32_units_whose_characters_are_sure_bounds_nothing_above(tmp_path: Path) -> None:
+    """Written out, and of a plane that deltalake does not mistake for another."""
+    field, text, maximum = handmade.field("v", "string"), "\U00020000", "\U00020000" * 15 + "~~"
+    stated(tmp_path, field, pa.array([text * 16]), text, maximum)
+    log = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            stats = json.loads(action["add"]["stats"])
+            action["add"]["stats"] = json.dumps(stats, ensure_ascii=False)
+    log.write_text("\n".join(json.dumps(one, ensure_ascii=False) for one in actions))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
+    check_sound(snapshot, "v")
+    (bounds,) = file_bounds(snapshot, "v")
+    assert (bounds.minimum, bounds.maximum) == (text, None)
+
+
 def test_texts_written_as_escapes_bound_nothing_above(tmp_path: Path) -> None:
     field = handmade.field("v", "string")
     text = "\U00020000" * 15

@@ -12,12 +12,20 @@ from deltalake import write_deltalake
 
 import impctl
 from impctl.app import capture
+from impctl.app.capturing import advice
 from impctl.errors import ImpctlWarning, TableError
 from impctl.tables.write import cluster as writing
 from tests.support.run_cli import Cli
 
-ROWS = 120_000
+ROWS = 12_000
 FILES = 8
+
+
+@pytest.fixture(autouse=True)
+def _a_small_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 10,000 rows on advice is given, which otherwise takes ten times as many."""
+    assert advice._ROWS == 100_000
+    monkeypatch.setattr(advice, "_ROWS", 10_000)
 
 
 def told(
@@ -58,7 +66,7 @@ FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 
 @pytest.mark.parametrize(
     "values",
-    [np.sort(groups()), groups(ROWS - 32_000), FEW_PLACES],
+    [np.sort(groups()), groups(ROWS - 3_200), FEW_PLACES],
     ids=["sorted", "small", f"one file of {FILES}"],
 )
 def test_a_table_that_no_order_would_help_is_not(tmp_path: Path, values: np.ndarray) -> None:
@@ -96,7 +104,7 @@ def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) 
 
 def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    for part in np.array_split(np.sort(groups(400_000)), 20):
+    for part in np.array_split(np.sort(groups(40_000)), 20):
         write_deltalake(str(path), pa.table({"g": part}), mode="append")
     for _ in range(30):
         rows = pa.table({"g": np.array([0, 500, 999])})

@@ -18,7 +18,7 @@ FEW = ("groups_tree", "groups_index", "top_index", "one_index")
 
 
 @pytest.mark.parametrize(
-    "count", [8, pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long])]
+    "count", [4, pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long])]
 )
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_any_byte_is_found_or_not_used(

@@ -5,7 +5,6 @@ The answers are computed by plain Python over all rows, columns that only go out
 
 from __future__ import annotations
 
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -16,12 +15,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
 Row = tuple[int, int | None, int, str]
 GROUPS, HEAVY = 60, 8
-COMMITS = 25 * int(os.environ.get("IMPCTL_FUZZ", "1"))
-"""By hand: `IMPCTL_FUZZ=40` for a thousand."""
 
 
 def _groups(rows: list[Row]) -> dict[int, list[Row]]:
@@ -105,8 +103,11 @@ def changed(path: str, rng: random.Random) -> set[int]:
     return {g}
 
 
-def test_no_is_never_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rng, path = random.Random(COMMITS), str(tmp_path / "t")
+@random_cases(fast=8, check=30, total=300)
+def test_no_is_never_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
+) -> None:
+    rng, path = random.Random(len(cases)), str(tmp_path / "t")
     configuration = {"delta.enableChangeDataFeed": "true"}
     start = table_of([drawn(rng) for _ in range(300)])
     write_deltalake(path, start, configuration=configuration)
@@ -127,7 +128,7 @@ def test_no_is_never_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     before, passing = answers()
     said = {"no": 0, "maybe": 0}
     others = others_said = 0
-    for _ in range(COMMITS):
+    for _ in cases:
         about = changed(path, rng)
         results = {r["query"]: r for r in cli.good("maintain").results}
         after, now = answers()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.app.maintaining import told_answer
 from impctl.app.maintaining.step import Maintainer
-from impctl.app.workbench.envvars import FUZZ
 from impctl.errors import RecaptureNeededError
 from impctl.store.disk import RealDisk
 from tests.support import kept_workload
@@ -19,13 +16,8 @@ from tests.support.change_reader import Reader
 from tests.support.kept_workload import QUERIES, answer_at, change, grow, stored, write_workload
 from tests.support.run_cli import Cli
 
-
-@pytest.fixture
-def kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """All queries captured, their answers kept."""
-    cli = Cli(capsys, write_workload(tmp_path))
-    cli.good("capture")
-    return cli
+SLOW = pytest.mark.slow
+LONG = (pytest.mark.slow, pytest.mark.long)
 
 
 def readers(folder: Path) -> dict[str, Reader]:
@@ -56,9 +48,13 @@ def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:
     return programs
 
 
-def test_programs_that_read_the_files_have_every_answer(kept: Cli) -> None:
-    programs = run_steps(kept, 12 * int(os.environ.get(FUZZ, "1")), 3)
-    assert sum(len(program.taken) for program in programs.values()) > 50
+@pytest.mark.parametrize(
+    ("steps", "seed"),
+    [(3, 3), pytest.param(12, 4, marks=SLOW), *(pytest.param(40, n, marks=LONG) for n in range(2))],
+)
+def test_programs_that_read_the_files_have_every_answer(kept: Cli, steps: int, seed: int) -> None:
+    programs = run_steps(kept, steps, seed)
+    assert sum(len(program.taken) for program in programs.values()) > 4 * steps
     # Versions passed one by one leave a file each.
     assert len(programs["eager"].taken) >= len(programs["groups"].taken)
 
@@ -87,34 +83,6 @@ def test_files_of_several_steps_that_were_never_committed_are_gone_with_the_next
             program.read(held.generation)
             assert program.answer == answer_at(folder, name, dict(held.versions)), name
             assert len(list(program.folder.iterdir())) == len(program.taken), name
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_programs_have_every_answer_over_many_steps(kept: Cli, seed: int) -> None:
-    """By hand: `IMPCTL_FUZZ=10` for 500 steps."""
-    run_steps(kept, 25 * int(os.environ.get(FUZZ, "1")), seed)
-
-
-def test_a_file_that_forgets_what_went_would_be_noticed(
-    kept: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tests above can fail: files with insertions alone are found at once."""
-    whole = told_answer.ToldAnswer.tell
-
-    def forgetful(self: told_answer.ToldAnswer, lead: object) -> None:
-        class Sink:
-            def write(_, lead: object, changes: object) -> object:
-                kept = changes.filter(kept_workload.pa.compute.field("_change") == "insert")  # type: ignore[attr-defined]
-                return sink.write(lead, kept)
-
-        sink = self._sink
-        self._sink = Sink()  # type: ignore[assignment]
-        whole(self, lead)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(told_answer.ToldAnswer, "tell", forgetful)
-    with pytest.raises(AssertionError):
-        run_steps(kept, 6, 3)
 
 
 def test_a_file_says_what_it_leads_from_and_to(kept: Cli) -> None:

@@ -96,17 +96,21 @@ def changed(folder: Path, rng: random.Random, step: int) -> None:
     DeltaTable(str(folder / "r")).update(predicate=f"id % 11 = {step}", updates={"a": "a + 1"})
 
 
-def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli) -> None:
+@pytest.mark.parametrize("steps", [2, pytest.param(6, marks=pytest.mark.slow)])
+def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, steps: int) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
     rng, several = random.Random(6), set()
-    for step in range(6):
+    for step in range(steps):
         held = sketches(cli)
         for name in QUERIES:
             assert held[f"{name}_tree"] == held[f"{name}_index"], (step, name)
             several.add(tuple(map(len, held[f"{name}_tree"].values())))
         changed(cli.workload.parent, rng, step)
         assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
-    assert len(several) > 10
+    held = sketches(cli)
+    for name in QUERIES:
+        assert held[f"{name}_tree"] == held[f"{name}_index"], name
+    assert len(several) > 2 * steps
 
 
 def test_what_has_no_tree_is_refused_with_its_place(cli: Cli) -> None:
@@ -176,22 +180,23 @@ def answer(cli: Cli, name: str) -> list[str]:
     return sorted(map(repr, result["rows"]))
 
 
-def test_trees_keep_the_answers_that_joins_do(cli: Cli) -> None:
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
     more = {
         "padded": "SELECT r.id, s.b FROM r LEFT JOIN s ON s.a = r.a AND s.b > 5",
         "single": "SELECT DISTINCT r.c FROM r JOIN s ON s.a = r.a",
         "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
     }
     with_answers(cli, **more)
-    names, rng, several = ["top", "rows", *more], random.Random(6), set()
+    names, rng = ["top", "rows", *more], random.Random(6)
     asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
     results = cli.good("capture", *asked).results
     assert {result["mode"] for result in results} == {"exact"}
-    for step in range(2):
+    for step in range(steps):
         for name in names:
             found = answer(cli, f"{name}_tree")
             assert found == answer(cli, f"{name}_index"), (step, name)
-            several.add((name, *found))
+            assert found, (step, name)
         changed(cli.workload.parent, rng, step)
         told = {}
         for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
@@ -200,7 +205,7 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli) -> None:
         for name in names:
             mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
             assert mine == theirs, (step, name)
-    assert len(several) > 5
+        assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= 4
 
 
 def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from impctl.app.measuring import run as run_module
 from impctl.app.measuring.charts import chart_problems
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.from_workload import suite_of
@@ -22,6 +23,7 @@ from impctl.app.workbench.settings import Settings, SuiteRequest
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.record import Cell, Metric
 from impctl.bench.record_json import record_from_json, record_to_json
+from impctl.bench.yardstick import yardstick
 from impctl.errors import UnsupportedError, UsageError
 from impctl.workload.load import load_workload
 
@@ -64,6 +66,8 @@ def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, measured by the functions above; its table is not opened."""
     for name, work in {"maintain": changes, "query": same, "capture": same}.items():
         use(monkeypatch, name, work)
+    # Measuring the noise takes a third of a second.
+    monkeypatch.setattr(run_module, "yardstick", lambda folder: 10.0)
     (tmp_path / "tables").mkdir()
     path = tmp_path / "w.yaml"
     path.write_text(WORKLOAD)
@@ -110,7 +114,10 @@ def test_the_record_of_a_workload(workload: Path) -> None:
     )  # fmt: skip
 
 
-def test_what_is_asked_for_is_what_is_measured(workload: Path, tmp_path: Path) -> None:
+def test_what_is_asked_for_is_what_is_measured(
+    workload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "yardstick", yardstick)
     out, page = tmp_path / "r.json", tmp_path / "r.html"
     asked = SuiteRequest(
         str(workload), only=("skipping", "changes"), scale=None, repeat=7, out=out, report=page

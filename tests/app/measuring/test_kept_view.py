@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.app.measuring.kept_view import KeptView, kept_view
+from tests.support.random_cases import random_seeds
 
 SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
 
@@ -50,7 +51,7 @@ def test_order_and_limit_are_asked_of_the_view() -> None:
     )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(3, 20, 20)
 def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
     view = kept_view(SQL)
     assert view is not None

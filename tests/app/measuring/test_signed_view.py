@@ -11,6 +11,7 @@ import pytest
 
 from impctl.app.measuring.signed_view import SignedView, signed_view
 from impctl.bench.parquet_sql import ParquetSql
+from tests.support.random_cases import random_cases
 
 pytestmark = pytest.mark.skipif(not ParquetSql.is_installed(), reason="DuckDB is not installed")
 
@@ -41,23 +42,24 @@ def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
     return view
 
 
-@pytest.mark.parametrize("seed", range(10))
+@random_cases(fast=2, check=10, total=10)
 def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
-    connection: ParquetSql, seed: int
+    connection: ParquetSql, cases: range
 ) -> None:
-    random = np.random.default_rng(seed)
-    rows = drawn(random, 60)
-    view = made(connection, rows)
-    assert view.columns == ("a", "b", "c")
-    for _ in range(6):
-        gone = random.permutation(len(rows))[: random.integers(0, len(rows) + 1)]
-        came = drawn(random, int(random.integers(0, 40)))
-        kept = np.setdiff1d(np.arange(len(rows)), gone)
-        signs = pa.array(np.repeat([1, -1], [len(came), len(gone)]))
-        view.bring_on(pa.concat_tables([came, rows.take(pa.array(gone))]), signs)
-        rows = pa.concat_tables([rows.take(pa.array(kept)), came])
-        connection.put("t", rows)
-        assert view.answer().to_pylist() == connection.run(SQL).to_pylist()
+    for seed in cases:
+        random = np.random.default_rng(seed)
+        rows = drawn(random, 60)
+        view = made(connection, rows)
+        assert view.columns == ("a", "b", "c")
+        for _ in range(6):
+            gone = random.permutation(len(rows))[: random.integers(0, len(rows) + 1)]
+            came = drawn(random, int(random.integers(0, 40)))
+            kept = np.setdiff1d(np.arange(len(rows)), gone)
+            signs = pa.array(np.repeat([1, -1], [len(came), len(gone)]))
+            view.bring_on(pa.concat_tables([came, rows.take(pa.array(gone))]), signs)
+            rows = pa.concat_tables([rows.take(pa.array(kept)), came])
+            connection.put("t", rows)
+            assert view.answer().to_pylist() == connection.run(SQL).to_pylist()
 
 
 def test_a_group_whose_rows_are_gone_is_gone(connection: ParquetSql) -> None:

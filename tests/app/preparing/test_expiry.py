@@ -23,6 +23,7 @@ from impctl.data.schema import DATE, TIMESTAMP
 from impctl.errors import TableError
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
+from tests.support.random_cases import random_seeds
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NOW = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
@@ -37,7 +38,7 @@ def micros(at: datetime) -> int:
     return (at - EPOCH) // timedelta(microseconds=1)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@random_seeds(2, 8, 8)
 def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
     random, path = Random(seed), str(tmp_path / "t")
     seen: list[datetime] = []

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
-from impctl.tables.write.create import create_table
+from impctl.tables.write.laid_out import create_laid_out_table
 from tests.support.run_cli import Cli
 
 DAYS = 80
@@ -27,13 +26,11 @@ store: .impctl
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     """A table sorted by day, a file a day; every other day's sum is large."""
-    path = str(tmp_path / "t")
-    for day in range(DAYS):
-        rows = {"day": [day] * 4, "g": [1, 2, 3, 4], "x": [400 if day % 2 == 0 else 1] * 4}
-        if day == 0:
-            create_table(path, pa.table(rows))
-        else:
-            write_deltalake(path, pa.table(rows), mode="append")
+    days = (
+        pa.table({"day": [day] * 4, "g": [1, 2, 3, 4], "x": [400 if day % 2 == 0 else 1] * 4})
+        for day in range(DAYS)
+    )
+    create_laid_out_table(str(tmp_path / "t"), days)
     file = tmp_path / "w.yaml"
     text = WORKLOAD.replace("{day: {}, g: {}}", "{day: {fragments: 100}, g: {fragments: 9}}")
     file.write_text(text)

@@ -5,8 +5,10 @@ Every commit is a change of its own in what is pending, and every look is made.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
 from impctl.app.maintaining.due.moments import next_moment
@@ -73,11 +75,10 @@ class SlowRun:
             now += self.look if start is None else min(self.look, max(0.0, start - now))
 
     def pending(self, query: SlowQuery, now: float) -> list[Commit]:
-        return [
-            commit
-            for commit in self.commits
-            if query.pinned < commit[0] <= now and commit[1] in query.tables
-        ]
+        """Commits are in order of time."""
+        first = bisect_right(self.commits, query.pinned, key=itemgetter(0))
+        last = bisect_right(self.commits, now, key=itemgetter(0))
+        return [commit for commit in self.commits[first:last] if commit[1] in query.tables]
 
     def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
         found = self.pending(query, now)

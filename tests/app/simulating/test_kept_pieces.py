@@ -7,8 +7,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
 from impctl.app.maintaining.keeping.bounds import Bound
 from impctl.app.maintaining.keeping.choice import Kept
@@ -20,6 +18,7 @@ from impctl.circuits.keeping.graph import Graph, Mode
 from impctl.circuits.keeping.priors import PRIORS
 from tests.app.maintaining.keeping.test_bounds import frequent_and_rare
 from tests.circuits.keeping.drawn import tree
+from tests.support.random_cases import random_seeds
 
 SIZES = 6
 """Of changes, that prices are asked for."""
@@ -68,7 +67,7 @@ def test_bounds_urge_what_a_rare_change_needs() -> None:
     assert urged_ones > 5
 
 
-@pytest.mark.parametrize("seed", range(200))
+@random_seeds(12, 60, 200)
 def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None:
     rng = Random(seed)
     graph = tree(rng)

@@ -15,6 +15,7 @@ from impctl.app.simulating.histories import late_histories
 from impctl.app.simulating.late import Late, late_from, spread
 from impctl.errors import UsageError
 from impctl.forecast.arrival import Arrival, History
+from tests.support.random_cases import random_seeds
 
 FOREVER = 1e12
 
@@ -42,7 +43,7 @@ def test_nine_in_ten_and_of_the_rest_again() -> None:
     assert [part.is_after_gap for part in parts] == [True, False, False, False, False]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@random_seeds(2, 30, 30)
 def test_no_row_is_lost_and_none_comes_twice(seed: int) -> None:
     rng = random.Random(seed)
     p = Fraction(rng.choice(["0.9", "1", "0.5", "0.05", "0.333333", "0.999999", "1.0", ".25"]))
@@ -90,14 +91,15 @@ def test_more_commits_than_can_be_replayed_are_refused(monkeypatch: pytest.Monke
     told = {"t": [arrival(0.0, 8), arrival(1.0, 8)], "u": [arrival(0.0, 8)]}
     counts = Counter({name: len(parts) for name, parts in spread(told, late, FOREVER).items()})
     assert counts == {"t": 8, "u": 4}
+    assert late_rows.MOST_COMMITS == 1_000_000
     monkeypatch.setattr(late_rows, "MOST_COMMITS", 12)
     spread(told, late, FOREVER)
     monkeypatch.setattr(late_rows, "MOST_COMMITS", 11)
     with pytest.raises(UsageError, match="more than 11 commits"):
         spread(told, late, FOREVER)
     # Of a share so small a single commit would come in more parts than memory holds.
-    monkeypatch.undo()
-    with pytest.raises(UsageError, match="more than 1,000,000 commits"):
+    monkeypatch.setattr(late_rows, "MOST_COMMITS", 10_000)
+    with pytest.raises(UsageError, match="more than 10,000 commits"):
         spread({"t": [arrival(0.0, 10**12)]}, late_from("p: 0.0000001, every: 1s"), FOREVER)
 
 

@@ -12,6 +12,7 @@ from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
 from impctl.app.simulating.lines import CostsBy, lines_of
 from impctl.app.simulating.step_costs import StepCosts
 from impctl.store.records import RunCost, RunKind
+from tests.support.random_cases import random_seeds
 
 SETS = [frozenset(), frozenset("a"), frozenset("b"), frozenset("ab"), frozenset("abc")]
 
@@ -33,7 +34,7 @@ def runs(rng: random.Random) -> list[RunCost]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@random_seeds(5, 60, 60)
 def test_lines_are_those_of_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
@@ -71,7 +72,7 @@ def prices(rng: random.Random) -> dict[frozenset[str], Price]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(60))
+@random_seeds(5, 60, 60)
 def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
     rng = random.Random(seed)
     costs = StepCosts(lines_of(runs(rng)), prices(rng))

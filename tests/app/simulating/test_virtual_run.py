@@ -19,6 +19,7 @@ from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
 from tests.app.simulating.slow import Commit, SlowQuery, SlowRun
+from tests.support.random_cases import random_cases
 
 TRIGGERS = (
     ON_COMMIT,
@@ -71,10 +72,11 @@ def commits_by_table(commits: list[Commit]) -> dict[str, Commits]:
     }
 
 
-def drawn(rng: random.Random, until: float) -> list[Commit]:
+def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[Commit]:
     """Steady, in bursts, or hardly any."""
     found: list[Commit] = []
-    at, pause = 0.0, rng.choice([4.0, 30.0, 200.0])
+    at = 0.0
+    pause = pause or rng.choice([4.0, 30.0, 200.0])
     while at < until:
         at += round(rng.expovariate(1 / pause) * 4) / 4
         for _ in range(rng.choice([1, 1, 1, 3])):
@@ -91,13 +93,14 @@ def fast(
     look: float,
     until: float,
     rows_per_s: float = 0.02,
+    since: float = 0.0,
 ) -> Ran:
     of = commits_by_table(commits)
     made = [
         ReplayedQuery(name, trigger, Stream.made({t: of[t] for t in tables}), cost, rows_per_s)
         for name, trigger, tables, cost in queries
     ]
-    return VirtualRun(made, look).run(0.0, until)
+    return VirtualRun(made, look).run(since, until)
 
 
 def slow(
@@ -106,69 +109,92 @@ def slow(
     look: float,
     until: float,
     rows_per_s: float = 0.02,
+    since: float = 0.0,
 ) -> SlowRun:
     made = {
         name: SlowQuery(trigger, tables, cost, rows_per_s)
         for name, trigger, tables, cost in queries
     }
     found = SlowRun(made, commits, look)
-    found.run(0.0, until)
+    found.run(since, until)
     return found
 
 
-@pytest.mark.parametrize("seed", range(150))
-def test_it_is_what_looking_at_every_look_gives(seed: int) -> None:
-    rng = random.Random(seed)
-    until = 3_000.0
-    commits = drawn(rng, until)
-    fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
-    same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
+@pytest.mark.parametrize("trigger", TRIGGERS)
+def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None:
+    """Two queries with this trigger, and one with another."""
+    number = TRIGGERS.index(trigger)
+    rng = random.Random(f"trigger {number}")
+    other = TRIGGERS[(number + 4) % len(TRIGGERS)]
     queries: list[Query] = [
-        (
-            f"q{at}",
-            rng.choice(TRIGGERS) if same is None else same,
-            frozenset(rng.choice(["a", "b", "ab", "abc"])),
-            costs(fixed * rng.uniform(0.5, 2), row, rng),
-        )
-        for at in range(rng.randrange(1, 6))
+        ("one", trigger, frozenset("a"), costs(300.0, 2.0, rng)),
+        ("two", trigger, frozenset("ab"), costs(40.0, 30.0, rng)),
+        ("other", other, frozenset("abc"), costs(300.0, 2.0, rng)),
     ]
-    look = rng.choice([2.0, 5.0, 16.0, 61.0])
-    assert_alike(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0]))
+    assert_alike(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02)
+
+
+@random_cases(fast=8, check=40, total=150)
+def test_runs_are_those_of_making_every_look(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        until = 3_000.0
+        commits = drawn(rng, until)
+        fixed, row = rng.choice([20.0, 300.0, 4_000.0]), rng.choice([0.0, 2.0, 30.0])
+        same = rng.choice([*(None for _ in TRIGGERS), *TRIGGERS])
+        queries: list[Query] = [
+            (
+                f"q{at}",
+                rng.choice(TRIGGERS) if same is None else same,
+                frozenset(rng.choice(["a", "b", "ab", "abc"])),
+                costs(fixed * rng.uniform(0.5, 2), row, rng),
+            )
+            for at in range(rng.randrange(1, 6))
+        ]
+        look = rng.choice([2.0, 5.0, 16.0, 61.0])
+        assert_alike(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0]))
 
 
 def assert_alike(
-    queries: list[Query], commits: list[Commit], look: float, until: float, rows_per_s: float
+    queries: list[Query],
+    commits: list[Commit],
+    look: float,
+    until: float,
+    rows_per_s: float,
+    since: float = 0.0,
 ) -> None:
-    found = fast(queries, commits, look, until, rows_per_s)
-    wanted = slow(queries, commits, look, until, rows_per_s)
+    found = fast(queries, commits, look, until, rows_per_s, since)
+    wanted = slow(queries, commits, look, until, rows_per_s, since)
     assert found.runs == wanted.runs
     assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
     assert found.work_s == pytest.approx(wanted.work)
     assert found.late == wanted.late
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_runs_on_commit_go_beside_those_that_wait(seed: int) -> None:
+@random_cases(fast=4, check=30, total=30)
+def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
     """Long steps on commit, so that starts of others come while they run, in the same runs too."""
-    rng = random.Random(seed)
-    commits = drawn(rng, 3_000.0)
-    queries: list[Query] = [
-        ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
-        ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
-        ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
-    ]
-    assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
+    for seed in cases:
+        rng = random.Random(seed)
+        commits = drawn(rng, 3_000.0)
+        queries: list[Query] = [
+            ("each", ON_COMMIT, frozenset("a"), costs(rng.choice([3_000.0, 20_000.0]), 5.0, rng)),
+            ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
+            ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
+        ]
+        assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_what_is_expected_until_a_moment_counts_from_the_first_row(seed: int) -> None:
-    rng = random.Random(seed)
-    commits: list[Commit] = sorted(
-        (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
-    )
-    ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
-    queries: list[Query] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
-    assert_alike(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5)
+@random_cases(fast=3, check=20, total=20)
+def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        commits: list[Commit] = sorted(
+            (rng.randrange(4 * 3_000) / 4, "a", rng.choice([1, 30])) for _ in range(300)
+        )
+        ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
+        queries: list[Query] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
+        assert_alike(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5)
 
 
 @pytest.mark.parametrize("bound", [120.0, 900.0])
@@ -213,12 +239,12 @@ def test_a_bound_shorter_than_a_look_is_late() -> None:
 
 def test_the_same_commits_give_the_same_again() -> None:
     rng = random.Random(4)
-    commits = drawn(rng, 5_000.0)
+    commits = drawn(rng, 700.0, pause=4.0)
     queries: list[Query] = [
         (f"q{at}", trigger, frozenset("ab"), costs(40.0, 1.0))
         for at, trigger in enumerate(TRIGGERS)
     ]
-    assert fast(queries, commits, 5.0, 5_000.0) == fast(queries, commits, 5.0, 5_000.0)
+    assert fast(queries, commits, 5.0, 700.0) == fast(queries, commits, 5.0, 700.0)
 
 
 CLOCKS = (
@@ -234,25 +260,27 @@ CLOCKS = (
 )
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_moments_at_which_nothing_is_pending_are_passed_over(seed: int) -> None:
-    """Few commits in more than a day, some at a moment, so that looks go on from the right one."""
-    rng = random.Random(seed)
-    until = 90_000.0
-    commits: list[Commit] = sorted(
-        (rng.choice([rng.uniform(0, until), 70.0 * rng.randrange(1_280)]), rng.choice("ab"), 9)
-        for _ in range(rng.randrange(1, 7))
-    )
-    queries: list[Query] = [
-        (
-            f"q{at}",
-            rng.choice(CLOCKS if at < 2 else TRIGGERS),
-            frozenset(rng.choice(["a", "b", "ab"])),
-            costs(rng.choice([20.0, 4_000.0]), rng.choice([0.0, 30.0]), rng),
+@random_cases(fast=10, check=40, total=100)
+def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> None:
+    """Few commits around midnight, some at a moment, so that looks go on from the right one."""
+    since, until = 79_000.0, 93_000.0
+    for seed in cases:
+        rng = random.Random(seed)
+        moments = [70.0 * rng.randrange(1_130, 1_300) for _ in range(7)]
+        commits: list[Commit] = sorted(
+            (rng.choice([rng.uniform(since, until), moment]), rng.choice("ab"), 9)
+            for moment in moments[: rng.randrange(1, 7)]
         )
-        for at in range(rng.randrange(1, 4))
-    ]
-    assert_alike(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4)
+        queries: list[Query] = [
+            (
+                f"q{at}",
+                (CLOCKS[seed % len(CLOCKS)], rng.choice(CLOCKS), rng.choice(TRIGGERS))[at],
+                frozenset(rng.choice(["a", "b", "ab"])),
+                costs(rng.choice([20.0, 4_000.0]), rng.choice([0.0, 30.0]), rng),
+            )
+            for at in range(rng.randrange(1, 4))
+        ]
+        assert_alike(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4, since)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from impctl.app.workbench import build_mark
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 Read = list[str]
@@ -31,15 +32,19 @@ LATE = """\
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
-    create_table(str(tmp_path / "t"), ROWS)
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD.replace("store:", f"{LATE}store:"))
-    found = Cli(capsys, file)
-    found.good("capture", *[f"--query={name}" for name in (*KEPT, "late")])
-    return found
+
+    def capture(folder: Path) -> None:
+        create_table(str(folder / "t"), ROWS)
+        (folder / "w.yaml").write_text(WORKLOAD.replace("store:", f"{LATE}store:"))
+        names = [f"--query={name}" for name in (*KEPT, "late")]
+        Cli(capsys, folder / "w.yaml").good("capture", *names)
+
+    return Cli(capsys, made_once.folder("at once", capture) / "w.yaml")
 
 
 @pytest.fixture

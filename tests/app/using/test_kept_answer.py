@@ -14,7 +14,9 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
+from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 WORKLOAD = """\
@@ -86,6 +88,21 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return Cli(capsys, file)
 
 
+@pytest.fixture
+def held(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Cli:
+    """The same with all of `KEPT` captured."""
+    monkeypatch.setenv("IMPCTL_NOW", NOW)
+
+    def capture(folder: Path) -> None:
+        create_table(str(folder / "t"), ROWS)
+        (folder / "w.yaml").write_text(WORKLOAD)
+        captured(Cli(capsys, folder / "w.yaml"))
+
+    return Cli(capsys, made_once.folder("kept answers", capture) / "w.yaml")
+
+
 def captured(cli: Cli, *more: str) -> None:
     chosen = [f"--query={name}" for name in KEPT]
     cli.good("capture", *chosen, *more)
@@ -106,45 +123,41 @@ def changed(cli: Cli) -> None:
     write_deltalake(path, rows_of((3, 15, 2.0, 5)), mode="append")
 
 
-def test_what_is_kept_is_the_answer(cli: Cli) -> None:
-    captured(cli)
-    assert asked(cli, "kept", "state")[0] == [None, 2, 30, 1.0]
-    changed(cli)
+def test_what_is_kept_is_the_answer(held: Cli) -> None:
+    assert asked(held, "kept", "state")[0] == [None, 2, 30, 1.0]
+    changed(held)
     for query in KEPT:
-        kept = asked(cli, query, "state")
-        assert kept == asked(cli, query, "engine")
+        kept = asked(held, query, "state")
+        assert kept == asked(held, query, "engine")
         assert kept
-    assert asked(cli, "top", "state") == [[1, 3.0], [None, 2.0]]
+    assert asked(held, "top", "state") == [[1, 3.0], [None, 2.0]]
 
 
 def test_constants_that_move_take_the_answer_along(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
+    held: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    captured(cli)
     for day in ("2025-11-15", "2025-11-18", "2025-11-14"):
         monkeypatch.setenv("IMPCTL_NOW", f"{day}T09:00:00")
-        assert asked(cli, "window", "state") == asked(cli, "window", "engine")
-    changed(cli)
+        assert asked(held, "window", "state") == asked(held, "window", "engine")
+    changed(held)
     monkeypatch.setenv("IMPCTL_NOW", "2025-11-17T09:00:00")
-    assert asked(cli, "window", "state") == asked(cli, "window", "engine") != []
+    assert asked(held, "window", "state") == asked(held, "window", "engine") != []
 
 
-def test_auto_takes_what_is_kept_and_says_so(cli: Cli) -> None:
-    captured(cli)
-    (result,) = cli.good("query", "--query", "kept", "--sketch", "auto").results
+def test_auto_takes_what_is_kept_and_says_so(held: Cli) -> None:
+    (result,) = held.good("query", "--query", "kept", "--sketch", "auto").results
     assert (result["by"], result["files_total"]) == ("state", 0)
     assert "kept" in result["by_reason"]
-    (result,) = cli.good("query", "--query", "kept", "--sketch", "always").results
+    (result,) = held.good("query", "--query", "kept", "--sketch", "always").results
     assert result["by"] == "engine"
 
 
-def test_other_constants_and_versions_are_not_in_the_state(cli: Cli) -> None:
-    captured(cli)
-    changed(cli)
+def test_other_constants_and_versions_are_not_in_the_state(held: Cli) -> None:
+    changed(held)
     sql = "SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t GROUP BY g"
-    (other,) = cli.good("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g").results
+    (other,) = held.good("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g").results
     assert other["by"] == "engine"
-    (old,) = cli.good("query", "--query", "kept", "--at", "0").results
+    (old,) = held.good("query", "--query", "kept", "--at", "0").results
     assert old["by"] == "engine"
     assert old["rows"][-1] == [0, 2, 20, 1.0] or len(old["rows"]) == 3
 
@@ -211,18 +224,16 @@ def test_new_ranges_keep_the_answer(cli: Cli) -> None:
         ("rows", "x >= 15 and g = 0", lambda row: row[1] >= 15 and row[0] == 0),
     ],
 )
-def test_conditions_on_the_answer(cli: Cli, query: str, where: str, kept: Any) -> None:
-    captured(cli)
-    changed(cli)
-    wanted = [row for row in asked(cli, query, "engine") if kept(row)]
+def test_conditions_on_the_answer(held: Cli, query: str, where: str, kept: Any) -> None:
+    changed(held)
+    wanted = [row for row in asked(held, query, "engine") if kept(row)]
     for by in ("state", "engine"):
-        (found,) = cli.good("query", "--query", query, "--by", by, "--where", where).results
+        (found,) = held.good("query", "--query", query, "--by", by, "--where", where).results
         rows = found["rows"]
         assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted
 
 
-def test_a_look_up_reads_the_rows_of_its_key(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    captured(cli)
+def test_a_look_up_reads_the_rows_of_its_key(held: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     whole = KeptRows.whole
 
@@ -232,17 +243,16 @@ def test_a_look_up_reads_the_rows_of_its_key(cli: Cli, monkeypatch: pytest.Monke
         return found
 
     monkeypatch.setattr(KeptRows, "whole", counting)
-    cli.good("query", "--query", "kept", "--by", "state", "--where", "key = 3")
-    cli.good("query", "--query", "kept", "--by", "state", "--where", "key > 2")
+    held.good("query", "--query", "kept", "--by", "state", "--where", "key = 3")
+    held.good("query", "--query", "kept", "--by", "state", "--where", "key > 2")
     assert read == [1, 3]
 
 
 @pytest.mark.parametrize(
     "where", ["nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1"]
 )
-def test_conditions_that_are_none(cli: Cli, where: str) -> None:
-    captured(cli)
-    ran = cli("query", "--query", "kept", "--where", where)
+def test_conditions_that_are_none(held: Cli, where: str) -> None:
+    ran = held("query", "--query", "kept", "--where", where)
     assert (ran.code, ran.error["code"]) == (2, "where_unread")
 
 
@@ -261,24 +271,39 @@ def test_conditions_that_are_none(cli: Cli, where: str) -> None:
         "1",
     ],
 )
-@pytest.mark.parametrize("by", ["state", "engine"])
-def test_conditions_that_only_spark_finds_the_truth_of(cli: Cli, where: str, by: str) -> None:
+def test_conditions_that_only_spark_finds_the_truth_of(held: Cli, where: str) -> None:
     """Each of them lost rows, had rows too many or ended in a trace when it was evaluated."""
-    captured(cli)
-    ran = cli("query", "--query", "kept", "--by", by, "--where", where)
-    assert (ran.code, ran.error["code"]) == (2, "where_unread")
-    assert "of the answer" in ran.error["message"]
+    for by in ("state", "engine"):
+        ran = held("query", "--query", "kept", "--by", by, "--where", where)
+        assert (ran.code, ran.error["code"]) == (2, "where_unread")
+        assert "of the answer" in ran.error["message"]
 
 
 @pytest.mark.parametrize("where", ["s > 1.5", "NULL", "a <= 0.5D OR s IS NULL", "s IN (30, 1.0)"])
-def test_conditions_with_other_numbers_are_asked(cli: Cli, where: str) -> None:
-    captured(cli)
-    cli.good("query", "--query", "kept", "--by", "state", "--where", where)
+def test_conditions_with_other_numbers_are_asked(held: Cli, where: str) -> None:
+    held.good("query", "--query", "kept", "--by", "state", "--where", where)
 
 
-def test_damaged_rows_are_refused(cli: Cli) -> None:
-    captured(cli)
-    catalog = next((cli.workload.parent / ".impctl").glob("*.sqlite*"))
+def test_rows_of_a_later_commit_are_told_with_its_versions(
+    held: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process maintains the query when its rows are about to be read."""
+    read = Store.load_runs
+
+    def late(self: Store, query: str, beginning: str = "") -> Any:
+        monkeypatch.setattr(Store, "load_runs", read)
+        changed(held)
+        held.good("maintain", "--query", "rows")
+        return read(self, query, beginning)
+
+    monkeypatch.setattr(Store, "load_runs", late)
+    (result,) = held.good("query", "--query", "rows", "--by", "state").results
+    assert result["versions"] == {"t": 3}
+    assert sorted(result["rows"], key=repr) == asked(held, "rows", "engine")
+
+
+def test_damaged_rows_are_refused(held: Cli) -> None:
+    catalog = next((held.workload.parent / ".impctl").glob("*.sqlite*"))
     with sqlite3.connect(catalog) as connection:
         chosen = "FROM run WHERE arrangement = 'answer.rows'"
         (content,) = connection.execute(f"SELECT content {chosen} LIMIT 1").fetchone()
@@ -287,7 +312,7 @@ def test_damaged_rows_are_refused(cli: Cli) -> None:
         sql = "UPDATE run SET content = ? WHERE arrangement = 'answer.rows' AND content = ?"
         connection.execute(sql, (spoiled, content))
     connection.close()
-    ran = cli("query", "--query", "kept", "--by", "state", "--policy", "strict")
+    ran = held("query", "--query", "kept", "--by", "state", "--policy", "strict")
     assert ran.code != 0
     assert ran.document["results"] == []
 

@@ -10,7 +10,8 @@ from deltalake import write_deltalake
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from tests.app.using.test_kept_answer import KEPT, asked, captured, changed, rows_of
-from tests.app.using.test_kept_answer import cli as cli  # noqa: PLC0414  # a fixture of this file
+from tests.app.using.test_kept_answer import cli as cli  # noqa: PLC0414  # a fixture
+from tests.app.using.test_kept_answer import held as held  # noqa: PLC0414  # a fixture
 from tests.support.run_cli import Cli, Ran
 from tests.support.run_records import run_record
 
@@ -35,13 +36,13 @@ def query(cli: Cli, name: str, *words: str) -> Ran:
     return cli("query", "--query", name, "--sketch", "auto", *words)
 
 
-@pytest.mark.parametrize("name", KEPT)
-@pytest.mark.parametrize("policy", ["auto", "incremental"])
-def test_damaged_rows_are_read_anew_with_a_warning(cli: Cli, name: str, policy: str) -> None:
-    captured(cli)
-    wanted = asked(cli, name, "engine")
-    damage(cli, name)
-    ran = query(cli, name, "--policy", policy)
+@pytest.mark.parametrize(
+    ("name", "policy"), [*((name, "auto") for name in KEPT), ("kept", "incremental")]
+)
+def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy: str) -> None:
+    wanted = asked(held, name, "engine")
+    damage(held, name)
+    ran = query(held, name, "--policy", policy)
     assert ran.code == 0, ran.document
     (result,) = ran.results
     assert (result["by"], result["action"]) == ("engine", "none")
@@ -50,43 +51,40 @@ def test_damaged_rows_are_read_anew_with_a_warning(cli: Cli, name: str, policy: 
     assert f"the kept answer of query `{name}` is not used" in warning
     assert "checksum" in warning
     assert "`impctl capture`" in warning
-    cli.good("capture", "--query", name)
-    assert asked(cli, name, "state") == wanted
+    held.good("capture", "--query", name)
+    assert asked(held, name, "state") == wanted
 
 
 @pytest.mark.parametrize("words", [(), ("--where", "`key` = 3"), ("--where", "n > 0")])
-def test_damaged_rows_are_refused_to_who_asks_for_them(cli: Cli, words: tuple[str, ...]) -> None:
-    captured(cli)
-    damage(cli, "kept")
-    ran = query(cli, "kept", "--by", "state", *words)
+def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: tuple[str, ...]) -> None:
+    damage(held, "kept")
+    ran = query(held, "kept", "--by", "state", *words)
     assert (ran.code, ran.error["code"]) == (7, "state_corrupt")
     assert "impctl capture" in ran.error["hint"]
-    strict = query(cli, "kept", "--policy", "strict", *words)
+    strict = query(held, "kept", "--policy", "strict", *words)
     assert (strict.code, strict.error["code"]) == (7, "state_corrupt")
 
 
-def test_damaged_rows_are_captured_anew_where_tables_changed(cli: Cli) -> None:
-    captured(cli)
-    damage(cli, "kept")
-    changed(cli)
-    ran = query(cli, "kept", "--by", "state")
+def test_damaged_rows_are_captured_anew_where_tables_changed(held: Cli) -> None:
+    damage(held, "kept")
+    changed(held)
+    ran = query(held, "kept", "--by", "state")
     (result,) = ran.results
     assert (result["by"], result["action"]) == ("state", "recapture")
-    assert result["rows"] == asked(cli, "kept", "engine")
+    assert result["rows"] == asked(held, "kept", "engine")
     (warning,) = ran.document["warnings"]
     assert "was recaptured" in warning
     assert "checksum" in warning
 
 
-def test_a_policy_without_recapture_says_why_there_is_no_state(cli: Cli) -> None:
-    captured(cli)
-    damage(cli, "kept")
-    changed(cli)
-    ran = query(cli, "kept", "--by", "state", "--policy", "incremental")
+def test_a_policy_without_recapture_says_why_there_is_no_state(held: Cli) -> None:
+    damage(held, "kept")
+    changed(held)
+    ran = query(held, "kept", "--by", "state", "--policy", "incremental")
     assert (ran.code, ran.error["code"]) == (7, "state_corrupt")
-    (result,) = query(cli, "kept", "--policy", "incremental").results
+    (result,) = query(held, "kept", "--policy", "incremental").results
     assert (result["by"], result["action"]) == ("engine", "no_sketch")
-    assert result["rows"] == asked(cli, "kept", "engine")
+    assert result["rows"] == asked(held, "kept", "engine")
 
 
 def test_a_query_that_was_never_captured_says_so(cli: Cli) -> None:
@@ -115,17 +113,16 @@ def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     assert result["rows"] == asked(cli, "kept", "engine")
 
 
-def test_what_gc_collects_is_no_part_of_an_answer(cli: Cli) -> None:
-    captured(cli)
-    for _ in range(4):
-        changed(cli)
-        cli.good("maintain", *(f"--query={name}" for name in KEPT))
-    cli.good("gc", "--keep", "1")
+def test_what_gc_collects_is_no_part_of_an_answer(held: Cli) -> None:
+    for _ in range(2):
+        changed(held)
+        held.good("maintain", *(f"--query={name}" for name in KEPT))
+    held.good("gc", "--keep", "1")
     for name in KEPT:
-        assert asked(cli, name, "state") == asked(cli, name, "engine") != []
-    changed(cli)
+        assert asked(held, name, "state") == asked(held, name, "engine") != []
+    changed(held)
     for name in KEPT:
-        assert asked(cli, name, "state") == asked(cli, name, "engine") != []
+        assert asked(held, name, "state") == asked(held, name, "engine") != []
 
 
 def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:

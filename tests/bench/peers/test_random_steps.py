@@ -1,12 +1,8 @@
-"""Every scheme has the right rows after every step, whatever comes first on the network.
-
-By hand: `IMPCTL_FUZZ=10` and `-m slow` for more than 200,000 steps.
-"""
+"""Every scheme has the right rows after every step, whatever comes first on the network."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 
@@ -15,7 +11,7 @@ from impctl.bench.peers.network import CutOff, Limits
 from impctl.bench.peers.programs import Fact, Program
 from impctl.bench.peers.simulation import Scheme, Simulation
 from tests.bench.peers.programs_by_hand import drawn_program
-from tests.support.random_cases import TIMES
+from tests.support.random_cases import random_cases
 
 KINDS = ("reach", "regions", "cheapest", "best")
 
@@ -35,15 +31,9 @@ def simulations(program: Program, rng: random.Random) -> dict[Scheme, Simulation
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "trials",
-    [
-        pytest.param(range(20), id="few"),
-        pytest.param(range(120 * TIMES), id="all", marks=pytest.mark.slow),
-    ],
-)
-def test_answers_are_those_by_hand(kind: str, trials: Sequence[int]) -> None:
-    for trial in trials:
+@random_cases(fast=2, check=10, total=120)
+def test_answers_are_those_by_hand(kind: str, cases: range) -> None:
+    for trial in cases:
         rng = random.Random(f"{kind} {trial}")
         program, answer, drawn = drawn_program(kind, rng)
         schemes = simulations(program, rng)

@@ -35,7 +35,7 @@ def pieces_of(graph: Graph) -> dict[str, Piece]:
 @pytest.mark.parametrize("trees", [None, {"lineitem": 1000, "orders": 250}])
 def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) -> None:
     """Join trees among them, whose state several operators have."""
-    found = tpch.compiled(name, trees=trees)
+    found = tpch.circuit(name) if trees is None else tpch.compiled(name, trees=trees)
     graph = graph_of(found, tpch.KINDS, tpch.numbers(found), allowed=())
     stored = [keeper.name for keeper in found.circuit.arrangements()]
     size = sum(map(tpch.numbers(found).bytes, stored))
@@ -68,7 +68,7 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
 @pytest.mark.parametrize("name", tpch.NAMES)
 def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
     """Node s is source s, and the operators follow in order."""
-    found = tpch.compiled(name)
+    found = tpch.circuit(name)
     graph = tpch.graph(name)
     for at, source in enumerate(found.sources):
         assert graph.nodes[at].table == source.table
@@ -109,7 +109,7 @@ def test_only_the_key_of_a_grouping_finds_its_groups(column: str, is_told: bool)
 def test_what_was_never_asked_for_is_not_kept() -> None:
     """Of a side nothing is asked where the other side's tables do not change."""
     kinds = (KindOfChange(frozenset({"customer"}), 5.0),)
-    found = tpch.compiled("q3")
+    found = tpch.circuit("q3")
     graph = graph_of(found, kinds, tpch.numbers(found))
     modes = {piece.name: Mode.KEPT for piece in graph.pieces}
     before = evaluate(graph, modes).per_kind
@@ -134,7 +134,7 @@ def test_a_side_takes_in_its_own_changes_and_is_asked_by_the_others() -> None:
 
 
 def test_other_modes_are_choices_where_they_are_allowed() -> None:
-    found = tpch.compiled("q3")
+    found = tpch.circuit("q3")
     numbers = tpch.numbers(found)
     bounded = Numbers(
         rows=numbers.rows,
@@ -153,7 +153,7 @@ def test_other_modes_are_choices_where_they_are_allowed() -> None:
 
 def test_new_rows_on_both_sides_make_reads_rare() -> None:
     """With orders and their lines in one run, as of before the step."""
-    found = tpch.compiled("q3")
+    found = tpch.circuit("q3")
     numbers = tpch.numbers(found)
 
     def hits(fresh: float) -> tuple[float, float]:
@@ -180,7 +180,7 @@ def test_priors_are_prices() -> None:
     assert priors.opened(30, 5) == 4
     assert PRIORS.opened(0, 100) == PRIORS.opened_ms
     dear = Priors(build_row_ns=PRIORS.build_row_ns * 10)
-    found = tpch.compiled("q3")
+    found = tpch.circuit("q3")
     one, other = (
         pieces_of(graph_of(found, tpch.KINDS, tpch.numbers(found), priors=priors))["join1.right"]
         for priors in (PRIORS, dear)
@@ -203,7 +203,7 @@ def test_a_scan_is_no_dearer_by_keys_than_whole() -> None:
 
 def test_a_filter_that_is_stored_takes_what_it_takes() -> None:
     """Of many rows with few keys it is far smaller than a key for each row."""
-    found = tpch.compiled("q3")
+    found = tpch.circuit("q3")
     numbers = tpch.numbers(found)
     sizes = {"join1.right.filter": 21_000}
 

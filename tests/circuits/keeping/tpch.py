@@ -46,13 +46,20 @@ KINDS = (
 _CHANGED = {"lineitem": 1000.0, "orders": 250.0, "customer": 100.0}
 _BYTES = 40
 _WORKLOAD = Path(__file__).parents[3] / "workloads" / "tpch.yaml"
-NAMES = tuple(load_workload(_WORKLOAD, {}).queries)
+_QUERIES = load_workload(_WORKLOAD, {}).queries
+NAMES = tuple(_QUERIES)
+
+
+@cache
+def circuit(name: str) -> Compiled:
+    """The circuit of a query, to look at and not to step."""
+    return compiled(name)
 
 
 def compiled(
     name: str, chooser: Chooser | None = None, trees: dict[str, int] | None = None
 ) -> Compiled:
-    query = load_workload(_WORKLOAD, {}).queries[name]
+    query = _QUERIES[name]
     root = core(query.sql, TPCH)
     return compiled_plan(root, dict(query.sketch), chooser, trees)
 
@@ -79,7 +86,7 @@ def compiled_plan(
 
 @cache
 def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
-    found = compiled(name)
+    found = circuit(name)
     return graph_of(found, kinds, numbers(found))
 
 

@@ -21,6 +21,7 @@ from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
+from tests.support.random_cases import random_seeds
 
 Node = int | None
 Link = tuple[Node, Node, int | None]
@@ -102,7 +103,7 @@ def of_numbers(
 
 
 @pytest.mark.parametrize("sql", [CHEAPEST, FALLING])
-@pytest.mark.parametrize("seed", range(40))
+@random_seeds(10, 40, 120)
 def test_circles_have_an_end_and_rows_told_give_the_row(sql: str, seed: int) -> None:
     links, seeds = some_tables(random.Random(f"{seed} best"))
     sign = 1 if sql is CHEAPEST else -1

@@ -15,6 +15,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
+from impctl.circuits.compile import compile_plan
 from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.derivation import Claim, derivation_of
 from impctl.circuits.provenance.kept import (
@@ -27,8 +28,12 @@ from impctl.circuits.provenance.lineage import Lineage
 from impctl.circuits.provenance.numbering import NUMBER
 from impctl.circuits.provenance.program import Made, made_rows
 from impctl.circuits.session import MaintainedQuery
+from impctl.data.schema import DOUBLE, Column, Schema
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.plan.rules.order import core_of
+from impctl.plan.sql.statement import parse_query
+from impctl.sketch.partition import RangePartition
 from tests.circuits.provenance.test_absorbed import compiled
 from tests.circuits.test_recursion import (
     COLUMNS,
@@ -188,3 +193,22 @@ def test_rows_that_are_read_by_other_columns_cannot_be_told_to_be_one() -> None:
         absorbed.fixpoint, absorbed.operator, (type(seeds)("links", ("a",)), links)
     )
     assert derivations_of(other) is None
+
+
+def test_a_row_with_nan_is_one_however_many_parts_read_it() -> None:
+    """The base and the step read the same table: NaN, which is no equal of itself, is in it."""
+    sql = (
+        "WITH RECURSIVE r(n) AS (SELECT b FROM links WHERE a = 1"
+        " UNION SELECT l.b FROM r JOIN links l ON r.n = l.a) SELECT n FROM r"
+    )
+    schema = Schema((Column("a", DOUBLE), Column("b", DOUBLE)))
+    core = core_of(parse_query(sql, {"links": schema}).root)
+    ranges = RangePartition("links", "a", DOUBLE, (1.5,))
+    sketched = {scan.access: ranges for scan in scans_of(core)}
+    query = MaintainedQuery(compile_plan(core, sketched, {}, absorbs=SHIPS[0]))
+    query.load([("links", pa.table({"a": [1.0, 1.0], "b": [float("nan"), 2.0]}))])
+    (absorbed,) = query.compiled.absorbed
+    told = derivations_of(absorbed)
+    assert told is not None
+    links = told[0].tables["links"]
+    assert (len(links.numbers), list(links.copies), len(links.rows)) == (2, [1, 1], 2)

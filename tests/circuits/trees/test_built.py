@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -25,9 +25,10 @@ from tests.circuits.test_plans_against_reference import has_choice
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of
+from tests.support.random_cases import chosen_cases, random_cases
 from tests.support.reference_plan import Tables, annotate
 
-BATCHES = 4
+BATCHES = 3
 BOUNDARIES = (1, 2)
 _ARROW: Mapping[str, pa.DataType] = {
     "i": pa.int32(),
@@ -143,23 +144,13 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     seen["trees"] += 1
 
 
-@pytest.mark.parametrize("start", [0, 100])
-def test_random_joins(start: int) -> None:
+@chosen_cases("1 8 15 28 39 40 60 64 88 97 102 110 119 123 147 151 169 171 175 184 191", 80, 4_000)
+def test_random_joins(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(start, start + 100):
+    for seed in cases:
         one_case(seed, seen)
-    assert seen["trees"] > 50, seen
-    assert seen["filled sketches"] > 50, seen
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("start", range(1000, 5000, 500))
-def test_many_random_joins(start: int) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(start, start + 500):
-        one_case(seed, seen)
-    assert seen["trees"] > 250, seen
+    assert seen["trees"] > len(cases) // 2, seen
+    assert seen["filled sketches"] > len(cases) // 2, seen
 
 
 CASES = {
@@ -226,13 +217,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_each_kind_of_block(name: str) -> None:
+@chosen_cases("0 1 3", 9, 24)
+def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
     root = core(CASES[name])
     seen: Counter[str] = Counter()
-    for seed in range(12):
-        rng = Random(seed)
-        follow(root, rng, seen, CASES[name])
-    assert seen["trees"] == 12
+    for seed in cases:
+        follow(root, Random(seed), seen, CASES[name])
+    assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
 
 
@@ -255,13 +246,14 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
         assert bool(session.fragments()["r#1"].ids) == is_there, (old, new)
 
 
-def test_random_joins_in_any_lots(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("text", "value by key", "several values", "distinct values"):
-        for seed in range(6):
-            with monkeypatch.context() as patched:
-                patched.setattr(lots, "MOST", 1 + seed % 2)
-                patched.setattr(lots, "LOT", 1 + seed % 2)
-                follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
+@pytest.mark.parametrize("name", ["text", "value by key", "several values", "distinct values"])
+@random_cases(2, 6, 12)
+def test_random_joins_in_any_lots(name: str, cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in cases:
+        with monkeypatch.context() as patched:
+            patched.setattr(lots, "MOST", 1 + seed % 2)
+            patched.setattr(lots, "LOT", 1 + seed % 2)
+            follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
 
 
 def test_without_a_tree_the_circuit_is_the_one_without_trees() -> None:

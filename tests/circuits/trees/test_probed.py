@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -17,6 +18,7 @@ from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core, shape_of
 from tests.circuits.trees.test_built import follow
+from tests.support.random_cases import chosen_cases
 
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"
 EDGES = "x.a = y.b AND y.a = z.b AND z.a = x.b"
@@ -54,25 +56,16 @@ def compiled(sql: str) -> Compiled:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_sketches_of_circles_are_those_of_the_lineage(name: str) -> None:
+@chosen_cases("3 5", 10, 250)
+def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
     root = core(CASES[name])
     assert any(isinstance(one, Probe) for one in compiled(CASES[name]).circuit)
     assert not any(isinstance(one, Join) for one in compiled(CASES[name]).circuit)
     seen: Counter[str] = Counter()
-    for seed in range(12):
+    for seed in cases:
         follow(root, Random(seed), seen, CASES[name])
-    assert seen["trees"] == 12
+    assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("name", CASES)
-def test_many_tables_of_circles(name: str) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(1000, 1250):
-        follow(core(CASES[name]), Random(seed), seen, CASES[name])
-    assert seen["trees"] == 250
 
 
 @pytest.mark.parametrize(

@@ -338,9 +338,9 @@ JOINED = (
 def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], end: str) -> None:
     """With tables that change differently there are no ties left for the order to break."""
     changed = {"r": 1, "s": 2, "t": 4, "u": 8}
-    rng = Random(3)
+    rng = Random(f"{parts} {end}")
     found = set()
-    for order in permutations("rstu"):
+    for order in rng.sample([*permutations("rstu")], 8):
         where = [*parts]
         rng.shuffle(where)
         sql = f"SELECT 1 FROM {', '.join(order)} WHERE {' AND '.join(where)}{end}"

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 
 from impctl.engine.fixpoint import choices
 from impctl.engine.tags import RowTags, SetTags
-from impctl.errors import CountBelowZeroError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change, some_tables
 from tests.support.node_kinds import KINDS
 from tests.support.random_cases import random_seeds
@@ -98,7 +95,7 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
 
 
 @cases
-@random_seeds(1, 3, 60)
+@random_seeds(1, 3, 100)
 def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed: int) -> None:
     tried(program, kind, seed)
 
@@ -109,7 +106,7 @@ def tried(program: str, kind: str, seed: int) -> None:
     made = recursive(program, kind, chooses=True)
     tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
     rows: frozenset[Row] = frozenset()
-    for _ in range(12):
+    for _ in range(6):
         change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
         for name, found in change.items():
             tables[name].update(found)
@@ -224,42 +221,3 @@ def test_sets_are_ordered_as_their_lists_whatever_their_form() -> None:
             assert ((one > other) - (one < other)) == ((a > b) - (a < b))
     rows = RowTags(np.array([3, 1, 3], dtype=np.int32))
     assert choices._order_of(rows).tolist() == [3, 1, 3]
-
-
-_CHOSEN, _MOVED = choices._Held.chosen, choices._Held.moved
-
-
-def _any_rank(held: Any, weights: Any, ranks: Any) -> Any:
-    return _CHOSEN(replace(held, ranks=np.full_like(held.ranks, -1)), weights, ranks)
-
-
-def _equal_rank(held: Any, weights: Any, ranks: Any) -> Any:
-    return _CHOSEN(replace(held, ranks=held.ranks - 1), weights, ranks)
-
-
-def _whatever_it_weighs(held: Any, weights: Any, ranks: Any) -> Any:
-    return _CHOSEN(held, np.ones_like(weights), ranks)
-
-
-def _rows_alone(held: Any, before: Any, after: Any) -> Any:
-    stays = (before >= 0) & (after >= 0)
-    return _MOVED(held, np.where(stays, -1, before), np.where(stays, -1, after))
-
-
-BROKEN: Mapping[str, tuple[object, str, Callable[..., Any]]] = {
-    "derivations of any rank": (choices._Held, "chosen", _any_rank),
-    "derivations of equal rank": (choices._Held, "chosen", _equal_rank),
-    "derivations that went": (choices._Held, "chosen", _whatever_it_weighs),
-    "rows that stay keep their choice": (choices._Held, "moved", _rows_alone),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_choice_by_another_rule_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*BROKEN[name])
-    for seed in range(200):
-        try:
-            tried("reach", "numbers", seed)
-        except (AssertionError, CountBelowZeroError):
-            return
-    pytest.fail("nothing shows it")

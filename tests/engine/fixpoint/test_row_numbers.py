@@ -13,6 +13,7 @@ from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.engine.fixpoint.row_numbers import NUMBER, RowNumbers, RowsByNumber
 from impctl.errors import CountBelowZeroError
+from tests.support.random_cases import random_seeds
 
 COLUMNS = (("a", LONG), ("b", DOUBLE))
 VALUES = (None, 0.0, -0.0, 1.5, float("nan"))
@@ -41,7 +42,7 @@ def vectors(rows: list[tuple[int | None, float | None]]) -> list[Vector]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(6, 20, 60)
 def test_each_row_keeps_its_number_while_it_is_there(seed: int) -> None:
     rng = random.Random(seed)
     held, numbers = RowNumbers("n", COLUMNS), Numbers()

@@ -13,6 +13,7 @@ from impctl.engine.operators.probe import Probe
 from impctl.engine.probing import growth
 from impctl.engine.probing.spec import Circle, Probed
 from impctl.errors import InvariantError
+from tests.support.random_cases import random_cases
 from tests.support.reference_circle import (
     CircleCase,
     Joined,
@@ -100,22 +101,14 @@ def run(seed: int) -> Counter[str]:
     return said
 
 
-def test_joined_rows_equal_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
+@random_cases(16, 80, 4_000)
+def test_joined_rows_equal_brute_force(cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
     said: Counter[str] = Counter()
-    for seed in range(80):
+    for seed in cases:
         monkeypatch.setattr(growth, "LOT", (1, 2, 1_000_000)[seed % 3])
         said += run(seed)
-    assert said["joined"] > 500
-    assert said["shared"] > 20
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("start", range(1000, 5000, 500))
-def test_many_circles(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(start, start + 500):
-        monkeypatch.setattr(growth, "LOT", 1 + seed % 4)
-        run(seed)
+    assert said["joined"] > len(cases) * 6
+    assert said["shared"] > len(cases) // 4
 
 
 def triangle(*, null_safe: bool = False, stores: tuple[int, int, int] = (0, 0, 0)) -> CircleCase:

@@ -6,15 +6,13 @@ import random
 from collections import Counter
 from typing import Any
 
-import pytest
-
 from impctl.engine.operators.tree import Tree
 from impctl.engine.trees.spec import Mode
 from tests.support.circuits import Rooted
+from tests.support.random_cases import random_cases
 from tests.support.reference_tree import groups_of, sketches
 from tests.support.tree_cases import Case, Row, Stored, random_case, random_changes
 
-SEEDS = range(120)
 STEPS = 8
 
 
@@ -67,6 +65,7 @@ def run(case: Case, seed: int, *, restarts: bool) -> Counter[str]:
     return said
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sketches_and_groups_equal_brute_force(seed: int) -> None:
-    run(random_case(seed), seed, restarts=seed % 3 == 0)
+@random_cases(30, 150, 1_000)
+def test_sketches_and_groups_equal_brute_force(cases: range) -> None:
+    for seed in cases:
+        run(random_case(seed), seed, restarts=seed % 3 == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.engine.trees.test_against_reference import check
 from tests.engine.trees.test_deciding import virtual
 from tests.support.circuits import Rooted
 from tests.support.hand_trees import Grown, N, Rows, compared, grown, node
+from tests.support.random_cases import chosen_cases
 from tests.support.tree_cases import Case, Row, Stored, random_case, random_changes, random_row
 
 Change = tuple[int, Row, int]
@@ -98,23 +100,15 @@ def run(seed: int) -> Counter[str]:
     return said
 
 
-def test_filling_is_stepping(monkeypatch: pytest.MonkeyPatch) -> None:
+@chosen_cases("0-11 20 25 42 58 59", 60, 2_000)
+def test_filling_is_stepping(cases: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     said: Counter[str] = Counter()
-    for seed in range(60):
+    for seed in cases:
         monkeypatch.setattr(lots, "LOT", (1, 3, 1_000)[seed % 3])
         said += run(seed)
-    assert min(said[what] for what in ("ring", "bits")) > 10
-    assert said["virtual"] > 1
-    assert said["sketch"] > 50, said
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("start", range(1000, 5000, 500))
-def test_many_fillings(start: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(start, start + 500):
-        monkeypatch.setattr(lots, "LOT", 1 + seed % 5)
-        run(seed)
+    assert min(said[what] for what in ("ring", "bits")) > len(cases) // 6
+    assert said["virtual"] > 0
+    assert said["sketch"] > len(cases) * 5 // 6, said
 
 
 def test_every_tuple_is_looked_at_once_on_either_way() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from impctl.engine.trees import lots
 from tests.engine.trees.test_against_reference import run
+from tests.support.random_cases import random_cases
 from tests.support.tree_cases import random_case
 
 
@@ -25,10 +26,11 @@ def test_more_than_there_may_be_are_divided(
     assert list(lots.lots(length, most)) == expected
 
 
+@random_cases(4, 12, 100, first=200)
 def test_sketches_and_groups_equal_brute_force_in_any_lots(
-    monkeypatch: pytest.MonkeyPatch,
+    cases: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for seed in range(200, 212):
+    for seed in cases:
         case = random_case(seed)
         whole = run(case, seed, restarts=False)
         with monkeypatch.context() as patched:

@@ -23,6 +23,7 @@ from impctl.engine.spread import Spread
 from impctl.engine.trees.spec import Edge, JoinTree, Link, Mode, Node
 from impctl.engine.trees.values import multiplied
 from impctl.errors import EvaluationError, NotExactError
+from tests.support.random_cases import random_seeds
 
 Row = tuple[int, Any]
 FINITE = [1e16, -1e16, 1.0, -1.0, 0.1, 1e-300, 5e-324, 3.5, 1e250, -1e250, 123456.789]
@@ -113,7 +114,7 @@ def random_steps(star: Star, random_: random.Random, values: list[Any], copies: 
 
 
 @pytest.mark.parametrize("at_root", [False, True])
-@pytest.mark.parametrize("seed", range(12))
+@random_seeds(4, 12, 40)
 def test_doubles_lie_within_their_bound_of_exact_fractions(seed: int, at_root: bool) -> None:
     random_ = random.Random(seed)
     star = Star(DOUBLE, FloatSum("x", 0, False), at_root=at_root)
@@ -151,7 +152,7 @@ def check_state(star: Star, wanted: dict[int, tuple[int, list[tuple[Any, int]]]]
         assert abs(Fraction(parts[0]) + Fraction(parts[1]) - total) <= Fraction(parts[3])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@random_seeds(3, 6, 20)
 def test_whole_numbers_are_exact_and_nan_and_infinities_come_and_go(seed: int) -> None:
     random_ = random.Random(seed)
     star = Star(DOUBLE, FloatSum("x", 0, False), at_root=seed % 2 == 0)
@@ -168,7 +169,7 @@ def test_whole_numbers_are_exact_and_nan_and_infinities_come_and_go(seed: int) -
 
 
 @pytest.mark.parametrize("at_root", [False, True])
-@pytest.mark.parametrize("seed", range(8))
+@random_seeds(3, 8, 24)
 def test_decimals_are_exact_in_128_bits(seed: int, at_root: bool) -> None:
     random_ = random.Random(seed)
     kind = decimal(30, 2)

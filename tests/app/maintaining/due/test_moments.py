@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from impctl.app.maintaining.due.moments import last_moment, next_moment
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import Trigger
+from tests.support.random_cases import random_seeds
 
 VIENNA = "Europe/Vienna"
 
@@ -153,7 +154,7 @@ def by_trying(trigger: Trigger, since: datetime) -> datetime:
         at += timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@random_seeds(2, 6, 12)
 def test_moments_are_those_found_by_trying(seed: int) -> None:
     rng = random.Random(seed)
     starts = [datetime(2026, 3, 28, tzinfo=UTC), datetime(2026, 10, 24, tzinfo=UTC)]
@@ -188,7 +189,7 @@ def test_a_moment_is_the_first_one_from_then_on(trigger: Trigger, since: float) 
     assert before == found, "none lies between"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@random_seeds(8, 40, 40)
 def test_the_last_moment_is_the_one_that_steps_come_to(seed: int) -> None:
     rng = random.Random(seed)
     zone = rng.choice([None, VIENNA, "Asia/Kolkata"])

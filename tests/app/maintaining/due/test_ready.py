@@ -1,12 +1,12 @@
 """`ready_within` after a night of many rows: what is left at the moment itself.
 
-Of twenty drawn nights the work is twenty seconds, of which two may be left at six in the morning.
+Of every drawn night the work is twenty seconds, of which two may be left at six in the morning.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -23,7 +23,9 @@ from tests.app.maintaining.due.virtual import Arrival, Query, Ran
 
 MOMENT = 6 * 3_600.0
 ROWS = 200_000
-NIGHTS = 20
+ALL = range(20)
+"""Seeds of nights. In night 4 a step takes far longer than thought, in 1 and 11 something is left
+for the moment itself; 1, 2, 4 and 11 have different shapes."""
 LOOK = 10.0
 READY = Trigger(cron=read_cron("0 6 * * *"), ready_within=2.0)
 
@@ -107,30 +109,50 @@ def played(make: type[Quick], seed: int, most: float = inf, trigger: Trigger = R
     return Played(max(0.0, runs[-1].end - MOMENT), runs, max(times))
 
 
-@pytest.mark.parametrize("make", [Quick, Foreseeing])
-def test_at_each_moment_two_seconds_are_left_at_most(make: type[Quick]) -> None:
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("make", "seeds"),
+    [
+        (Quick, (1, 4, 11)),
+        (Foreseeing, (1, 2, 4, 11)),
+        pytest.param(Quick, ALL, marks=SLOW),
+        pytest.param(Foreseeing, ALL, marks=SLOW),
+    ],
+)
+def test_at_each_moment_two_seconds_are_left_at_most(
+    make: type[Quick], seeds: Sequence[int]
+) -> None:
     """As far as steps take no longer than the margin has it: three times what is thought, in a
     process that has not learned yet. The work is done as late as that allows."""
-    nights = [played(make, seed, FIRST_MARGIN) for seed in range(NIGHTS)]
-    assert sum(one.left <= 2.0 for one in nights) == NIGHTS == 20
+    nights = [played(make, seed, FIRST_MARGIN) for seed in seeds]
+    assert all(one.left <= 2.0 for one in nights)
     assert min(one.longest for one in nights) < 2.0 < max(one.longest for one in nights)
     least = MOMENT - FIRST_MARGIN * (OPENING_FIRST_S + 0.05 + 1e-4 * ROWS) - LOOK
     assert min(one.runs[0].start for one in nights) >= least
     assert max(len(one.runs) for one in nights) <= 4
     # Something comes after the last run ahead, or the moment would have nothing left by chance.
-    assert sum(one.left > 0 for one in nights) > NIGHTS / 2
+    assert sum(one.left > 0 for one in nights) > len(nights) / 2
 
 
-@pytest.mark.parametrize("make", [Quick, Foreseeing])
-def test_what_is_late_had_a_step_beyond_the_margin(make: type[Quick]) -> None:
+@pytest.mark.parametrize(
+    ("make", "seeds"),
+    [
+        (Quick, (4, 11)),
+        pytest.param(Quick, ALL, marks=SLOW),
+        pytest.param(Foreseeing, ALL, marks=SLOW),
+    ],
+)
+def test_what_is_late_had_a_step_beyond_the_margin(make: type[Quick], seeds: Sequence[int]) -> None:
     """With all noise: one step in a hundred takes eight times as long and more, which no margin of
-    99 in 100 covers. Of these twenty nights one has such a step in its run ahead."""
-    nights = [played(make, seed) for seed in range(NIGHTS)]
+    99 in 100 covers. Of these nights one has such a step in its run ahead."""
+    nights = [played(make, seed) for seed in seeds]
     late = [one for one in nights if one.left > 2.0]
     assert len(late) <= 1
     assert all(one.longest > FIRST_MARGIN for one in late)
 
 
 def test_without_it_all_is_left_to_the_moment() -> None:
-    nights = [played(Quick, seed, 1.0, Trigger(cron=READY.cron)) for seed in range(4)]
+    nights = [played(Quick, seed, 1.0, Trigger(cron=READY.cron)) for seed in (1, 2)]
     assert all(len(one.runs) == 1 and one.left > 10.0 for one in nights)

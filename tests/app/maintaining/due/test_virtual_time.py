@@ -76,14 +76,16 @@ def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
     }
 
 
-HISTORIES = {"steady": (steady, 1.0), "loads": (loads, 4.0), "bursts": (bursts, 3.0)}
+HISTORIES = {"steady": (steady, 0.2, 1.0), "loads": (loads, 1.0, 4.0), "bursts": (bursts, 0.5, 3.0)}
 
 
+@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("bound", [600.0, 3_600.0])
 @pytest.mark.parametrize("name", list(HISTORIES))
-def test_nothing_is_late_and_little_is_early(name: str, bound: float) -> None:
+def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: bool) -> None:
     rng = random.Random(f"{name}{bound}")
-    make, days = HISTORIES[name]
+    make, few, many = HISTORIES[name]
+    days = many if is_long else few
     arrivals = make(rng, days)
     queries = fourteen(rng, Trigger(fresh_within=bound))
     process = Quick(queries, arrivals, 30.0, noisy(rng))
@@ -172,10 +174,11 @@ def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> 
     assert first.steps_late == 2
 
 
-@pytest.mark.parametrize("bound", [300.0, 900.0])
+@pytest.mark.parametrize("bound", [300.0, pytest.param(900.0, marks=pytest.mark.slow)])
 def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> None:
     rng = random.Random(3)
-    arrivals = steady(rng, 0.3)
+    days = 25 * bound / DAY
+    arrivals = steady(rng, days)
     trigger = Trigger(fresh_within=bound)
 
     def starts(fails: bool) -> list[tuple[float, list[str]]]:
@@ -184,7 +187,7 @@ def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> Non
             bad = Query(Trigger(fresh_within=bound / 2), frozenset("a"), 20.0, fails=True)
             queries = {"bad": bad, **queries}
         process = Quick(queries, arrivals, 10.0)
-        runs = process.run(0.3 * DAY)
+        runs = process.run(days * DAY)
         found = [(run.start, [name for name in run.done if name != "bad"]) for run in runs]
         return [(start, names) for start, names in found if names]
 
@@ -218,7 +221,7 @@ def test_half_past_two_comes_once_a_day_whatever_the_clock_does(
     trigger = Trigger(cron=read_cron("30 2 * * *"), timezone="Europe/Vienna")
     midnight = datetime.fromisoformat(f"{day}T00:00:00Z").timestamp()
     arrivals = [(midnight + at * 600.0, "a", 1) for at in range(6 * 24 * 3)]
-    process = Quick({"q": Query(trigger, frozenset("a"), 0.01)}, arrivals, 60.0, now=midnight)
+    process = Quick({"q": Query(trigger, frozenset("a"), 0.01)}, arrivals, 900.0, now=midnight)
     runs = process.run(midnight + 3 * DAY - 1)
     assert [
         datetime.fromtimestamp(run.start, UTC).strftime("%m-%d %H:%M") for run in runs

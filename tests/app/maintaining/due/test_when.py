@@ -20,6 +20,7 @@ from impctl.app.maintaining.due.when import Costs, Due, Pace, Waiting, dues, sho
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
+from tests.support.random_cases import random_seeds
 
 NOON = 1_795_780_800.0  # 2026-11-27 12:00 UTC
 PACE = Pace(opening=1.0, margin=2.0, look=5.0)
@@ -162,7 +163,7 @@ def test_a_point_with_a_bound_is_kept_ready() -> None:
     assert not small.is_now(NOON + 50)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(6, 20, 20)
 def test_starts_are_those_of_the_formula(seed: int) -> None:
     rng = random.Random(seed)
     pace = Pace(rng.uniform(0, 2), rng.uniform(1.5, 4), rng.uniform(0, 60))

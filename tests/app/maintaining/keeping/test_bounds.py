@@ -22,6 +22,7 @@ from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
 from impctl.workload.load import load_workload
 from tests.circuits.keeping.drawn import tree
+from tests.support.random_cases import random_seeds
 
 
 def frequent_and_rare(seed: int) -> Graph:
@@ -42,7 +43,7 @@ def modes_in(choice: StateChoice) -> dict[str, Modes]:
     return {name: one.modes for name, one in choice.queries.items()}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(5, 20, 20)
 def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     graphs = {"q": frequent_and_rare(seed)}
     plain = choose(graphs, 11)
@@ -67,7 +68,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     assert (one.enough, one.enough_ms) == (11, 0.0)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@random_seeds(12, 60, 150)
 def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: int) -> None:
     rng = Random(seed)
     graph = tree(rng, 5)

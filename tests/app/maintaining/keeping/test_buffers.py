@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+import impctl
 from impctl.app.capturing import commit
 from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
 from impctl.app.workbench.sessions import OwnSession
@@ -21,6 +21,7 @@ from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.test_keep_to import describe
 from tests.support.kept_workload import fragments_by_access, stored
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -42,7 +43,8 @@ PIECES = {
     "sets": {"aggregate0", "aggregate1", "aggregate2"},
     "of_groups": {"top0"},
 }
-ROWS = 6000
+ROWS = 2000
+NUMBERS = (None, *range(0, 100_000, 7))
 
 
 def some(rng: random.Random, count: int, first: int) -> pa.Table:
@@ -51,9 +53,7 @@ def some(rng: random.Random, count: int, first: int) -> pa.Table:
             "k": pa.array(range(first, first + count), pa.int64()),
             "g": pa.array([rng.choice((None, 0, 1, 2, 3, 4)) for _ in range(count)], pa.int32()),
             "h": pa.array([rng.choice("abc") for _ in range(count)], pa.string()),
-            "x": pa.array(
-                [rng.choice((None, *range(0, 100_000, 7))) for _ in range(count)], pa.int64()
-            ),
+            "x": pa.array([rng.choice(NUMBERS) for _ in range(count)], pa.int64()),
             "d": pa.array([rng.choice((0.5, 1.25, 4.0)) for _ in range(count)], pa.float64()),
         }
     )
@@ -88,12 +88,17 @@ def write_workload(folder: Path, names: Iterable[str], rows: int) -> Path:
 
 
 @pytest.fixture
+def tmp_path(made_once: MadeOnce) -> Path:
+    return made_once.folder("buffers", lambda folder: write_workload(folder, QUERIES, ROWS))
+
+
+@pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was asked for")
 
     monkeypatch.setattr(OwnSession, "open", no_spark)
-    return Cli(capsys, write_workload(tmp_path, QUERIES, ROWS))
+    return Cli(capsys, tmp_path / "w.yaml")
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
@@ -113,24 +118,36 @@ def assert_alike(cli: Cli, folder: Path) -> None:
         assert one.versions == twin.versions
         mine, theirs = map(fragments_by_access, (one, twin))
         assert mine == theirs, name
-        assert rows_of(cli, name) == rows_of(cli, f"{name}_kept")
+    with impctl.open(cli.workload) as opened:
+        for name in QUERIES:
+            assert rows_of(opened, name) == rows_of(opened, f"{name}_kept")
 
 
-def rows_of(cli: Cli, name: str) -> list[Any]:
-    (found,) = cli.good("query", "--query", name).results
-    return sorted(map(repr, found["rows"]))
+def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
+    return sorted(map(repr, opened.query(name).rows))
 
 
-def test_buffers_come_and_go_and_no_sketch_or_answer_notices(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [(0,), (1, 2)],
+        pytest.param([(turn,) for turn in range(6)], marks=pytest.mark.slow),
+    ],
+    ids=["few", "many"],
+)
+def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
+    cli: Cli, tmp_path: Path, turns: list[tuple[int, ...]]
+) -> None:
     cli.good("capture", "--disk", "1GB")
     rng = random.Random(5)
     assert not any(bounded(tmp_path, name) for name in QUERIES)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")
     refilled = 0
-    for turn in range(6):
-        change(tmp_path, rng, turn)
-        if turn % 2 == 0:
+    for number, changes in enumerate(turns):
+        for turn in changes:
+            change(tmp_path, rng, turn)
+        if number % 2 == 0:
             whole = {(n, p): bytes_of(tmp_path, n, p) for n in QUERIES for p in PIECES[n]}
             cli.good("maintain", "--disk", "0")
             for name, pieces in PIECES.items():
@@ -177,7 +194,8 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli, tmp_path: 
     change(tmp_path, random.Random(2), 1)
     found = {r["query"]: r for r in cli.good("maintain", *names).results}
     assert found["ranked"]["reason_code"] == "engine_changed"
-    assert rows_of(cli, "ranked") == rows_of(cli, "ranked_kept")
+    with impctl.open(cli.workload) as opened:
+        assert rows_of(opened, "ranked") == rows_of(opened, "ranked_kept")
 
 
 def said(cli: Cli, command: str, *arguments: str) -> str:
@@ -224,7 +242,7 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, tmp_path: Path, said:
 
 
 def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
+    cli.good("capture", "--query", "first")
     (before,) = cli.good("explain", "--query", "first").results
     (top,) = before["buffers"]
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
@@ -238,7 +256,7 @@ def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path)
     told = said(cli, "plan", "--query", "first", "--disk", "0")
     assert "state top0: bounded to the best 8 (now kept), " in told
     change(tmp_path, random.Random(2), 0)
-    cli.good("maintain", "--disk", "0")
+    cli.good("maintain", "--disk", "0", "--query", "first")
     assert bounded(tmp_path, "first") == {"top0": 8}
     (after,) = cli.good("explain", "--query", "first").results
     (top,) = after["buffers"]
@@ -296,7 +314,7 @@ def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
 ) -> None:
     """A buffer that loses and gains one at random, never has more than twice what is to spare, and
     is filled again when that is lost."""
-    rng, held, refills, steps = random.Random(7), spare, 0, 200_000
+    rng, held, refills, steps = random.Random(7), spare, 0, 50_000
     for _ in range(steps):
         held += -1 if rng.random() < deleted else 1
         held = min(held, 2 * spare)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,24 +18,34 @@ from impctl.store.store import Store
 from impctl.tables import rows
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.test_keep_to import describe
-from tests.behaviour.typed_joins import GROUPINGS, change, write_workload
+from tests.behaviour.typed_joins import GROUPINGS, KEYS, change, write_workload
 from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
-TURNS = 5
+BY_TYPE = (*(f"by_{key}" for key in KEYS), "exists", "beside")
+OTHERS = ("by_two", "alone", "keyed", "once", "inside", "above", "first")
 READ = {n: "distinct0" if n in ("once", "above", "exists") else "aggregate0" for n in GROUPINGS}
 """The grouping of each query that is read."""
 
+Make = Callable[[Iterable[str]], Cli]
+
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Make:
+    """A workload of these queries, each with a twin whose state is kept."""
+
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was asked for")
 
+    def made(names: Iterable[str]) -> Cli:
+        asked = [(name, GROUPINGS[name], "auto") for name in names]
+        pinned = [(f"{name}_kept", sql, "index") for name, sql, _ in asked]
+        return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+
     monkeypatch.setattr(OwnSession, "open", no_spark)
-    asked = [(name, sql, "auto") for name, sql in GROUPINGS.items()]
-    pinned = [(f"{name}_kept", sql, "index") for name, sql in GROUPINGS.items()]
-    return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+    return made
 
 
 def read_of(folder: Path, name: str) -> set[str]:
@@ -48,8 +59,8 @@ def stored_pieces(folder: Path, name: str) -> set[str]:
         return {run.arrangement for run in held.run_refs(name)}
 
 
-def assert_alike(folder: Path) -> None:
-    for name in GROUPINGS:
+def assert_alike(folder: Path, names: Iterable[str]) -> None:
+    for name in names:
         one, twin = stored(folder, name), stored(folder, f"{name}_kept")
         assert one.versions == twin.versions
         mine, theirs = map(fragments_by_access, (one, twin))
@@ -57,53 +68,79 @@ def assert_alike(folder: Path) -> None:
         assert one.state_meta["unsure"] == twin.state_meta["unsure"]
 
 
-def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) -> None:
-    change(folder, rng, turn)
+def maintained(cli: Cli, folder: Path, names: Iterable[str], *flags: str) -> None:
     for result in cli.good("maintain", *flags).results:
         assert result["action"] == "exact", result
-    assert_alike(folder)
+    assert_alike(folder, names)
 
 
-def test_groups_by_every_type_of_key_are_found_in_files(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("names", "turns"),
+    [
+        (BY_TYPE, [(0, 1)]),
+        pytest.param(GROUPINGS, [(0,), (1,), (2,), (3,)], marks=pytest.mark.slow),
+    ],
+    ids=["types", "all"],
+)
+def test_groups_by_every_type_of_key_are_found_in_files(
+    make: Make, tmp_path: Path, names: Iterable[str], turns: list[tuple[int, ...]]
+) -> None:
     """Read from the first capture on, by a filter of keys that came while it was filled."""
+    cli = make(names)
     captured = cli.good("capture", "--disk", "0").results
     assert {r["mode"] for r in captured} == {"exact"}
     rng = random.Random(5)
-    for name, piece in READ.items():
-        assert piece in read_of(tmp_path, name)
-        pieces = stored_pieces(tmp_path, name)
-        assert {one for one in pieces if one.startswith(piece)} == {f"{piece}.filter"}
+    for name in names:
+        assert READ[name] in read_of(tmp_path, name)
+        pieces = {one for one in stored_pieces(tmp_path, name) if one.startswith(READ[name])}
+        assert pieces == {f"{READ[name]}.filter"}
     assert "join0.right" in read_of(tmp_path, "exists") & read_of(tmp_path, "beside")
-    for turn in range(TURNS):
-        changed(cli, tmp_path, rng, turn)
-        if turn == 2:
-            for table in ("t", "u"):
-                DeltaTable(str(tmp_path / table)).optimize.compact()
+    for changes in turns:
+        for turn in changes:
+            change(tmp_path, rng, turn)
+            if turn == 0:
+                for table in ("t", "u"):
+                    DeltaTable(str(tmp_path / table)).optimize.compact()
+        maintained(cli, tmp_path, names)
 
 
+@pytest.mark.parametrize(
+    ("names", "turns", "more"),
+    [(OTHERS, [0], 1), pytest.param(GROUPINGS, [0, 2, 4], 3, marks=pytest.mark.slow)],
+    ids=["others", "all"],
+)
 def test_groups_go_and_come_back_and_no_sketch_notices(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: Iterable[str],
+    turns: list[int],
+    more: int,
 ) -> None:
     # What is kept again is read in parts, which no group's rows may be spread over.
     monkeypatch.setattr(rows, "BATCH_ROWS", 3)
     monkeypatch.setattr(by_files, "read_batches", partial(rows.read_batches, least=3))
+    cli = make(names)
     free = cli.workload.read_text()
     kept = free.replace("join: auto}", "join: auto, state: keep}")
     assert free != kept
     cli.good("capture")
     rng = random.Random(7)
-    for turn in range(0, 6, 2):
-        changed(cli, tmp_path, rng, turn, "--disk", "0")
-        assert all(piece in read_of(tmp_path, name) for name, piece in READ.items())
-        changed(cli, tmp_path, rng, turn + 1)
+    for turn in turns:
+        change(tmp_path, rng, turn)
+        maintained(cli, tmp_path, names, "--disk", "0")
+        assert all(READ[name] in read_of(tmp_path, name) for name in names)
+        change(tmp_path, rng, turn + 1)
+        maintained(cli, tmp_path, names)
         # What is asked for is kept again, and so a twin's state is that of the query.
         cli.workload.write_text(kept)
         cli.good("maintain", "--disk", "1GB")
-        for more in range(3):
-            changed(cli, tmp_path, rng, 10 * turn + 10 + more)
+        for number in range(more):
+            change(tmp_path, rng, 10 * turn + 11 + number)
+            maintained(cli, tmp_path, names)
         cli.workload.write_text(free)
-        assert not any(piece in read_of(tmp_path, name) for name, piece in READ.items())
-        assert_alike(tmp_path)
+        assert not any(READ[name] in read_of(tmp_path, name) for name in names)
+        assert_alike(tmp_path, names)
 
 
 def how_it_groups(explained: Any) -> str:
@@ -111,7 +148,8 @@ def how_it_groups(explained: Any) -> str:
     return str(why)
 
 
-def test_plan_and_explain_tell_what_is_read(cli: Cli, tmp_path: Path) -> None:
+def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
+    cli = make(["by_s"])
     cli.good("capture")
     (before,) = cli.good("explain", "--query", "by_s").results
     assert {one["name"]: one["mode"] for one in before["groups"]} == {"aggregate0": "kept"}
@@ -119,7 +157,8 @@ def test_plan_and_explain_tell_what_is_read(cli: Cli, tmp_path: Path) -> None:
     told = {one["name"]: one for one in least["state"]}["aggregate0"]
     assert (told["mode"], told["now"]) == ("read", "kept")
     assert 0 <= told["bytes"] < told["kept_bytes"]
-    changed(cli, tmp_path, random.Random(1), 0, "--disk", "0")
+    change(tmp_path, random.Random(1), 0)
+    maintained(cli, tmp_path, ["by_s"], "--disk", "0")
     (after,) = cli.good("explain", "--query", "by_s").results
     assert how_it_groups(before) == "keeps a row per group and counts per group and range"
     assert how_it_groups(after).startswith("reads the rows of groups that change, keeps a filter")
@@ -172,9 +211,10 @@ def spread_rows(low: int, high: int) -> pa.Table:
 
 
 def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
-    cli: Cli, tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     """Partial aggregates go into kept groups, so that captures of one table's groups keep them."""
+    cli = make(["alone", "by_s"])
     cli.good("capture", "--disk", "0")
     assert "aggregate0" in read_of(tmp_path, "alone")
     (run,) = cli.good("status", "--query", "alone").results[0]["runs"][:1]
@@ -189,9 +229,10 @@ def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
 
 
 def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
-    cli: Cli, tmp_path: Path
+    make: Make, tmp_path: Path
 ) -> None:
     """As where another release reads fewer groupings: without rows groups would count as empty."""
+    cli = make(["by_i"])
     cli.good("capture")
     describe(tmp_path, "by_i", from_files=["aggregate7"])
     change(tmp_path, random.Random(1), 0)

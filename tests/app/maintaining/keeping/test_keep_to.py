@@ -21,21 +21,38 @@ from impctl.tables.write.create import create_table
 from impctl.workload.scalars import size_from
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 from tests.support.run_records import run_record
 
 NAMES = ("l", "s", "two", "self", "computed")
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def write_pairs(folder: Path) -> Path:
+    asked = [(name, QUERIES[name], "auto") for name in NAMES]
+    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in NAMES]
+    return write_workload(folder, [*asked, *pinned])
+
+
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_spark(*_: object) -> None:
         raise AssertionError("Spark was asked for")
 
     monkeypatch.setattr(OwnSession, "open", no_spark)
-    asked = [(name, QUERIES[name], "auto") for name in NAMES]
-    pinned = [(f"{name}_kept", QUERIES[name], "index") for name in NAMES]
-    return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Each query with a twin whose state is kept."""
+    return Cli(capsys, write_pairs(tmp_path))
+
+
+@pytest.fixture
+def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """The same, captured without a budget."""
+    made = made_once.folder("pairs", lambda to: Cli(capsys, write_pairs(to)).good("capture"))
+    return Cli(capsys, made / "w.yaml")
 
 
 def fragments(folder: Path, name: str) -> dict[str, set[int]]:
@@ -64,32 +81,32 @@ def stored_pieces(folder: Path, name: str) -> set[str]:
         return {run.arrangement for run in held.run_refs(name)}
 
 
-def test_state_goes_and_comes_back_and_no_sketch_notices(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    whole = state_bytes(tmp_path)
+def test_state_goes_and_comes_back_and_no_sketch_notices(captured: Cli) -> None:
+    folder = captured.workload.parent
+    whole = state_bytes(folder)
     rng = random.Random(7)
-    change(tmp_path, rng, 0)
-    least = cli.good("maintain", "--disk", "0")
-    assert all(read_sides(tmp_path, name) for name in NAMES)
-    assert not any(read_sides(tmp_path, f"{name}_kept") for name in NAMES)
+    change(folder, rng, 0)
+    least = captured.good("maintain", "--disk", "0")
+    assert all(read_sides(folder, name) for name in NAMES)
+    assert not any(read_sides(folder, f"{name}_kept") for name in NAMES)
     (said,) = [one for one in least.document["warnings"] if "more than its budget" in one]
     assert said.endswith("[budget_exceeded]")
     for name in NAMES:
         # Their rows are gone from the store, not only from its description.
-        assert not set(read_sides(tmp_path, name)) & stored_pieces(tmp_path, name)
-    assert_alike(tmp_path)
-    for turn in range(1, 4):
-        change(tmp_path, rng, turn)
-        for result in cli.good("maintain").results:
+        assert not set(read_sides(folder, name)) & stored_pieces(folder, name)
+    assert_alike(folder)
+    for turn in (1, 2):
+        change(folder, rng, turn)
+        for result in captured.good("maintain").results:
             assert result["action"] == "exact", result
-        assert_alike(tmp_path)
+        assert_alike(folder)
     # Without a budget what was chosen stays; with one that has room, captures keep all again.
-    assert all(read_sides(tmp_path, name) for name in NAMES)
-    cli.good("capture", "--disk", "1GB")
-    assert state_bytes(tmp_path) > whole // 2
-    change(tmp_path, rng, 4)
-    cli.good("maintain", "--disk", "1GB")
-    assert_alike(tmp_path)
+    assert all(read_sides(folder, name) for name in NAMES)
+    captured.good("capture", "--disk", "1GB")
+    assert state_bytes(folder) > whole // 2
+    change(folder, rng, 4)
+    captured.good("maintain", "--disk", "1GB")
+    assert_alike(folder)
 
 
 def test_sides_of_a_query_that_is_behind_are_read_at_its_versions(
@@ -112,22 +129,22 @@ def test_sides_of_a_query_that_is_behind_are_read_at_its_versions(
     assert_alike(tmp_path)
 
 
-def test_what_the_budget_did_is_told_in_history(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    change(tmp_path, random.Random(1), 0)
-    cli.good("maintain", "--disk", "0", "--query", "two")
-    (entry,) = cli.good("status", "--query", "two").results
+def test_what_the_budget_did_is_told_in_history(captured: Cli) -> None:
+    folder = captured.workload.parent
+    change(folder, random.Random(1), 0)
+    captured.good("maintain", "--disk", "0", "--query", "two")
+    (entry,) = captured.good("status", "--query", "two").results
     latest = entry["runs"][0]
     assert latest["action"] == "convert"
     assert latest["reason_code"] == conversion.CONVERTED
     assert "join0" in latest["reason"]
 
 
-def test_a_plan_tells_what_would_be_kept_and_why(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    (free,) = cli.good("plan", "--query", "two").results
+def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
+    folder = captured.workload.parent
+    (free,) = captured.good("plan", "--query", "two").results
     assert free["state"] == []
-    (least,) = cli.good("plan", "--query", "two", "--disk", "0").results
+    (least,) = captured.good("plan", "--query", "two", "--disk", "0").results
     assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
         "join0.left": ("read", "kept"),
         "join0.right": ("read", "kept"),
@@ -136,9 +153,9 @@ def test_a_plan_tells_what_would_be_kept_and_why(cli: Cli, tmp_path: Path) -> No
     for one in least["state"]:
         assert one["bytes"] < one["kept_bytes"]
         assert one["reason"]
-    (pinned,) = cli.good("plan", "--query", "two_kept", "--disk", "0").results
+    (pinned,) = captured.good("plan", "--query", "two_kept", "--disk", "0").results
     assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
-    assert not read_sides(tmp_path, "two")
+    assert not read_sides(folder, "two")
 
 
 def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
@@ -147,60 +164,60 @@ def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
-def test_explain_says_what_is_read_and_why(cli: Cli, tmp_path: Path) -> None:
+def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     """As it is stored, whatever a capture without the budget would choose; and ever after."""
-    cli.good("capture")
-    assert set(explained(cli, "two").values()) == {("index", "small enough to keep")}
-    change(tmp_path, random.Random(1), 0)
-    cli.good("maintain", "--disk", "0")
-    found = explained(cli, "two")
+    folder = captured.workload.parent
+    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
+    change(folder, random.Random(1), 0)
+    captured.good("maintain", "--disk", "0", "--query", "two")
+    found = explained(captured, "two")
     assert {strategy for strategy, _ in found.values()} == {"files"}
-    (entry,) = cli.good("explain", "--query", "two").results
+    (entry,) = captured.good("explain", "--query", "two").results
     (tree,) = entry["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row is joined to")
-    history = cli.good("status", "--query", "two").results[0]["runs"][0]["reason"]
+    history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
     for side, (_, reason) in found.items():
         assert f"{side}: {reason}" in history
-    change(tmp_path, random.Random(2), 1)
-    cli.good("maintain")
-    assert explained(cli, "two") == found
-    text = cli.workload.read_text()
-    cli.workload.write_text(text + "budget: {disk: 0}\n")
-    cli.good("capture")
-    assert explained(cli, "two").keys() == found.keys()
-    assert not {reason for _, reason in explained(cli, "two").values()} & {"as captured"}
-    cli.workload.write_text(text)
-    cli.good("capture")
-    assert set(explained(cli, "two").values()) == {("index", "small enough to keep")}
+    change(folder, random.Random(2), 1)
+    captured.good("maintain", "--query", "two")
+    assert explained(captured, "two") == found
+    text = captured.workload.read_text()
+    captured.workload.write_text(text + "budget: {disk: 0}\n")
+    captured.good("capture", "--query", "two")
+    assert explained(captured, "two").keys() == found.keys()
+    assert not {reason for _, reason in explained(captured, "two").values()} & {"as captured"}
+    captured.workload.write_text(text)
+    captured.good("capture", "--query", "two")
+    assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
 
 
-def test_what_is_converted_is_no_fresher_by_it(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    before = stored(tmp_path, "two").maintained_at
-    change(tmp_path, random.Random(1), 0)
-    cli.good("maintain", "--disk", "0", "--query", "s")
-    after = stored(tmp_path, "two")
-    assert read_sides(tmp_path, "two")
-    assert after.versions != stored(tmp_path, "s").versions
+def test_what_is_converted_is_no_fresher_by_it(captured: Cli) -> None:
+    folder = captured.workload.parent
+    before = stored(folder, "two").maintained_at
+    change(folder, random.Random(1), 0)
+    captured.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(folder, "two")
+    assert read_sides(folder, "two")
+    assert after.versions != stored(folder, "s").versions
     assert after.maintained_at == before
 
 
 def test_a_conversion_that_fails_leaves_the_query_as_it_was(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captured: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli.good("capture")
-    before = state_bytes(tmp_path)
+    folder = captured.workload.parent
+    before = state_bytes(folder)
 
     def gone(*_: Any) -> None:
         raise HistoryGoneError("a file is gone", hint="capture")
 
     monkeypatch.setattr(conversion, "hand_over", gone)
-    change(tmp_path, random.Random(1), 0)
-    ran = cli.good("maintain", "--disk", "0")
+    change(folder, random.Random(1), 0)
+    ran = captured.good("maintain", "--disk", "0")
     assert any("stays as it is: a file is gone" in one for one in ran.document["warnings"])
-    assert not any(read_sides(tmp_path, name) for name in NAMES)
-    assert state_bytes(tmp_path) >= before // 2
-    assert_alike(tmp_path)
+    assert not any(read_sides(folder, name) for name in NAMES)
+    assert state_bytes(folder) >= before // 2
+    assert_alike(folder)
 
 
 def test_a_query_that_cannot_be_opened_fails_no_run_of_others(cli: Cli, tmp_path: Path) -> None:
@@ -227,8 +244,7 @@ def test_what_is_said_to_be_enough_is(size: int) -> None:
     assert size <= size_from(said) <= size * 1.01
 
 
-@pytest.mark.parametrize("is_table", [True, False])
-@pytest.mark.parametrize("command", ["maintain", "capture"])
+@pytest.mark.parametrize(("command", "is_table"), [("maintain", True), ("capture", False)])
 def test_a_query_that_cannot_be_read_any_more_does_not_stop_others(
     cli: Cli, tmp_path: Path, command: str, is_table: bool
 ) -> None:
@@ -303,22 +319,22 @@ def describe(folder: Path, name: str, **said: Any) -> None:
         )
 
 
-def test_a_capture_puts_a_damaged_description_right(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    describe(tmp_path, "l", from_files=7)
-    cli.good("capture", "--query", "l", "--disk", "0")
-    assert read_sides(tmp_path, "l")
+def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
+    folder = captured.workload.parent
+    describe(folder, "l", from_files=7)
+    captured.good("capture", "--query", "l", "--disk", "0")
+    assert read_sides(folder, "l")
 
 
-def test_sides_that_spark_reads_stay_so(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    change(tmp_path, random.Random(1), 0)
-    cli.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
-    sides = read_sides(tmp_path, "l")
+def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
+    folder = captured.workload.parent
+    change(folder, random.Random(1), 0)
+    captured.good("maintain", "--disk", "0", "--query", "l", "--query", "s")
+    sides = read_sides(folder, "l")
     assert sides
     # Of either kind of side a filter is all that is kept.
-    describe(tmp_path, "l", from_files=[], distant=sides)
-    change(tmp_path, random.Random(1), 1)
-    cli.good("maintain", "--disk", "0", "--query", "s")
-    after = stored(tmp_path, "l").state_meta
+    describe(folder, "l", from_files=[], distant=sides)
+    change(folder, random.Random(1), 1)
+    captured.good("maintain", "--disk", "0", "--query", "s")
+    after = stored(folder, "l").state_meta
     assert (after["distant"], after.get("from_files", [])) == (sides, [])

@@ -17,6 +17,7 @@ from impctl.data.pages import table_of
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.kept_workload import stored
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
@@ -39,29 +40,38 @@ def grow(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
-    create_table(str(tmp_path / "t"), left_rows())
-    create_table(str(tmp_path / "u"), right_rows())
-    file = tmp_path / "w.yaml"
-    lines = "".join(
-        f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
-        for name, join in (("q", "auto"), ("twin", "index"))
-    )
-    file.write_text(
-        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
-        f"partitions: {{t: {{g: {{boundaries: [2, 3, 4, 5]}}}}}}\nqueries:\n{lines}store: .impctl\n"
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
-    for sides in (("join0.left", "join0.right"), ()):
-        of_q = Wanted(sides)
-        monkeypatch.setattr(Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted())
-        grow(tmp_path)
-        cli.good("maintain", "--disk", "0")
-        assert tuple(stored(tmp_path, "q").state_meta.get("from_files", ())) == sides
-    return cli
+
+    def capture(folder: Path) -> None:
+        create_table(str(folder / "t"), left_rows())
+        create_table(str(folder / "u"), right_rows())
+        lines = "".join(
+            f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
+            for name, join in (("q", "auto"), ("twin", "index"))
+        )
+        (folder / "w.yaml").write_text(
+            "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+            "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
+            f"queries:\n{lines}store: .impctl\n"
+        )
+        cli = Cli(capsys, folder / "w.yaml")
+        cli.good("capture")
+        for sides in (("join0.left", "join0.right"), ()):
+            of_q = Wanted(sides)
+            monkeypatch.setattr(
+                Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted()
+            )
+            grow(folder)
+            cli.good("maintain", "--disk", "0")
+            assert tuple(stored(folder, "q").state_meta.get("from_files", ())) == sides
+
+    folder = made_once.folder("kept again", capture)
+    monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
+    return Cli(capsys, folder / "w.yaml")
 
 
 def held(folder: Path, name: str) -> dict[str, int]:
@@ -78,18 +88,18 @@ def fragments(folder: Path, name: str) -> dict[str, set[int]]:
     return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
 
 
-def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli, tmp_path: Path) -> None:
-    assert held(tmp_path, "q") == held(tmp_path, "twin") == {"join0.left": 9, "join0.right": 9}
+def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli) -> None:
+    folder = cli.workload.parent
+    assert held(folder, "q") == held(folder, "twin") == {"join0.left": 9, "join0.right": 9}
 
 
-def test_a_clock_moves_what_is_kept_again(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_moves_what_is_kept_again(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = cli.workload.parent
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):
         monkeypatch.setenv("IMPCTL_NOW", day)
         for result in cli.good("maintain").results:
             assert result["action"] == "exact", result
-        assert fragments(tmp_path, "q") == fragments(tmp_path, "twin"), day
+        assert fragments(folder, "q") == fragments(folder, "twin"), day
 
 
 def test_sides_that_the_clock_moves_are_not_given_up(
@@ -115,33 +125,34 @@ def test_sides_that_the_clock_moves_are_not_given_up(
 
 @pytest.mark.parametrize("sides", [(), ("join0.left", "join0.right")])
 def test_a_table_in_place_of_another_is_not_read(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, sides: tuple[str, ...]
 ) -> None:
     """A backup of another day stands there for a while, and rows of it are in no state after."""
+    folder = cli.workload.parent
     text = cli.workload.read_text().replace("u: {path: u}", "u: {path: u}, v: {path: v}")
     apart = '  apart: {sql: "SELECT t.g FROM t JOIN v ON t.k = v.k", sketch: {t: g}}\nstore:'
-    create_table(str(tmp_path / "v"), right_rows())
+    create_table(str(folder / "v"), right_rows())
     cli.workload.write_text(text.replace("store:", apart))
     cli.good("capture", "--query", "apart")
     read = ("join0.left", "join0.right")
     monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(read if name == "q" else ()))
-    grow(tmp_path)
+    grow(folder)
     cli.good("maintain", "--disk", "0")
     other = right_rows().set_column(0, "k", pa.array([2, 2, 2, 2, 2], pa.int64()))
-    (tmp_path / "u").rename(tmp_path / "aside")
-    create_table(str(tmp_path / "u"), other)
+    (folder / "u").rename(folder / "aside")
+    create_table(str(folder / "u"), other)
     for _ in range(3):
-        write_deltalake(str(tmp_path / "u"), other, mode="append")
-    write_deltalake(str(tmp_path / "v"), other, mode="append")
+        write_deltalake(str(folder / "u"), other, mode="append")
+    write_deltalake(str(folder / "v"), other, mode="append")
     monkeypatch.setattr(Kept, "wanted", lambda _, name: Wanted(sides if name == "q" else ()))
     cli.good("maintain", "--disk", "0", "--query", "apart")
-    shutil.rmtree(tmp_path / "u")
-    (tmp_path / "aside").rename(tmp_path / "u")
-    assert stored(tmp_path, "q").state_meta["from_files"] == list(read)
-    grow(tmp_path)
+    shutil.rmtree(folder / "u")
+    (folder / "aside").rename(folder / "u")
+    assert stored(folder, "q").state_meta["from_files"] == list(read)
+    grow(folder)
     cli.good("maintain")
-    assert fragments(tmp_path, "q") == fragments(tmp_path, "twin")
+    assert fragments(folder, "q") == fragments(folder, "twin")
     monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
-    grow(tmp_path)
+    grow(folder)
     cli.good("maintain", "--disk", "0")
-    assert held(tmp_path, "q") == held(tmp_path, "twin")
+    assert held(folder, "q") == held(folder, "twin")

@@ -24,6 +24,7 @@ from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.circuits.keeping.drawn import tree
 from tests.support.kept_workload import stored
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 TABLES = tuple(f"t{number}" for number in range(5))
@@ -107,7 +108,7 @@ def alone(world: World) -> list[int]:
     return [at for at, one in enumerate(tables) if tables.count(one) == 1 and reach[at]]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@random_seeds(10, 60, 200)
 def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
     world = World(seed)
     world.rows = [1e6 for _ in world.rows]
@@ -132,7 +133,7 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
         assert found.runs[kind] == FEWEST
 
 
-@pytest.mark.parametrize("seed", range(30))
+@random_seeds(4, 30, 30)
 def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None:
     world = World(seed)
     runs = [world.run(kind) for kind in range(len(world.graph.kinds))]
@@ -154,7 +155,7 @@ def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None
             )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@random_seeds(8, 60, 60)
 def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     """After a conversion the operator's time was that of other modes; its neighbours' was not."""
     world = World(seed)
@@ -247,7 +248,7 @@ def _has_certain_read(world: World) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize("seed", range(30))
+@random_seeds(4, 30, 30)
 def test_runs_without_parts_tell_the_whole(seed: int) -> None:
     """As a release before wrote them."""
     world = World(seed)

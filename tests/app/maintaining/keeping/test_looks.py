@@ -30,6 +30,7 @@ from impctl.store.records import Chosen
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.circuits.keeping.drawn import tree
 from tests.support.kept_workload import stored
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
@@ -58,7 +59,7 @@ def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> Non
     assert not is_to_look(replace(MADE, budget=300), fits)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@random_seeds(8, 60, 200)
 def test_rates_move_by_a_factor_of_two(seed: int) -> None:
     rng = Random(seed)
     before = {(f"t{at}",): 10 ** rng.uniform(-1, 3) for at in range(rng.randint(1, 5))}
@@ -78,7 +79,7 @@ def kept_of(graph: Graph, now: Mapping[str, Mode], choice: StateChoice, ms: floa
     return Kept({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
 
 
-@pytest.mark.parametrize("seed", range(300))
+@random_seeds(10, 60, 300)
 def test_choices_do_not_take_turns(seed: int) -> None:
     """What was carried out stays while rates and prices move a little to and fro."""
     rng = Random(seed)
@@ -99,7 +100,7 @@ def test_choices_do_not_take_turns(seed: int) -> None:
     assert changes <= 1
 
 
-@pytest.mark.parametrize("seed", range(100))
+@random_seeds(10, 40, 100)
 def test_what_does_not_pay_back_within_a_week_stays(seed: int) -> None:
     rng = Random(seed)
     graph = tree(rng)

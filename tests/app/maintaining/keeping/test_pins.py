@@ -54,7 +54,7 @@ def test_the_word_of_the_file_holds_with_and_without_a_budget(cli: Cli, tmp_path
     cli.good("capture")
     assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 3)
     rng = random.Random(1)
-    for turn, words in enumerate(([], ["--disk", "0"], ["--disk", "1GB"], [])):
+    for turn, words in enumerate(([], ["--disk", "0"], ["--disk", "1GB"])):
         change(tmp_path, rng, turn)
         ran = cli.good("maintain", *words)
         assert {result["action"] for result in ran.results} == {"exact"}

@@ -47,14 +47,15 @@ def modes(cli: Cli) -> dict[str, set[str]]:
     return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in found}
 
 
-def test_sketches_stay_those_of_all_state_kept(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_sketches_stay_those_of_all_state_kept(cli: Cli, tmp_path: Path, turns: int) -> None:
     cli.good("capture", "--disk", "1GB")
     assert all(found == {"kept"} for found in modes(cli).values())
     free = cli.workload.read_text()
     least = free.replace("join: auto}", "join: auto, state: least}")
     assert least != free
     rng = random.Random(5)
-    for turn in range(4):
+    for turn in range(turns):
         cli.workload.write_text(
             least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
         )

@@ -74,7 +74,12 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("query", "kind"), [("pair", "both"), ("path", "window"), ("star", "window")]
+    ("query", "kind"),
+    [
+        ("pair", "both"),
+        pytest.param("path", "window", marks=pytest.mark.slow),
+        pytest.param("star", "window", marks=pytest.mark.slow),
+    ],
 )
 def test_all_ways_agree_and_are_timed(desk: Workbench, query: str, kind: str) -> None:
     (cell,) = cells(desk, query, kind=kind, changes=40)
@@ -90,6 +95,7 @@ def test_all_ways_agree_and_are_timed(desk: Workbench, query: str, kind: str) ->
         assert cell.note == ""
 
 
+@pytest.mark.slow
 def test_an_index_with_too_many_joined_rows_is_named_not_run(desk: Workbench) -> None:
     (cell,) = cells(desk, "pair", changes=10, most_joined=1999)
     found = values(cell)
@@ -100,6 +106,7 @@ def test_an_index_with_too_many_joined_rows_is_named_not_run(desk: Workbench) ->
     assert "index_ms" in values(run)
 
 
+@pytest.mark.slow
 def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
     (cell,) = cells(desk, "pair", changes=10)
@@ -110,6 +117,7 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
     assert alone.note.endswith(f"{NO_DUCKDB}; compared with a tree filled anew alone")
 
 
+@pytest.mark.slow
 def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
     (cell,) = cells(desk, "top", changes=10)
     assert cell.covers
@@ -118,6 +126,7 @@ def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
     assert many.note == "DuckDB not asked: groups of 2,000 joined rows"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
 )
@@ -161,6 +170,7 @@ def test_a_way_with_another_sketch_is_told(
         assert (cell.slack or 0) > 0
 
 
+@pytest.mark.slow
 def test_every_number_of_lives_has_a_cell_and_touches_more(desk: Workbench) -> None:
     found = cells(
         desk,
@@ -178,6 +188,7 @@ def test_every_number_of_lives_has_a_cell_and_touches_more(desk: Workbench) -> N
     assert one < five
 
 
+@pytest.mark.slow
 def test_parts_of_a_stream_have_cells_and_growth(desk: Workbench) -> None:
     found = cells(desk, "hop3", kind="window", changes=10, steps=20, parts=5)
     assert [cell.labels["part"] for cell in found] == [1, 2, 3, 4, 5]
@@ -186,6 +197,7 @@ def test_parts_of_a_stream_have_cells_and_growth(desk: Workbench) -> None:
     assert tree_cost._growth([2.0, 2.0, *[9.0] * 16, 3.0, 3.0]) == {"growth_share": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "taken", "says"), [("pair", "tree_ms", "the tree"), ("few", "index_ms", "the index")]
 )
@@ -202,6 +214,7 @@ def test_what_join_auto_takes_and_its_regret(
     assert is_tree == (taken == "tree_ms")
 
 
+@pytest.mark.slow
 def test_the_regret_of_a_way_that_is_not_run_is_not_known(desk: Workbench) -> None:
     (unknown,) = cells(desk, "pair", changes=10, regret=True, most_joined=1)
     assert "regret_share" not in unknown.metrics

@@ -51,6 +51,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
         MEASURES["peers"].run(ground_of(desk, "peers", "pairs", **options))
 
 
+@pytest.mark.slow
 def test_every_scheme_and_share_has_a_cell(desk: Workbench) -> None:
     schemes = ("dred", "relative_lazy", "absorption_lazy")
     found = cells(desk, "pairs", schemes=schemes, shares=(0.5, 1.0), peers=5)
@@ -71,6 +72,8 @@ def test_every_scheme_and_share_has_a_cell(desk: Workbench) -> None:
     assert whole["provenance_bytes"] < by_label["relative lazy", 1.0]["provenance_bytes"]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_ratio_needs_dred_before_and_messages(desk: Workbench) -> None:
     lazily: dict[str, OptionValue] = {"schemes": ("absorption_lazy", "dred"), "peers": 4}
     told = ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)]
@@ -96,6 +99,8 @@ def test_bytes_are_of_a_peer_and_messages_of_all(desk: Workbench) -> None:
     assert found["sent_bytes"] == pytest.approx(17 * found["messages_count"] / 4)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_deletions_are_counted_from_the_first_one(desk: Workbench) -> None:
     schemes = ("dred", "absorption_lazy")
     found = cells(desk, "pairs", phase="delete", schemes=schemes, shares=(0.05, 0.1), peers=(2, 6))
@@ -127,6 +132,8 @@ def test_regions_and_their_seeds(desk: Workbench) -> None:
     assert values(gone[1])["provenance_bytes"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_selections_of_paths(desk: Workbench) -> None:
     def of(*selections: str, seconds: float) -> list[Cell]:
         options: dict[str, OptionValue] = {"selections": selections, "seconds": seconds}

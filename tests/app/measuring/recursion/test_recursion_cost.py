@@ -26,6 +26,7 @@ from impctl.errors import UnsupportedError, UsageError, WorkloadError
 from impctl.workload.suite_models import OptionValue
 from tests.app.measuring.recursion.network_desk import ground_of, network_desk
 from tests.support.measured_cells import cells_of, values
+from tests.support.random_cases import random_seeds
 
 NO_SCIPY = "scipy is not installed"
 LEAST_COSTS = (
@@ -164,7 +165,7 @@ def test_a_table_or_column_that_is_not_there(desk: Workbench) -> None:
         cells(desk, "unsketched")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(3, 20, 20)
 def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(2, 12))
@@ -179,7 +180,7 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
         assert len(rows) == len(found)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@random_seeds(3, 20, 20)
 def test_a_search_finds_the_least_costs(seed: int) -> None:
     """Beside sums that are made less until none can be."""
     rng = np.random.default_rng(seed)

@@ -41,6 +41,8 @@ queries:
 store: .impctl
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:

@@ -48,12 +48,19 @@ figures:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("links.txt", b"# nodes\n1 2\n2 3\n3 1\n3 4\n"),
-        ("links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n"),
-        ("links.txt.gz", gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n")),
+        pytest.param(
+            "links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n", marks=pytest.mark.long
+        ),
+        pytest.param(
+            "links.txt.gz",
+            gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n"),
+            marks=pytest.mark.long,
+        ),
     ],
     # What is packed holds the time: two processes would call one test two names.
     ids=["blanks", "commas", "packed"],

@@ -38,16 +38,13 @@ def core_of(found: Choices) -> Plan:
     "query",
     [
         "pair",
-        "path",
-        "one_group",
-        "no_group",
-        "hop3",
-        "star",
-        "dead_ends",
-        "kept",
-        "enclosed",
-        "triangle",
-        "replies",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in (
+                *("path", "one_group", "no_group", "hop3", "star"),
+                *("dead_ends", "kept", "enclosed", "triangle", "replies"),
+            )
+        ),
     ],
 )
 def test_semi_joins_find_what_joins_find_after_every_change(desk: Workbench, query: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from impctl.app.measuring.plan import planned_suite
 from impctl.app.measuring.run import run_suite
 from impctl.app.workbench.reporter import SilentReporter
@@ -28,6 +30,7 @@ figures:
 """
 
 
+@pytest.mark.slow
 def test_a_figure_runs_and_is_drawn(tmp_path: Path) -> None:
     suite, report = tmp_path / "own.yaml", tmp_path / "own.html"
     suite.write_text(SUITE)

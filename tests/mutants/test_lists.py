@@ -1,0 +1,18 @@
+"""Every mutant of the lists can be made: its function exists and has the old text exactly once."""
+
+from __future__ import annotations
+
+from tests.mutants.mutants import StaleMutantError, read_mutants
+from tests.support.sources import ROOT
+
+
+def test_every_mutant_can_be_made() -> None:
+    stale = []
+    mutants = read_mutants()
+    for mutant in mutants:
+        try:
+            mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
+        except (StaleMutantError, FileNotFoundError) as error:
+            stale.append(str(error))
+    assert not stale, "\n".join(stale)
+    assert len({mutant.name for mutant in mutants}) == len(mutants) >= 353
