@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from impctl.data import keys as keys_module
@@ -120,6 +120,7 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
 
     @settings(FEW, database=None)
     @given(tables())
+    @example(([LONG], [(0,), (1,), (2,), (3,)]))
     def run(table: tuple[list[SqlType], list[Any]]) -> None:
         check_groups(*table)
 

@@ -49,10 +49,10 @@ def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
 # A backup that went its own way, and whose commit at the stored version was cleaned up
 
 
-def test_a_backup_at_the_same_version(either: Place) -> None:
+def test_a_backup_at_the_same_version(place: Place) -> None:
     """Nothing is newer, and no entry is left to compare."""
-    backup_went_on(either, versions=1, keep=2)
-    expect_recapture(either, "table_recreated", "`t`")
+    backup_went_on(place, versions=1, keep=2)
+    expect_recapture(place, "table_recreated", "`t`")
 
 
 @pytest.mark.parametrize("command", ["rewrite", "query"])
@@ -88,11 +88,11 @@ def test_status_tells_of_a_backup(place: Place) -> None:
     assert "is not the one the sketch was captured from" in found["stale_reason"]
 
 
-def test_the_table_itself_with_its_log_cleaned_is_current(either: Place) -> None:
-    either.append(1)
-    either.captured()
-    either.forget(keep=2)
-    (result,) = either.cli.good("maintain", "--policy", "strict").results
+def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
+    place.append(1)
+    place.captured()
+    place.forget(keep=2)
+    (result,) = place.cli.good("maintain", "--policy", "strict").results
     assert result["reason_code"] == "up_to_date"
 
 
