@@ -6,13 +6,14 @@ VENV ?= .venv
 DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.impctl-ready
+PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal --durations 10
 
 # Bytecode is kept, in one folder: without it every test and every command compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo bench bench-smoke test test-spark test-check test-all lint type docs docs-check check clean
+.PHONY: help install demo bench bench-smoke test test-check test-all lint type docs check clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,17 +38,15 @@ bench: $(READY) ## Measure a workload over a generated table, with its page (som
 bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
 	$(BIN)/python -m pytest -m alone
 
-test: $(READY) ## Fast tests, without Spark, in two processes (a quarter of an hour or more)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+test: $(READY) ## Fast tests, without Spark (three minutes on two idle cores)
+	@echo "fast tests, in random order: about three minutes on two idle cores"
+	$(PYTEST)
 
-test-spark: $(READY) ## Tests that start Spark
-	$(BIN)/python -m pytest -m "spark and not alone"
+test-check: $(READY) ## What `check` runs of the tests: all but the long ones (MINUTES_CHECKED)
+	$(PYTEST) -m "not alone and not long"
 
-test-check: $(READY) ## What `check` runs of the tests: all but the long ones, in two processes
-	$(BIN)/python -m pytest -m "not alone and not long" -n 2 --dist worksteal
-
-test-all: $(READY) ## Every test but the one of bench-smoke, in two processes (an hour)
-	$(BIN)/python -m pytest -m "not alone" -n 2 --dist worksteal
+test-all: $(READY) ## Every test, the long ones too (MINUTES_ALL)
+	$(PYTEST) -m "not alone"
 
 lint: $(READY) ## Style and format
 	$(BIN)/ruff check .
@@ -59,10 +58,7 @@ type: $(READY) ## Types
 docs: $(READY) ## Write the generated pages again
 	$(BIN)/python -m impctl.cli.reference > docs/cli-reference.md
 
-docs-check: $(READY) ## Are the documents complete and current?
-	$(BIN)/python -m pytest tests/docs
-
-check: lint type test-check bench-smoke docs-check ## All of the above that a change must pass
+check: lint type test-check bench-smoke ## All of the above that a change must pass
 
 clean: ## Remove what the targets made, the virtual environment too
 	rm -rf $(VENV) $(DEMO) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

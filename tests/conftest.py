@@ -13,6 +13,7 @@ import pytest
 import typer
 from hypothesis import settings
 
+from tests.support.random_cases import seeds_wanted
 from tests.support.spark_classes import class_archive
 
 # How long an example takes says more about the machine than about the code.
@@ -28,6 +29,11 @@ _SHORT_LIVED = (
 
 What else there is pays where rows are many, in a JVM that lives for long and has its own cores.
 """
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for mark in metafunc.definition.iter_markers("random_seeds"):
+        metafunc.parametrize("seed", seeds_wanted(metafunc.definition, *mark.args))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -80,9 +80,12 @@ def test_every_error_is_in_the_tree() -> None:
 
 
 @pytest.mark.slow
-def test_strict_type_checkers_see_the_types(tmp_path: Path) -> None:
+def test_strict_type_checkers_see_the_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from mypy import api
 
+    monkeypatch.setenv("MYPY_CONFIG_FILE_DIR", str(ROOT))  # mypy sets it and leaves it set
     file = tmp_path / "snippet.py"
     file.write_text(SNIPPET)
     options = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]

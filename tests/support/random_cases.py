@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import settings
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
@@ -56,13 +57,28 @@ def _seeds(first: str, last: str = "") -> range:
 
 
 def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:
-    """Parametrizes `seed`, one at a time."""
+    """Parametrizes `seed`, one at a time (`tests/conftest.py` does it: see `seeds_wanted`)."""
+    return pytest.mark.random_seeds(fast, check, total)
 
-    def marks(seed: int) -> tuple[pytest.MarkDecorator, ...]:
-        return () if seed < fast * TIMES else _CHECK if seed < check * TIMES else _LONG
 
-    seeds = range(total * TIMES)
-    return pytest.mark.parametrize("seed", [pytest.param(s, marks=marks(s)) for s in seeds])
+def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> list[Any]:
+    """The seeds, without those that the marker expression of this run leaves out.
+
+    Pytest would make an item for each before it leaves it out: 30,000 items take 5 s.
+    """
+    others = {mark.name for mark in definition.iter_markers()}
+    wanted = Expression.compile(definition.config.getoption("markexpr") or "fast or not fast")
+    parts = [
+        (range(fast * TIMES), ()),
+        (range(fast * TIMES, check * TIMES), _CHECK),
+        (range(check * TIMES, total * TIMES), _LONG),
+    ]
+    return [
+        pytest.param(seed, marks=marks)
+        for seeds, marks in parts
+        if wanted.evaluate((others | {mark.name for mark in marks}).__contains__)
+        for seed in seeds
+    ]
 
 
 def half_then_rest(values: Iterable[object]) -> list[Any]:
