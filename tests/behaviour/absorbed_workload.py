@@ -12,8 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.behaviour.recursive_workload import QUERIES
-from tests.behaviour.test_recursive_queries import TABLES, rows_of
+from tests.behaviour.recursive_workload import QUERIES, tables_beside
 from tests.support.diagrams import with_diagrams
 from tests.support.run_cli import Cli
 
@@ -21,9 +20,21 @@ SHIPS = {
     "lazy": "absorption",
     "eager": "{kind: absorption, ship: eager, nodes: 1000000}",
 }
-ships = pytest.mark.parametrize(
-    "provenance", [pytest.param(said, id=name, marks=with_diagrams) for name, said in SHIPS.items()]
-)
+
+
+def fast_by(ship: str) -> pytest.MarkDecorator:
+    """Parametrizes `provenance`: functions shipped this way, and in `make check` the other."""
+    return pytest.mark.parametrize(
+        "provenance",
+        [
+            pytest.param(
+                said, id=name, marks=[with_diagrams, *([] if name == ship else [pytest.mark.slow])]
+            )
+            for name, said in SHIPS.items()
+        ],
+    )
+
+
 BY_RANKS = "ranks"
 
 
@@ -76,8 +87,8 @@ def changed(result: dict[str, Any]) -> Counter[tuple[object, ...]]:
 def gone_by_duckdb(cli: Cli, sql: str, condition: str) -> Counter[tuple[object, ...]]:
     """The rows that an answer has, less those it has without these links."""
     with duckdb.connect() as connection:
-        for table in TABLES:
-            connection.register(f"all_{table}", rows_of(cli, table))
+        for table, rows in tables_beside(cli).items():
+            connection.register(f"all_{table}", rows)
         found: Counter[tuple[object, ...]] = Counter()
         for kept, sign in (("true", 1), (f"({condition}) IS NOT TRUE", -1)):
             connection.execute("CREATE OR REPLACE VIEW seeds AS SELECT * FROM all_seeds")

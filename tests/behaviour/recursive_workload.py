@@ -1,15 +1,19 @@
 """A network that changes, and recursive queries over it: for tests on real Delta tables.
 
 Nodes lie in regions of `SPAN`; links are within a region but for a few, with circles, self-loops,
-duplicates and NULL. Texts are such as impctl, DuckDB and SQLite read.
+duplicates and NULL. impctl, DuckDB and SQLite read the texts. What is compared with fresh captures
+and with DuckDB serves any workload beside its tables.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -138,6 +142,85 @@ def change(folder: Path, rng: random.Random) -> None:
         DeltaTable(table).delete(f"src BETWEEN {low} AND {low + rng.randrange(5)} AND dst % 2 = 0")
     if not rng.randrange(3):
         write_deltalake(table, some_links(rng, 3), mode="append")
+
+
+Answer = Counter[tuple[object, ...]]
+Change = Callable[[Path, random.Random], None]
+
+
+def tables_beside(cli: Cli) -> dict[str, pa.Table]:
+    """The rows of all tables in the workload's folder."""
+    logs = sorted(cli.workload.parent.glob("*/_delta_log"))
+    return {log.parent.name: DeltaTable(str(log.parent)).to_pyarrow_table() for log in logs}
+
+
+def all_by_duckdb(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
+    """The answers over all rows."""
+    with duckdb.connect() as connection:
+        for table, rows in tables_beside(cli).items():
+            connection.register(table, rows)
+        return {name: Counter(connection.execute(sql).fetchall()) for name, sql in queries.items()}
+
+
+def by_duckdb(cli: Cli, sql: str) -> Answer:
+    return all_by_duckdb(cli, {"": sql})[""]
+
+
+def all_by_sqlite(cli: Cli, queries: Mapping[str, str]) -> dict[str, Answer]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        for table, rows in tables_beside(cli).items():
+            connection.execute(f"CREATE TABLE {table} ({', '.join(rows.column_names)})")
+            marks = ", ".join("?" for _ in rows.column_names)
+            values = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", values)
+        return {name: Counter(connection.execute(sql).fetchall()) for name, sql in queries.items()}
+    finally:
+        connection.close()
+
+
+def answers(cli: Cli, name: str, *arguments: str) -> Answer:
+    (result,) = cli.good("query", "--query", name, *arguments).results
+    return Counter(map(tuple, result["rows"]))
+
+
+def through_sketches(cli: Cli, queries: Iterable[str]) -> dict[str, Answer]:
+    """The engine's answers; a sketch that is not current is maintained first."""
+    return {name: answers(cli, name, "--sketch", "always", "--by", "engine") for name in queries}
+
+
+def written(cli: Cli, queries: Iterable[str]) -> dict[str, str]:
+    """The texts that read through the sketches."""
+    found = {}
+    for name in queries:
+        (result,) = cli.good("rewrite", "--query", name).results
+        found[name] = result["sql"]
+    return found
+
+
+def fragments(cli: Cli, *arguments: str) -> dict[str, list[list[int]]]:
+    return {
+        result["query"]: [one["fragments"] for one in result["sketches"]]
+        for result in cli.good("status", *arguments).results
+    }
+
+
+def captured_beside(cli: Cli, store: str) -> dict[str, list[list[int]]]:
+    """The sketches of a capture into another store."""
+    place = ("--store", str(cli.workload.parent / store))
+    cli.good("capture", *place)
+    return fragments(cli, *place)
+
+
+def check_maintained(cli: Cli, change: Change, seed: int, turns: int) -> None:
+    """After so many changes, maintained sketches must be those of a fresh capture."""
+    rng = random.Random(seed)
+    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+    for _ in range(turns):
+        change(cli.workload.parent, rng)
+        actions = {result["action"] for result in cli.good("maintain").results}
+        assert actions <= {"exact", "none"}
+    assert fragments(cli) == captured_beside(cli, "fresh")
 
 
 def actions_by_strict(cli: Cli) -> set[str]:

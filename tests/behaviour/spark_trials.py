@@ -154,7 +154,7 @@ def _changed(rows: Rows, changes: Sequence[tuple[dict[str, Value], int]]) -> Row
     return left + [row for row, weight in changes if weight > 0]
 
 
-def run_case(spark: Any, seed: int, tally: SparkTally, *, forget_barriers: bool = False) -> None:
+def run_case(spark: Any, seed: int, tally: SparkTally) -> None:
     """Judge, fill, carry and compare one case; WrongAnswerError where a sketch loses something."""
     case = make_case(seed)
     tally.cases += 1
@@ -165,8 +165,6 @@ def run_case(spark: Any, seed: int, tally: SparkTally, *, forget_barriers: bool 
         tally.refused += 1
         return
     kept = carried(verdict, replace(query, root=core), case.sketched)
-    if forget_barriers:
-        kept = replace(kept, barrier_positions=())
     way = choose_way(core, verdict, kept, case.partitions)
     if way.compiled is None:
         tally.unmaintained += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -16,38 +17,57 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from impctl.engine.fixpoint.absorption import Absorption
 from tests.behaviour.absorbed_workload import SHIPS, Both, asking, changed
-from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
-from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.behaviour.recursive_workload import (
+    KEPT,
+    QUERIES,
+    all_by_duckdb,
+    answers,
+    by_duckdb,
+    change,
+    fragments,
+    network,
+    some_links,
+    through_sketches,
+)
 from tests.support.diagrams import take_away, with_diagrams
 from tests.support.run_cli import Cli
 
 
-@pytest.fixture(params=SHIPS)
 def both(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+    folder: Path, capsys: pytest.CaptureFixture[str], ship: str, names: Sequence[str] = (*QUERIES,)
 ) -> Both:
-    return Both(network(tmp_path, capsys, list(QUERIES)), SHIPS[request.param])
+    return Both(network(folder, capsys, names), SHIPS[ship])
+
+
+def fast_by(ship: str) -> pytest.MarkDecorator:
+    """Parametrizes `seed` and `ship`: this one, and in `make check` both, with other changes."""
+    pairs = [(0, ship), (1, "lazy"), (2, "eager")]
+    marks: list[list[pytest.MarkDecorator]] = [[], [pytest.mark.slow], [pytest.mark.slow]]
+    return pytest.mark.parametrize(
+        ("seed", "ship"),
+        [pytest.param(*pair, marks=own) for pair, own in zip(pairs, marks, strict=True)],
+    )
 
 
 @with_diagrams
-@pytest.mark.parametrize("seed", range(2))
-def test_sketches_deltas_and_answers_are_those_by_ranks(both: Both, seed: int) -> None:
-    rng = random.Random(seed)
-    both.good("capture")
-    for _ in range(4):
-        change(both.cli.workload.parent, rng)
-        own, by_ranks = both.good("maintain")
+@fast_by("lazy")
+def test_sketches_deltas_and_answers_are_those_by_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, ship: str
+) -> None:
+    pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
+    pair.good("capture")
+    for _ in range(3):
+        change(tmp_path, rng)
+        own, by_ranks = pair.good("maintain")
         for one, other in zip(own, by_ranks, strict=True):
             assert one["action"] == other["action"], one
             assert (one["added"], one["removed"]) == (other["added"], other["removed"]), one
             assert one["action"] in ("exact", "none"), one
-        assert fragments(both.cli) == fragments(both.ranks)
-        for name, sql in QUERIES.items():
-            found = answers(both.cli, name, "--sketch", "always", "--by", "engine")
-            assert found == by_duckdb(both.cli, sql), name
-        assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
+    assert fragments(pair.cli) == fragments(pair.ranks)
+    expected = all_by_duckdb(pair.cli, QUERIES)
+    assert through_sketches(pair.cli, QUERIES) == expected
+    assert answers(pair.cli, KEPT, "--by", "state") == expected[KEPT]
 
 
 TIMED = """\
@@ -107,19 +127,20 @@ def test_values_are_told_as_the_table_has_them(
 
 
 @with_diagrams
-@pytest.mark.parametrize("seed", range(2))
-def test_why_tells_from_the_state_what_it_tells_from_the_tables(both: Both, seed: int) -> None:
-    rng = random.Random(seed)
-    folder = both.cli.workload.parent
-    write_deltalake(str(folder / "links"), some_links(rng, 60), mode="append")
-    both.good("capture")
-    change(folder, rng)
+@fast_by("eager")
+def test_why_tells_from_the_state_what_it_tells_from_the_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, ship: str
+) -> None:
+    pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
+    write_deltalake(str(tmp_path / "links"), some_links(rng, 60), mode="append")
+    pair.good("capture")
+    change(tmp_path, rng)
     seen: Counter[str] = Counter()
     for name, column in (("reach", "n"), ("from_one", "y")):
-        every = sorted(answers(both.cli, name), key=repr)
-        for (value,) in rng.sample(every, min(len(every), 6)):
+        every = sorted(answers(pair.cli, name), key=repr)
+        for (value,) in rng.sample(every, min(len(every), 4)):
             row = f"{column}={'NULL' if value is None else value}"
-            (own,), (other,) = both.good("why", "--query", name, "--row", row)
+            (own,), (other,) = pair.good("why", "--query", name, "--row", row)
             assert (own["by"], other["by"]) == ("state", "engine")
             assert own["files_kept"] == 0 < other["files_kept"]
             assert own["files_total"] == other["files_total"]
@@ -129,28 +150,33 @@ def test_why_tells_from_the_state_what_it_tells_from_the_tables(both: Both, seed
             assert own["lineage"] == other["lineage"]
             seen[name] += own["row_count"] > 1
     assert len(seen) == 2, seen
-    for name in QUERIES:
+    conditions = ("links: src = 8", "links: dst < 12", "links: src = 7 OR src IS NULL")
+    for at, name in enumerate(QUERIES):
         told = name != "not_reached" and name != "by_groups"
-        for condition in ("links: src = 8", "links: dst < 12", "links: src = 7 OR src IS NULL"):
-            (own,), (other,) = both.good("why", "--query", name, "--without", condition)
-            assert changed(own) == changed(other), (name, condition)
-            assert own["by"] == ("state" if told else "engine"), name
-            seen["gone"] += len(own["rows"])
+        # Each query with one condition, each condition with two queries.
+        condition = conditions[(at + seed) % 3]
+        (own,), (other,) = pair.good("why", "--query", name, "--without", condition)
+        assert changed(own) == changed(other), (name, condition)
+        assert own["by"] == ("state" if told else "engine"), name
+        seen["gone"] += len(own["rows"])
     assert seen["gone"]
 
 
 @with_diagrams
-def test_it_is_said_how_recursion_is_kept(both: Both) -> None:
-    """In `explain` and `status`, of what is captured or not."""
-    ship = "eager" if "eager" in both.cli.workload.read_text() else "lazy"
+@pytest.mark.parametrize("ship", SHIPS)
+def test_explain_and_status_say_how_recursion_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ship: str
+) -> None:
+    """Of what is captured, and explain before, too."""
+    pair = both(tmp_path, capsys, ship, [KEPT])
     for _ in range(2):
-        own, by_ranks = both.good("explain")
+        own, by_ranks = pair.good("explain")
         for one, other in zip(own, by_ranks, strict=True):
             assert (one["provenance"], other["provenance"]) == (ship, None)
             (line,) = (line for line in one["plan"] if line["operator"] == "fixpoint")
             assert f"provenance by absorption, {ship}" in line["why"]
-        both.good("capture")
-    own, by_ranks = both.good("status")
+        pair.good("capture")
+    own, by_ranks = pair.good("status")
     assert {one["provenance"] for one in own} == {ship}
     assert {one["provenance"] for one in by_ranks} == {None}
 
@@ -273,29 +299,18 @@ def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
 
 
 @with_diagrams
+@pytest.mark.parametrize("ship", ["lazy", pytest.param("eager", marks=pytest.mark.slow)])
 def test_only_changes_and_captures_need_the_package(
-    both: Both, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    ship: str,
 ) -> None:
-    both.good("capture")
+    cli = both(tmp_path, capsys, ship, [KEPT]).cli
+    cli.good("capture")
     take_away(monkeypatch)
-    assert answers(both.cli, "reach") == by_duckdb(both.cli, QUERIES["reach"])
-    assert both.cli.good("status").results
-    change(both.cli.workload.parent, random.Random(2))
-    refused = both.cli("maintain", "--query", "reach")
+    assert answers(cli, KEPT) == by_duckdb(cli, QUERIES[KEPT])
+    assert cli.good("status").results
+    change(tmp_path, random.Random(2))
+    refused = cli("maintain")
     assert (refused.code, refused.error["code"]) == (2, "extra_missing")
-
-
-@with_diagrams
-def test_a_function_that_forgets_would_be_noticed(
-    both: Both, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Control: leaves that went stay true."""
-    both.good("capture")
-    step = Absorption.step
-    monkeypatch.setattr(Absorption, "step", lambda self, went=(), came=(): step(self, (), came))
-    rng = random.Random(5)
-    with pytest.raises(AssertionError):  # noqa: PT012 - whichever change it is
-        for _ in range(6):
-            change(both.cli.workload.parent, rng)
-            both.good("maintain")
-            assert fragments(both.cli) == fragments(both.ranks)

@@ -30,11 +30,21 @@ from tests.behaviour.absorbed_workload import (
     asking,
     changed,
     check_functions,
+    fast_by,
     gone_by_duckdb,
-    ships,
 )
-from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network, some_links
-from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.behaviour.recursive_workload import (
+    KEPT,
+    QUERIES,
+    all_by_duckdb,
+    answers,
+    by_duckdb,
+    change,
+    fragments,
+    network,
+    some_links,
+    through_sketches,
+)
 from tests.crash.processes import ran
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases, random_seeds
@@ -51,14 +61,14 @@ def check(both: Both) -> None:
     """What is stored and told of all is right, at the newest versions."""
     assert fragments(both.cli) == fragments(both.ranks)
     assert {one["provenance"] for one in both.cli.good("status").results} <= {*SHIPS}
-    for name in TOLD:
-        found = answers(both.cli, name, "--sketch", "always", "--by", "engine")
-        assert found == by_duckdb(both.cli, QUERIES[name]), name
-    assert answers(both.cli, KEPT, "--by", "state") == by_duckdb(both.cli, QUERIES[KEPT])
+    expected = all_by_duckdb(both.cli, {name: QUERIES[name] for name in TOLD})
+    assert through_sketches(both.cli, TOLD) == expected
+    assert answers(both.cli, KEPT, "--by", "state") == expected[KEPT]
     assert check_functions(both.cli, TOLD, LEFT_OUT)
 
 
-@ships
+@pytest.mark.slow
+@fast_by("lazy")
 @random_seeds(1, 1, 6)
 def test_every_change_by_a_process_of_its_own(
     tmp_path: Path, capsys: Capsys, provenance: str, seed: int
@@ -66,7 +76,7 @@ def test_every_change_by_a_process_of_its_own(
     both, rng = Both(network(tmp_path, capsys, TOLD), provenance), random.Random(seed)
     assert ran(both.cli.workload, "capture").code == 0
     both.ranks.good("capture")
-    for _ in range(3):
+    for _ in range(2):
         change(tmp_path, rng)
         done = ran(both.cli.workload, "maintain")
         assert done.code == 0, done.document
@@ -76,7 +86,7 @@ def test_every_change_by_a_process_of_its_own(
     check(both)
 
 
-@ships
+@fast_by("lazy")
 def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provenance: str) -> None:
     cli = network(tmp_path, capsys, TOLD)
     text = cli.workload.read_text()
@@ -85,27 +95,22 @@ def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provena
     cli.workload.write_text(text[:start] + "{fragments: 10}" + text[end:])
     both, rng = Both(cli, provenance), random.Random(8)
     both.good("capture")
-    seen: Counter[str] = Counter()
-    for turn in range(2):
-        # Many links of nodes that there were none of.
-        low = 60 * (turn + 1)
-        sources = [low + rng.randrange(60) for _ in range(200)]
-        # They end in nodes that no link starts in: whole functions of circles would be large.
-        targets = [1000 + rng.randrange(90) for _ in sources]
-        ways = {"src": [7, 13, 7, *sources], "dst": [low + 1, low + 3, low + 5, *targets]}
-        write_deltalake(str(tmp_path / "links"), pa.table(ways), mode="append")
-        both.good("maintain")
-        for one, other in zip(*both.good("capture", "--rebalance"), strict=True):
-            assert one["action"] == other["action"] == "rebalance", one
-            seen["derived" if "derived" in one["reason"] else "anew"] += 1
-        check(both)
-        change(tmp_path, rng)
-        assert {one["action"] for one in both.good("maintain")[0]} <= {"exact", "none"}
-        check(both)
-    assert seen.total() == 2 * len(TOLD), seen
+    # Many links of nodes that there were none of. They end in nodes that no link starts in: whole
+    # functions of circles would be large.
+    sources = [60 + rng.randrange(60) for _ in range(200)]
+    targets = [1000 + rng.randrange(90) for _ in sources]
+    ways = {"src": [7, 13, 7, *sources], "dst": [61, 63, 65, *targets]}
+    write_deltalake(str(tmp_path / "links"), pa.table(ways), mode="append")
+    both.good("maintain")
+    rebalanced = both.good("capture", "--rebalance")
+    assert [one["action"] for some in rebalanced for one in some] == ["rebalance"] * 2 * len(TOLD)
+    assert fragments(both.cli) == fragments(both.ranks)
+    change(tmp_path, rng)
+    assert {one["action"] for one in both.good("maintain")[0]} <= {"exact", "none"}
+    check(both)
 
 
-@ships
+@fast_by("eager")
 def test_with_the_least_state(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
@@ -116,22 +121,20 @@ def test_with_the_least_state(
     for _ in range(2):
         change(tmp_path, rng)
         both.good("maintain")
-        check(both)
+    check(both)
 
 
-@ships
+@fast_by("lazy")
 def test_what_gc_collects_is_no_part_of_it(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
     both, rng = Both(network(tmp_path, capsys, TOLD), provenance), random.Random(6)
     both.good("capture")
-    for turn in range(4):
+    for _ in range(2):
         change(tmp_path, rng)
         both.good("maintain")
-        if turn % 2:
-            both.cli.good("gc", "--keep", "1")
-    both.cli.good("gc", "--keep", "1")
+        both.cli.good("gc", "--keep", "1")
     check(both)
 
 
@@ -148,7 +151,7 @@ class _Memory:
             raise too_large(10**6)
 
 
-@ships
+@fast_by("eager")
 def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
@@ -236,9 +239,17 @@ def ask(cli: Cli, seen: Counter[str]) -> None:
         assert Counter(map(tuple, result["rows"])) == by_duckdb(cli, QUERIES[KEPT])
 
 
-@ships
-@pytest.mark.parametrize("is_file", [False, True], ids=["catalog", "files"])
-@random_cases(1, 2, 40)
+@with_diagrams
+@pytest.mark.parametrize(
+    ("provenance", "is_file"),
+    [
+        pytest.param(SHIPS["lazy"], False, id="lazy-catalog"),
+        pytest.param(SHIPS["eager"], True, id="eager-files"),
+        pytest.param(SHIPS["lazy"], True, id="lazy-files", marks=pytest.mark.slow),
+        pytest.param(SHIPS["eager"], False, id="eager-catalog", marks=pytest.mark.slow),
+    ],
+)
+@random_cases(1, 3, 40)
 def test_a_damaged_state_tells_nothing_wrong(
     tmp_path: Path,
     capsys: Capsys,

@@ -1,49 +1,27 @@
 """Answers of random plans by the engine, once and from kept rows, against Spark's.
 
-By hand: `IMPCTL_FUZZ=100` and `-m slow` for 7,500 cases.
+By hand: `IMPCTL_FUZZ=25` and `-m slow` for 7,500 cases.
 """
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-import numpy as np
 import pytest
 
-from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
-from tests.behaviour.answer_trials import AnswerTally, WrongAnswerError, run_answers
+from tests.behaviour.answer_trials import AnswerTally, run_answers
+from tests.support.random_cases import random_cases
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-CASES = 75 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 
-
-def test_random_answers_are_sparks(spark: Any) -> None:
-    tally = many_answers(spark, CASES)
-    assert tally.run > CASES * 3 // 4
-    assert tally.kept > CASES // 4
-    assert tally.ordered > CASES // 2
-    # Spark may fail on a row that the engine need not look at; then there is no answer to compare.
-    assert len(tally.unnoticed) <= CASES // 50
-
-
-def test_a_lost_row_would_be_noticed(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above can fail: rows that are all told but the first."""
-    whole = KeptRows.whole
-
-    def short(self: KeptRows) -> Batch:
-        found = whole(self)
-        return found.take(np.arange(1, len(found), dtype=np.int64)) if len(found) else found
-
-    monkeypatch.setattr(KeptRows, "whole", short)
-    with pytest.raises(WrongAnswerError):
-        many_answers(spark, 150)
-
-
-def many_answers(spark: Any, cases: int) -> AnswerTally:
+@random_cases(25, 25, 300)
+def test_random_answers_are_sparks(spark: Any, cases: range) -> None:
     tally = AnswerTally()
-    for seed in range(cases):
+    for seed in cases:
         run_answers(spark, seed, tally)
-    return tally
+    assert tally.run > len(cases) * 3 // 4
+    assert tally.kept > len(cases) // 4
+    assert tally.ordered > len(cases) // 2
+    # Spark may fail on a row that the engine need not look at; then there is no answer to compare.
+    assert len(tally.unnoticed) <= len(cases) // 50

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,42 +9,30 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.plan.sql.recursive.levels import without_levels
-from tests.behaviour.recursive_workload import BAGS, change, network
-from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.behaviour.recursive_workload import (
+    BAGS,
+    all_by_duckdb,
+    answers,
+    change,
+    check_maintained,
+    fragments,
+    network,
+    through_sketches,
+)
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 ENDLESS = ["as_deep"]
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return network(tmp_path, capsys, list(BAGS))
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_answers_through_maintained_sketches_are_those_of_all_rows(cli: Cli, seed: int) -> None:
-    rng = random.Random(seed)
-    for result in cli.good("capture").results:
-        assert result["mode"] == "exact", result
-    for _ in range(3):
-        change(cli.workload.parent, rng)
-        for result in cli.good("maintain").results:
-            assert result["action"] in ("exact", "none"), result
-        for name, sql in BAGS.items():
-            text = without_levels(sql).replace("LEFT SEMI", "SEMI")
-            expected = by_duckdb(cli, text)
-            assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
-
-
-def test_a_maintained_sketch_is_that_of_a_fresh_capture(cli: Cli) -> None:
-    rng = random.Random(9)
-    cli.good("capture")
-    for _ in range(4):
-        change(cli.workload.parent, rng)
-        cli.good("maintain")
-        store = ("--store", str(cli.workload.parent / "fresh"))
-        cli.good("capture", *store)
-        assert fragments(cli) == fragments(cli, *store)
+@random_seeds(1, 3, 9)
+def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of_all_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    cli = network(tmp_path, capsys, list(BAGS))
+    check_maintained(cli, change, seed, turns=3)
+    texts = {name: without_levels(sql).replace("LEFT SEMI", "SEMI") for name, sql in BAGS.items()}
+    assert through_sketches(cli, BAGS) == all_by_duckdb(cli, texts)
 
 
 def chained(tmp_path: Path, capsys: pytest.CaptureFixture[str], *links: tuple[int, int]) -> Cli:

@@ -6,6 +6,7 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many case
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -86,9 +87,9 @@ HOURS = [0, 5, 24, 24, -24, 72, -48, 24 * 40, -24 * 40]
 """By how much the clock goes on, or back, between two runs."""
 
 
-def _queries(options: str) -> str:
+def _queries(queries: Mapping[str, str], options: str) -> str:
     parts = []
-    for name, sql in QUERIES.items():
+    for name, sql in queries.items():
         own = f"{options}\n    {MOVING}" if name == "given" else options
         text = " ".join(sql.split())
         parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {own}")
@@ -126,6 +127,7 @@ class Ground:
         capsys: pytest.CaptureFixture[str],
         monkeypatch: pytest.MonkeyPatch,
         seed: int,
+        queries: Mapping[str, str],
         *,
         options: str = "maintain: lazy",
         zone: str = "UTC",
@@ -135,7 +137,7 @@ class Ground:
         for table in ("t", "u"):
             create_table(str(folder / table), _rows(self.random, 60))
         for name in ("mine", "anew"):
-            text = WORKLOAD.format(queries=_queries(options), store=name, zone=zone)
+            text = WORKLOAD.format(queries=_queries(queries, options), store=name, zone=zone)
             (folder / f"{name}.yaml").write_text(text)
         self.mine = Cli(capsys, folder / "mine.yaml")
         self.anew = Cli(capsys, folder / "anew.yaml")
@@ -169,26 +171,23 @@ class Ground:
         assert found == expected
 
 
-@random_seeds(1, 2, 6)
+@random_seeds(2, 4, 12)
 def test_sketches_follow_the_clock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
+    """Each seed tries one half of the queries."""
     options = ["maintain: lazy", "maintain: eager", "buffer: 2", "buffer: 5"][seed % 4]
     zone = ["UTC", "+05:30", "Europe/Berlin"][seed % 3]
-    if zone == "Europe/Berlin":
+    queries = {name: QUERIES[name] for name in [*QUERIES][seed % 2 :: 2]}
+    if zone == "Europe/Berlin" and "hours" in queries:
         # Arithmetic on times of a region is Spark's.
-        monkeypatch.setitem(
-            QUERIES,
-            "hours",
-            "SELECT g, SUM(x) AS s FROM t WHERE at >= date_trunc('HOUR', now()) "
-            "GROUP BY g HAVING SUM(x) > 10",
-        )
-    ground = Ground(tmp_path, capsys, monkeypatch, seed, options=options, zone=zone)
+        queries["hours"] = queries["hours"].replace(" - INTERVAL 30 HOURS", "")
+    ground = Ground(tmp_path, capsys, monkeypatch, seed, queries, options=options, zone=zone)
     now = START
     ground.at(now)
     ground.mine.good("capture")
-    for _ in range(5):
-        now += timedelta(hours=ground.random.choice(HOURS))
+    for hours in ground.random.sample(HOURS, 3):
+        now += timedelta(hours=hours)
         ground.at(now)
         for _ in range(ground.random.randint(0, 2)):
             ground.change()
@@ -201,8 +200,9 @@ def test_sketches_follow_the_clock(
 def ground(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Ground:
-    """Everything captured at the start."""
-    found = Ground(tmp_path, capsys, monkeypatch, 0)
+    """Two queries captured at the start."""
+    queries = {name: QUERIES[name] for name in ("sums", "given")}
+    found = Ground(tmp_path, capsys, monkeypatch, 0, queries)
     found.at(START)
     found.mine.good("capture")
     return found
@@ -353,7 +353,7 @@ def test_a_column_of_the_name_is_not_taken_for_the_clock(
 
 def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None:
     """The window's middle is left alone: its file may even be gone."""
-    days = [START.date() + timedelta(days=n) for n in range(-20, 20)]
+    days = [START.date() + timedelta(days=n) for n in range(-13, 3)]
     for day in days:
         rows = {"day": [day], "at": [datetime(2026, 1, 1)], "g": [1], "x": [1]}
         table = pa.table(rows).cast(_rows(ground.random, 1).schema)

@@ -131,7 +131,7 @@ def lived(days: Days, count: int, verify_every: int | None) -> Lived:
 def test_a_window_moves_for_days(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lived(Days(tmp_path, capsys, monkeypatch), 6, None)
+    lived(Days(tmp_path, capsys, monkeypatch), 3, None)
 
 
 @pytest.mark.long

@@ -88,10 +88,7 @@ def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
-VERBOSITIES = pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
-
-
-@VERBOSITIES
+@pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
 @pytest.mark.parametrize("command", ["doctor", "check", "plan"])
 def test_no_command_prints_it(
     cli: Cli, capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str, words: list[str]
@@ -101,7 +98,9 @@ def test_no_command_prints_it(
     assert_masked("".join(capsys.readouterr()))
 
 
-@VERBOSITIES
+@pytest.mark.parametrize(
+    "words", [["-vv"], *(pytest.param(words, marks=pytest.mark.slow) for words in ([], ["--json"]))]
+)
 def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> None:
     """What libraries say while they load and when all ends is printed too."""
     signed(cli, SECRET, str(tmp_path / "gone"))

@@ -6,16 +6,12 @@ By hand: `IMPCTL_FUZZ=50` and `-m "slow or not slow"` for three hundred cases, t
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import write_deltalake
 
-from impctl.app.preparing import filters
-from impctl.capture import use
-from impctl.sketch.intervals import RangeFilter
 from impctl.tables.write.create import create_table
 from tests.support.random_cases import random_cases
 from tests.support.random_uses import arriving, random_use
@@ -63,31 +59,3 @@ def test_the_answer_is_the_same(
     captured = [result for result in found if result is not None]
     assert len(captured) > len(cases) // 2
     assert any(result["files_kept"] < result["files_total"] for result in captured)
-
-
-def _first_alone(
-    query: Any, wanted: Mapping[str, RangeFilter], groups: Iterable[Collection[str]] = ()
-) -> dict[str, RangeFilter]:
-    """Of accesses at one place the first one's filter, whatever the others need."""
-    assert not list(groups)
-    return {
-        scan.access: wanted[scans[0].access]
-        for scans in use._places(query).values()
-        for scan in scans
-        if all(scan.access in wanted for scan in scans)
-    }
-
-
-@pytest.mark.slow
-def test_one_filter_for_two_accesses_is_found_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(filters, "place_filters", _first_alone)
-    monkeypatch.setattr(use, "place_filters", _first_alone)
-    with pytest.raises(AssertionError, match="WITH c AS"):
-        _judge_all(tmp_path, capsys)
-
-
-def _judge_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for seed in range(30):
-        judge(folder, seed, capsys)

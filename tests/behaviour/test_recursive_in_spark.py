@@ -15,10 +15,10 @@ from tests.behaviour.recursive_workload import (
     BEST,
     KEPT,
     LEFT_TO_SPARK,
+    answers,
     change,
     network,
 )
-from tests.behaviour.test_recursive_queries import answers
 
 pytestmark = pytest.mark.spark
 

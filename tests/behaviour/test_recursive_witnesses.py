@@ -18,61 +18,61 @@ from tests.behaviour.recursive_workload import (
     BAGS,
     QUERIES,
     actions_by_strict,
+    all_by_duckdb,
+    answers,
+    by_duckdb,
+    captured_beside,
     change,
+    fragments,
     network,
     some_links,
+    through_sketches,
+    written,
 )
-from tests.behaviour.test_recursive_queries import answers, by_duckdb, fragments
+from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 ROUTES = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7 UNION SELECT l.dst FROM r "
 CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst >= {}) SELECT n FROM r WHERE n > {}"
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    return network(tmp_path, capsys, list(QUERIES), "witness")
-
-
-def of_all(cli: Cli) -> dict[str, list[object]]:
+def of_all(cli: Cli) -> dict[str, list[list[int]]]:
     """The sketches of all derivations, of a store beside."""
     text = cli.workload.read_text()
-    store = ("--store", str(cli.workload.parent / "all"))
     cli.workload.write_text(text.replace("lineage: witness", "lineage: all"))
-    cli.good("capture", *store)
-    found = fragments(cli, *store)
+    found = captured_beside(cli, "all")
     cli.workload.write_text(text)
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_answers_over_what_is_chosen_are_those_of_all_rows(cli: Cli, seed: int) -> None:
-    rng = random.Random(seed)
-    for result in cli.good("capture").results:
-        assert result["mode"] == "exact", result
-    for turn in range(3):
-        change(cli.workload.parent, rng)
-        if turn % 2:
-            for result in cli.good("maintain").results:
-                assert result["action"] in ("exact", "none"), result
-        for name, sql in QUERIES.items():
-            expected = by_duckdb(cli, sql)
-            assert answers(cli, name, "--sketch", "always", "--by", "engine") == expected, name
-            (written,) = cli.good("rewrite", "--query", name).results
-            assert by_duckdb(cli, written["sql"]) == expected, name
+@random_seeds(1, 3, 9)
+def test_answers_over_what_is_chosen_are_those_of_all_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+) -> None:
+    rng, cli = random.Random(seed), network(tmp_path, capsys, list(QUERIES), "witness")
+    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+    # Sketches that are used after a change are maintained first.
+    change(tmp_path, rng)
+    assert through_sketches(cli, QUERIES) == all_by_duckdb(cli, QUERIES)
+    change(tmp_path, rng)
+    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
+    expected = all_by_duckdb(cli, QUERIES)
+    assert through_sketches(cli, QUERIES) == expected
+    assert all_by_duckdb(cli, written(cli, QUERIES)) == expected
     held, every = fragments(cli), of_all(cli)
     for name, sketches in held.items():
         for some, whole in zip(sketches, every[name], strict=True):
-            assert set(some) <= set(whole), name  # type: ignore[call-overload]
+            assert {*some} <= {*whole}, name
 
 
-def test_it_is_less_where_there_are_many_ways(cli: Cli) -> None:
-    write_deltalake(
-        str(cli.workload.parent / "links"), some_links(random.Random(5), 400), mode="append"
-    )
-    cli.good("capture", "--query", "reach")
+def test_it_is_less_where_there_are_many_ways(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = network(tmp_path, capsys, ["reach"], "witness")
+    write_deltalake(str(tmp_path / "links"), some_links(random.Random(5), 400), mode="append")
+    cli.good("capture")
     held, every = fragments(cli)["reach"], of_all(cli)["reach"]
-    assert sum(map(len, held)) < sum(map(len, every)), (held, every)  # type: ignore[arg-type]
+    assert sum(map(len, held)) < sum(map(len, every)), (held, every)
 
 
 def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
@@ -154,7 +154,7 @@ def test_verify_derives_the_rows_over_the_sketch(
         assert result["slack"] == 0, result
         assert result["results_equal"], result
     of_links = fragments(cli)["reach"]
-    assert sum(map(len, of_links)) < sum(map(len, of_all(cli)["reach"]))  # type: ignore[arg-type]
+    assert sum(map(len, of_links)) < sum(map(len, of_all(cli)["reach"]))
     # A sketch of choices that were not told has nothing.
     monkeypatch.setattr(Choices, "change", lambda *_: empty_batch(2))
     cli.good("capture", "--query", "reach")

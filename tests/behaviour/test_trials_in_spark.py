@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.behaviour.spark_trials import SparkTally, WrongAnswerError, run_case
+from tests.behaviour.spark_trials import SparkTally, run_case
 from tests.support.random_cases import random_cases
 
 pytestmark = pytest.mark.spark
@@ -48,10 +48,3 @@ def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
     assert tally.failed <= len(cases) // 20
     assert tally.judged > len(cases) // 3
     assert min(tally.reused, tally.checked, tally.barriers) > len(cases) // 20
-
-
-@pytest.mark.parametrize("seed", [27, 183])
-def test_a_forgotten_barrier_is_noticed(tiny: Any, seed: int) -> None:
-    run_case(tiny, seed, SparkTally())
-    with pytest.raises(WrongAnswerError):
-        run_case(tiny, seed, SparkTally(), forget_barriers=True)

@@ -70,11 +70,9 @@ def test_a_range_closed_between_others_is_read_whole(spread: Cli) -> None:
     assert (result["covers"], result["results_equal"]) == (True, True)
 
 
-def test_files_by_every_range_and_rows_by_few_is_found_out(
+def test_verify_finds_that_files_of_every_range_lose_rows_of_few(
     spread: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was on main for some hours."""
-
     def parted(snapshot: Snapshot, fragments: FragmentSet, partition: RangePartition) -> PartedRead:
         wanted = range_filter(fragments, partition)
         files = prune(snapshot, [exact_filter(fragments, partition)])

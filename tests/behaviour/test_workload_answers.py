@@ -13,18 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from impctl.app.measuring.data import _generator
 from impctl.app.measuring.generate import generate
-from impctl.app.using import kept_answer
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Example, GenerateRequest
-from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
 from tests.behaviour.answers_replayed import ReplayTally, replayed
 
 WORKLOADS = Path(__file__).parents[2] / "workloads"
@@ -103,39 +98,3 @@ def test_crimes(run: Run, tmp_path: Path) -> None:
     pq.write_table(pq.read_table(CRIMES).slice(0, 20_000), some)
     made(tmp_path, Example.CRIMES, source=some)
     check(run("crimes", 0.02), 3, 3)
-
-
-def test_a_lost_row_would_be_noticed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The tests above can fail."""
-    whole = KeptRows.whole
-
-    def fewer(self: KeptRows) -> Batch:
-        rows = whole(self)
-        return rows.take(np.arange(1, len(rows)))
-
-    made(tmp_path, Example.RUNNING)
-    monkeypatch.setattr(KeptRows, "whole", fewer)
-    tally = run("running-example")
-    assert len(tally.wrong) >= 2 * ROUNDS
-    assert "rows" in tally.wrong[0]
-
-
-def test_another_order_would_be_noticed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer_of_rows = kept_answer.answer_of_rows
-
-    def reversed_(*given: Any) -> pa.Table:
-        rows = answer_of_rows(*given)
-        return rows.take(np.arange(len(rows))[::-1])
-
-    monkeypatch.setenv("SYNTHETIC_LIMIT", "20")
-    monkeypatch.setattr(kept_answer, "answer_of_rows", reversed_)
-    made(tmp_path, Example.SYNTHETIC, rows=4000, groups=60)
-    tally = run("synthetic")
-    assert [line.split(":")[0] for line in tally.wrong] == [
-        f"q_top (state) after {batches} batches" for batches in (2, 4)
-    ]
-    assert all("order" in line for line in tally.wrong)

@@ -8,7 +8,7 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many case
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -90,8 +90,15 @@ def counted_in(root: Plan, verdict: Verdict) -> set[int]:
     return {last, *verdict.barrier_positions}
 
 
-@random_cases(67, 160, 800)
-def test_passes_find_the_fragments_of_the_lineage(cases: range) -> None:
+@random_cases(
+    67,
+    400,
+    800,
+    also="83 88 91 96 107 108 109 113 119 154 160 224 234 239 258 274 280 285 309 327 337 341 "
+        "372 381 382 415 418 420 423 442 458 474 475 493 498 502 503 515 519 531 533 544 562 "
+        "592",
+)
+def test_passes_find_the_fragments_of_the_lineage(cases: Collection[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:
         for trial in (make_trial(seed), make_barrier_trial(seed)):

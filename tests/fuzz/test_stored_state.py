@@ -9,12 +9,16 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from tests.fuzz.bounded import told
 from tests.outside.conftest import FEED
 from tests.support.random_cases import random_cases
@@ -40,7 +44,7 @@ COMMANDS = (
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A table with a change to come; the store is captured by the first test that needs it."""
+    """A captured store, and its table one change ahead of it."""
     folder = tmp_path_factory.mktemp("whole")
     numbers = [*range(GROUPS), 5, 5]
     rows = {"g": pa.array(numbers, pa.int64()), "x": pa.array([9] * len(numbers), pa.int64())}
@@ -48,17 +52,17 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = "  other: {sql: 'SELECT x, MAX(g) AS m FROM t GROUP BY x', sketch: {t: x}}\nstore:"
     text = WORKLOAD.replace("POLICY", "incremental").replace("store:", other)
     (folder / "w.yaml").write_text(text)
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        assert run(build_app(), ["capture", str(folder / "w.yaml")]) == 0
+    assert len(list((folder / ".impctl" / "state").iterdir())) >= 1
+    more = {"g": pa.array([7] * 3, pa.int64()), "x": pa.array([9] * 3, pa.int64())}
+    write_deltalake(str(folder / "t"), pa.table(more), mode="append")
     return folder
 
 
 def place(whole: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """A copy of the whole, its table one change ahead of the store."""
-    if not (whole / ".impctl").exists():
-        Cli(capsys, whole / "w.yaml").good("capture")
-        assert len(list((whole / ".impctl" / "state").iterdir())) >= 1
-        more = {"g": pa.array([7] * 3, pa.int64()), "x": pa.array([9] * 3, pa.int64())}
-        write_deltalake(str(whole / "t"), pa.table(more), mode="append")
-    shutil.copytree(whole, folder, dirs_exist_ok=True)
+    """A copy of the whole."""
+    shutil.copytree(whole, folder)
     return Cli(capsys, folder / "w.yaml")
 
 
@@ -103,9 +107,15 @@ def damaged_row(draw: random.Random, store: Path) -> str:
     try:
         named = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         table = draw.choice(sorted(name for (name,) in named))
-        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
-        column = draw.choice(columns)
-        old = [value for (value,) in connection.execute(f"SELECT {column} FROM {table}")]
+        columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+        column = draw.choice([name for _, name, *_ in columns])
+        # Not all tables have a rowid.
+        keys = ", ".join(name for _, name, *_, place in columns if place) or "rowid"
+        found = connection.execute(f"SELECT {column}, {keys} FROM {table} ORDER BY {keys}")
+        rows = found.fetchall()
+        old = [value for value, *_ in rows]
+        _, *key = draw.choice(rows or [(None,)])
+        one = f"({keys}) = ({', '.join('?' for _ in key)})"
         new = draw.choice(
             (None, "", "x", "é\0", b"", b"\xff", 0, -1, 2**62, 1.5, "{}", "[]", "[[1]]", "null")
         )
@@ -115,11 +125,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
             (
                 (f"UPDATE {table} SET {column} = ?", (new,)),
                 (f"UPDATE {table} SET {column} = ?", (new,)),
-                (
-                    f"UPDATE {table} SET {column} = ? WHERE rowid = "
-                    f"(SELECT rowid FROM {table} ORDER BY random() LIMIT 1)",
-                    (new,),
-                ),
+                (f"UPDATE {table} SET {column} = ? WHERE {one}", (new, *key)),
                 (f"DELETE FROM {table}", ()),
                 (f"DROP TABLE {table}", ()),
                 (f"ALTER TABLE {table} RENAME COLUMN {column} TO other", ()),
@@ -137,7 +143,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
-@random_cases(1, 1, 4)
+@random_cases(4, 12, 60)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -156,7 +162,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
-@random_cases(1, 1, 3)
+@random_cases(1, 4, 20)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

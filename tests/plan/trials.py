@@ -35,7 +35,6 @@ Boundaries = tuple[Value, ...]
 Partitions = Mapping[AccessId, tuple[ColumnName, Boundaries]]
 Sketches = Mapping[AccessId, Collection[int]]
 Kept = Callable[[Plan, "Trial", Verdict], Plan]
-Check = Callable[[Query, Mapping[AccessId, ColumnName], Collection[Fact]], Verdict]
 
 
 def fragment_of(value: Value, boundaries: Boundaries) -> int:
@@ -50,7 +49,7 @@ def fragment_of(value: Value, boundaries: Boundaries) -> int:
 def accurate_sketches(
     found: Annotated, root: Plan, tables: Tables, partitions: Partitions, *, barriers: bool = True
 ) -> dict[AccessId, set[int]]:
-    """Exactly the fragments of the provenance; `barriers=False` forgets top-k rows (a mutation)."""
+    """Exactly the fragments of the provenance; without `barriers` those of the lineage alone."""
     lineage = found.lineage
     if barriers:
         lineage = lineage.union(*found.first_rows.values())
@@ -269,8 +268,6 @@ def run_trial(
     seed: int,
     tally: Tally,
     *,
-    check: Check = check_safety,
-    barriers: bool = True,
     rewrite: Callable[[Plan], Plan] = lambda root: root,
     make: Callable[[int], Trial] = make_trial,
     kept: Kept | None = None,
@@ -283,10 +280,10 @@ def run_trial(
     rng = Random(seed + 1)
     root = rewrite(trial.root)
     tally.trials += 1
-    verdict = check(Query("", root), trial.sketched, trial.facts)
+    verdict = check_safety(Query("", root), trial.sketched, trial.facts)
     if not verdict.safe:
         return
-    _check_assumptions(root, trial, verdict, check)
+    _check_assumptions(root, trial, verdict)
     tally.accepted += 1
     if tally.by_status is not None:
         tally.by_status[verdict.status] = tally.by_status.get(verdict.status, 0) + 1
@@ -299,7 +296,7 @@ def run_trial(
             found = annotate(kept(root, trial, verdict), trial.tables, None, order)
         found = without_keyed(root, verdict, found)
         partitions = trial.partitions
-        sketches = accurate_sketches(found, root, trial.tables, partitions, barriers=barriers)
+        sketches = accurate_sketches(found, root, trial.tables, partitions)
         for tried in tries(root, verdict, sketches, partial(_widened, rng, partitions=partitions)):
             instances = instances_of(root, trial.tables, partitions, tried)
             ties = TieBreaks(rng)
@@ -338,10 +335,10 @@ def check_keys(root: Plan, trial: Trial, verdict: Verdict) -> int:
     return looked
 
 
-def check_touch(seed: int, tally: Tally, *, check: Check = check_safety) -> None:
+def check_touch(seed: int, tally: Tally) -> None:
     """Touch maintenance: adding the fragments of all changed rows keeps the sketch safe."""
     trial = make_trial(seed)
-    verdict = check(Query("", trial.root), trial.sketched, trial.facts)
+    verdict = check_safety(Query("", trial.root), trial.sketched, trial.facts)
     tally.trials += 1
     if not verdict.root_keyed or verdict.ties is not None:
         return
@@ -378,12 +375,12 @@ def _changed(
     return after, changed
 
 
-def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict, check: Check) -> None:
+def _check_assumptions(root: Plan, trial: Trial, verdict: Verdict) -> None:
     """The facts a verdict names are enough for it."""
     if len(verdict.assumptions) == 0:
         return
     sure = [fact for fact in trial.facts if fact.source is not FactSource.STATISTICS]
-    again = check(Query("", root), trial.sketched, [*sure, *verdict.assumptions])
+    again = check_safety(Query("", root), trial.sketched, [*sure, *verdict.assumptions])
     assert again.safe
     assert set(again.assumptions) == set(verdict.assumptions)
 

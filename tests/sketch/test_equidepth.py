@@ -33,42 +33,21 @@ def fragments(sample: list[Any], boundaries: tuple[Any, ...]) -> list[Counter[An
 
 
 @given(SAMPLES, RANGES)
-def test_boundaries_are_increasing_values_of_the_sample(sample: list[Any], ranges: int) -> None:
+def test_boundaries_divide_the_sample(sample: list[Any], ranges: int) -> None:
     boundaries: tuple[Any, ...] = equidepth_boundaries(sample, ranges)
     assert len(boundaries) <= ranges - 1
-    assert all(low < high for low, high in zip(boundaries, boundaries[1:], strict=False))
+    assert all(low < high for low, high in pairwise(boundaries))
     assert set(boundaries) <= set(sample)
     assert boundaries == equidepth_boundaries(sorted(sample), ranges)
-
-
-@given(SAMPLES, RANGES)
-def test_no_fragment_is_empty_in_the_sample(sample: list[Any], ranges: int) -> None:
-    if sample:
-        found = fragments(sample, equidepth_boundaries(sample, ranges))
-        assert all(found)
-
-
-@given(SAMPLES, RANGES)
-def test_few_values_have_a_fragment_each(sample: list[Any], ranges: int) -> None:
+    found = fragments(sample, boundaries)
+    assert all(found) or not sample
     if 0 < len(set(sample)) <= ranges:
-        found = fragments(sample, equidepth_boundaries(sample, ranges))
         assert [len(values) for values in found] == [1] * len(set(sample))
-
-
-@given(SAMPLES, RANGES)
-def test_heavy_values_are_alone(sample: list[Any], ranges: int) -> None:
-    """A value with the rows of three ranges or more drags no neighbour along."""
-    for values in fragments(sample, equidepth_boundaries(sample, ranges)):
+    for values in found:
+        assert len(values) <= 1 or values.total() <= 2 * len(sample) / ranges + 1
+        # A value with the rows of three ranges or more shares its range with no other.
         heavy = [v for v, rows in values.items() if rows * ranges >= 3 * len(sample)]
         assert not heavy or len(values) == 1
-
-
-@given(SAMPLES, RANGES)
-def test_fragments_of_several_values_hold_two_shares_at_most(
-    sample: list[Any], ranges: int
-) -> None:
-    for values in fragments(sample, equidepth_boundaries(sample, ranges)):
-        assert len(values) <= 1 or values.total() <= 2 * len(sample) / ranges + 1
 
 
 def test_a_flat_sample_is_split_evenly() -> None:
@@ -105,7 +84,7 @@ def shares(weights: ValueWeights, boundaries: tuple[Any, ...]) -> list[tuple[int
 
 
 @given(WEIGHED, RANGES, STARTS)
-def test_aligned_boundaries_increase_and_are_few(
+def test_aligned_boundaries_divide_the_weights(
     weighed: list[Any], ranges: int, starts: list[int]
 ) -> None:
     weights = ValueWeights.of(weighed)
@@ -113,15 +92,8 @@ def test_aligned_boundaries_increase_and_are_few(
     assert len(boundaries) <= max(ranges - 1, 0)
     assert all(low < high for low, high in pairwise(boundaries))
     assert set(boundaries) <= {*weights.values, *starts}
-
-
-@given(WEIGHED, RANGES, STARTS)
-def test_aligned_ranges_of_several_values_are_not_heavy(
-    weighed: list[Any], ranges: int, starts: list[int]
-) -> None:
-    weights = ValueWeights.of(weighed)
-    for values, rows in shares(weights, aligned_boundaries(weights, ranges, starts)):
-        heaviest = max(weights.weights, default=0.0)
+    heaviest = max(weights.weights, default=0.0)
+    for values, rows in shares(weights, boundaries):
         assert values <= 1 or rows <= 2.5 * weights.total / ranges + heaviest
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 import numpy as np
-import pytest
 
 from impctl.data.schema import LONG, STRING
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.rebalance import HEAVY, evened, heavy_ranges, with_splits
 from tests.sketch.test_partition import vector_of
+from tests.support.random_cases import random_cases
 
 TENS = RangePartition("t", "a", LONG, tuple(range(10, 100, 10)))
 
@@ -55,18 +55,19 @@ def test_a_heavy_value_gets_a_range_of_its_own() -> None:
     assert rows[int(found.fragments_of(vector_of(LONG, [55]))[0])] <= 305
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_never_more_ranges_than_asked_for_and_never_less_even(seed: int) -> None:
-    rng = random.Random(seed)
-    boundaries = tuple(sorted(rng.sample(range(-50, 50), rng.randint(0, 12))))
-    partition = RangePartition("t", "a", LONG, boundaries)
-    values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
-    wanted = rng.randint(1, 20)
-    found = evened_by(partition, values, wanted)
-    assert found.ranges <= max(wanted, partition.ranges)
-    if values and partition.ranges <= wanted:
-        before, after = counted(partition, values)[:-1], counted(found, values)[:-1]
-        assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted)
+@random_cases(40, 200, 1000)
+def test_never_more_ranges_than_asked_for_and_never_less_even(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        boundaries = tuple(sorted(rng.sample(range(-50, 50), rng.randint(0, 12))))
+        partition = RangePartition("t", "a", LONG, boundaries)
+        values = [int(rng.gauss(0, 40)) for _ in range(rng.randint(0, 400))]
+        wanted = rng.randint(1, 20)
+        found = evened_by(partition, values, wanted)
+        assert found.ranges <= max(wanted, partition.ranges), seed
+        if values and partition.ranges <= wanted:
+            before, after = counted(partition, values)[:-1], counted(found, values)[:-1]
+            assert after.max() <= max(before.max(), 2 * HEAVY * len(values) / wanted), seed
 
 
 def test_text_is_split_too() -> None:
@@ -77,12 +78,13 @@ def test_text_is_split_too() -> None:
     assert len(finer.boundaries) > 2
 
 
-@pytest.mark.parametrize("seed", range(200))
-def test_the_largest_range_is_never_larger(seed: int) -> None:
-    rng = random.Random(seed)
-    places = [rng.randrange(400) for _ in range(3)]
-    values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
-    cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
-    partition = RangePartition("t", "a", LONG, cuts)
-    found = evened_by(partition, values, rng.randint(1, 60))
-    assert counted(found, values).max() <= counted(partition, values).max()
+@random_cases(40, 200, 1000)
+def test_the_largest_range_is_never_larger(cases: range) -> None:
+    for seed in cases:
+        rng = random.Random(seed)
+        places = [rng.randrange(400) for _ in range(3)]
+        values = [rng.choice(places) + int(rng.expovariate(0.05)) for _ in range(600)]
+        cuts = tuple(sorted(set(rng.sample(range(500), rng.randint(2, 40)))))
+        partition = RangePartition("t", "a", LONG, cuts)
+        found = evened_by(partition, values, rng.randint(1, 60))
+        assert counted(found, values).max() <= counted(partition, values).max(), seed

@@ -22,15 +22,24 @@ _LONG = (pytest.mark.slow, pytest.mark.long)
 
 
 def random_cases(
-    fast: int, check: int, total: int, *, first: int = 0, all_when_long: bool = False
+    fast: int,
+    check: int,
+    total: int,
+    *,
+    first: int = 0,
+    also: str = "",
+    all_when_long: bool = False,
 ) -> pytest.MarkDecorator:
-    """Parametrizes `cases`, a range of seeds: the first `fast`, those up to `check`, the rest.
+    """Parametrizes `cases`, seeds: the first `fast` and those in `also`, those up to `check`, the
+    rest.
 
+    Those in `also`, counted from `first`, execute branches that the first do not, or kill mutants.
     `all_when_long` makes the long part all of them, where only all together show what is asserted.
     """
     start, fast_end, check_end, end = (first + n * TIMES for n in (0, fast, check, total))
+    chosen = [first + int(number) for number in also.split()]
     parts = [
-        pytest.param(range(start, fast_end), id="fast"),
+        pytest.param([*range(start, fast_end), *chosen], id="fast"),
         pytest.param(range(fast_end, check_end), id="check", marks=_CHECK),
         pytest.param(range(start if all_when_long else check_end, end), id="long", marks=_LONG),
     ]

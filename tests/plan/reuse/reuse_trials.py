@@ -41,7 +41,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.reuse.alignment import _made, _Renaming
-from impctl.plan.reuse.verdict import ReuseVerdict, check_reuse
+from impctl.plan.reuse.verdict import check_reuse
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.tie_breaks import TieBreaks, is_an_answer
 from tests.plan.trials import (
@@ -65,8 +65,6 @@ _INWARDS = {
 
 _GUARD = Compare(CompareOp.GREATER, Literal(1, INTEGER), Literal(0, INTEGER))
 """Reads no column: all rows pass, or none."""
-
-Check = Callable[..., ReuseVerdict]
 
 
 @dataclass
@@ -242,7 +240,6 @@ def run_reuse_trial(
     seed: int,
     tally: ReuseTally,
     *,
-    check: Check = check_reuse,
     rewrite: Callable[[Plan], Plan] = lambda root: root,
 ) -> None:
     """Judge and try one seed; Violation if an accepted sketch changes the asked answer."""
@@ -257,7 +254,7 @@ def run_reuse_trial(
     is_changed = asked != captured
     tally.changed += is_changed
     asked = renamed(rng, asked)
-    verdict = check(Query("", asked), Query("", captured), trial.sketched, trial.facts)
+    verdict = check_reuse(Query("", asked), Query("", captured), trial.sketched, trial.facts)
     if not verdict.allowed:
         tally.refusals[verdict.reason] = tally.refusals.get(verdict.reason, 0) + 1
         return

@@ -1,14 +1,14 @@
 """Sketches of one query for any other over an equal recursion: the answer is that of the tables.
 
 Law: sketches are captured by the slow reference for the one query, by its core and its barriers,
-and used for the other. IMPCTL_FUZZ multiplies the number of trials. The mutations break one rule
-each and must be found out.
+and used for the other. IMPCTL_FUZZ multiplies the number of trials that `make check` and
+`make test-all` run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain
 from random import Random
 from typing import Any
 
@@ -25,7 +25,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.reuse import same_recursion
 from impctl.plan.reuse.alignment import _made, _Renaming
 from impctl.plan.reuse.verdict import check_reuse
 from impctl.plan.rules.order import apply_rules, core_of
@@ -49,8 +48,6 @@ from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, bag, evaluate
 
-_FIRST_SEED = 8_000_000
-_ENOUGH = 4_000
 _MAKERS = (FixpointMaker, FixpointMaker, BagMaker, KeyedMaker)
 
 
@@ -59,14 +56,14 @@ def _pair(seed: int) -> tuple[Trial, Plan]:
     rng = Random(f"same recursion {seed}")
     maker = rng.choice(_MAKERS)(rng)
     fixpoint = maker.fixpoint()
-    captured, asked = maker.above(fixpoint), _renamed(maker.above(fixpoint))
+    captured, asked = maker.above(fixpoint), _renamed(maker.above(fixpoint), "a")
     if rng.random() < 0.2:
         other = with_other_constants(rng, fixpoint, narrower=rng.random() < 0.5)
         assert isinstance(other, Fixpoint)
-        asked = _renamed(maker.above(other))
+        asked = _renamed(maker.above(other), "b")
     if rng.random() < 0.1:
         # Once more, as where a text names the entry twice.
-        asked = _twice(rng, asked, _renamed(fixpoint))
+        asked = _twice(rng, asked, _renamed(fixpoint, "c"))
     scans = scans_of(captured)
     chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
     shared: dict[Any, Any] = {}
@@ -86,16 +83,12 @@ def _twice(rng: Random, plan: Plan, other: Plan) -> Plan:
     return Join(kind, plan, other, Compare(CompareOp.EQUAL, a.ref(), b.ref()))
 
 
-def _renamed(plan: Plan) -> Plan:
+def _renamed(plan: Plan, mark: str) -> Plan:
     """The same plan under identities of its own, those of accesses and fixpoints among them."""
-    mark = _COUNT[0] = _COUNT[0] + 1
     names = {made.id: f"{mark}.{made.id}" for node in nodes_of(plan) for made in _made(node)}
     accesses = {scan.access: f"{mark}.{scan.access}" for scan in scans_of(plan)}
     ids = {node.id: f"{mark}.{node.id}" for node in nodes_of(plan) if isinstance(node, Fixpoint)}
     return _Renaming(names, accesses, ids).plan(plan)
-
-
-_COUNT = [0]
 
 
 class _Tally:
@@ -137,38 +130,21 @@ def _run(seed: int, tally: _Tally) -> None:
         tally.failed += 1
 
 
-@random_cases(100, 240, 6000, first=_FIRST_SEED)
-def test_what_is_allowed_gives_the_asked_answer(cases: range) -> None:
+@random_cases(
+    60,
+    400,
+    6000,
+    first=8_000_000,
+    also="61 66 87 106 112 134 158 176 191 201 215 224 233 238 262 267 277 285 286 291 313 348 "
+    "356 362 369 389 396 402 408 418 420 422 427 448 495 501 509 514 527 531 548 558 574 "
+    "582 584",
+)
+def test_what_is_allowed_gives_the_asked_answer(cases: Iterable[int]) -> None:
     tally = _Tally()
     for seed in cases:
         _run(seed, tally)
     assert tally.others > tally.trials // 4
     assert tally.failed < tally.trials // 20
-
-
-def _is_found_out(first: int = _FIRST_SEED) -> bool:
-    tally = _Tally()
-    for seed in chain((first,), range(_FIRST_SEED, _FIRST_SEED + _ENOUGH)):
-        try:
-            _run(seed, tally)
-        except Violation:
-            return True
-    return False
-
-
-def test_a_recursion_of_other_constants_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(same_recursion, "fingerprint", same_recursion.template)
-    assert _is_found_out()
-
-
-def test_a_recursion_that_is_keyed_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = same_recursion.held_accesses
-
-    def without_barriers(asked: Plan, captured: Plan, _: object) -> Any:
-        return held(asked, captured, range(1000))
-
-    monkeypatch.setattr("impctl.plan.reuse.verdict.held_accesses", without_barriers)
-    assert _is_found_out()
 
 
 ABOVE = REACHED + "SELECT n FROM r WHERE n > 1"

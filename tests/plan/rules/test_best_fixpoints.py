@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -108,40 +108,11 @@ def _changed(seed: int) -> bool | None:
     )
 
 
-@random_cases(100, 240, 6000)
-def test_the_bag_of_rows_stays(cases: range) -> None:
+@random_cases(80, 400, 6000, also="171 501 592")
+def test_the_bag_of_rows_stays(cases: Sequence[int]) -> None:
     found = [_changed(seed) for seed in cases]
     assert True not in found, cases[found.index(True)]
     assert found.count(False) > len(cases) // 8
-
-
-def _no_bounds(*_: object) -> set[int]:
-    return set()
-
-
-def _all_strong(made: Callable[..., object]) -> Callable[..., object]:
-    def grown(*arguments: object, **named: object) -> object:
-        named.pop("compared", None)
-        return made(*arguments, **named)
-
-    return grown
-
-
-@pytest.mark.parametrize(
-    ("name", "other"),
-    [
-        ("_bound", _no_bounds),
-        ("_with", _all_strong(best_reads._with)),
-        ("_closed", lambda keys, ways, heads: keys),
-        ("_refuse", lambda *_, **__: None),
-        ("_BELOW", (*best_reads._BELOW, *best_reads._ABOVE)),
-    ],
-)
-def test_without_a_condition_rows_would_be_others(
-    name: str, other: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(best_reads, name, other)
-    assert any(_changed(seed) for seed in range(6000))
 
 
 PATHS = (

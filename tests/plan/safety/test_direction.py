@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from decimal import Decimal
 from random import Random
 from typing import Any
-
-import pytest
 
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, SqlType
 from impctl.expr.nodes import (
@@ -34,8 +32,6 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.plan.safety import call_signs, monotone, preserved
-from impctl.plan.safety import direction as direction_module
 from impctl.plan.safety.direction import Columns, direction
 from impctl.plan.safety.facts import Signs
 from impctl.plan.safety.preserved import find_objection
@@ -200,7 +196,7 @@ def evaluated(expr: Expr, row: Mapping[str, Value]) -> Value | None | type[Refer
         return ReferenceFailure
 
 
-def tried(cases: range) -> Counter[str]:
+def tried(cases: Iterable[int]) -> Counter[str]:
     """What was claimed how often; AssertionError where a claim does not hold."""
     seen: Counter[str] = Counter()
     for seed in cases:
@@ -223,71 +219,9 @@ def tried(cases: range) -> Counter[str]:
     return seen
 
 
-@random_cases(167, 400, 4000)
-def test_claims_hold_of_all_values(cases: range) -> None:
+@random_cases(80, 700, 4000, also="191 223 243 453 501 585")
+def test_claims_hold_of_all_values(cases: Collection[int]) -> None:
     seen = tried(cases)
     assert seen["preserved"] > len(cases) // 5, seen
     for relation in (Relation.AT_MOST, Relation.AT_LEAST):
         assert seen[relation] > len(cases) // 20, seen
-
-
-def _found_out() -> bool:
-    try:
-        tried(range(30_000))
-    except AssertionError:
-        return True
-    return False
-
-
-_KEEPS_ORDER = monotone._keeps_order
-_OF_CHOICE = monotone._of_choice
-
-
-def _any_logarithm(name: str, arguments: Any, relation: Relation, signs: Signs) -> bool:
-    return name == "ln" or _KEEPS_ORDER(name, arguments, relation, signs)
-
-
-def _any_root(name: str, arguments: Any, relation: Relation, signs: Signs) -> bool:
-    return name == "sqrt" or _KEEPS_ORDER(name, arguments, relation, signs)
-
-
-def _choice_of_all(is_greatest: bool, arguments: Any, asked: Any) -> Relation:
-    def never_null(part: Expr) -> tuple[Relation, Signs]:
-        relation, _ = asked(part)
-        return relation, Signs(not_null=True)
-
-    return _OF_CHOICE(is_greatest, arguments, never_null)
-
-
-def _days_without_turning(arguments: Any, asked: Any) -> Relation:
-    end, start = (asked(argument)[0] for argument in arguments)
-    return end.meet(start)  # type: ignore[no-any-return]  # a relation
-
-
-def _any_end(atom: Compare, columns: Columns) -> bool:
-    return atom.op in (CompareOp.EQUAL, CompareOp.NOT_EQUAL)
-
-
-def _as_it_was(relation: Relation, *_: Any) -> Relation:
-    return relation
-
-
-def _decided_by_any(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:
-    return Signs(nonnegative=any(part.nonnegative for part in parts))
-
-
-BROKEN: dict[str, tuple[Any, str, Any]] = {
-    "logarithms fall as well": (monotone, "_keeps_order", _any_logarithm),
-    "roots of negative numbers": (monotone, "_keeps_order", _any_root),
-    "GREATEST without its NULLs": (monotone, "_of_choice", _choice_of_all),
-    "days are not turned round": (monotone, "_of_days_between", _days_without_turning),
-    "any constant is an end": (preserved, "_is_at_an_end", _any_end),
-    "a negated value compares alike": (direction_module, "_mirrored", _as_it_was),
-    "a part that may be NULL decides": (call_signs, "_of_choice", _decided_by_any),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(*BROKEN[name])
-    assert _found_out()

@@ -44,7 +44,7 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
                 assert found.states == anew.states, (seed, sketched, facts, barriers)
 
 
-@random_cases(10, 24, 300, first=3_010_000)
+@random_cases(10, 24, 300, first=3_010_000, also="12")
 def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
     """`check_safety` refuses by all facts, and tells the smallest set of them by this."""
     grown = 0
