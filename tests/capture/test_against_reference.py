@@ -95,8 +95,8 @@ def counted_in(root: Plan, verdict: Verdict) -> set[int]:
     400,
     800,
     also="83 88 91 96 107 108 109 113 119 154 160 224 234 239 258 274 280 285 309 327 337 341 "
-        "372 381 382 415 418 420 423 442 458 474 475 493 498 502 503 515 519 531 533 544 562 "
-        "592",
+    "372 381 382 415 418 420 423 442 458 474 475 493 498 502 503 515 519 531 533 544 562 "
+    "592",
 )
 def test_passes_find_the_fragments_of_the_lineage(cases: Collection[int]) -> None:
     seen: Counter[str] = Counter()
