@@ -22,7 +22,7 @@ from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.circuits.test_against_reference import judge
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -107,7 +107,7 @@ def several_cases(cases: Iterable[int]) -> dict[str, int]:
     return seen
 
 
-@chosen_cases("0-2 4 7 10 11 31 38 40 44 49", 40, 200)
+@random_cases(0, 40, 200, also="0-2 4 7 10 11 31 38 40 44 49")
 def test_absorbed_changes_cover_and_equal(cases: Sequence[int]) -> None:
     seen = several_cases(cases)
     assert seen["absorbed"] > 2 * len(cases), seen

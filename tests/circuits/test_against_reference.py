@@ -20,7 +20,7 @@ from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import (
     Row,
@@ -46,7 +46,7 @@ def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) ->
     return [i for i, f in enumerate(partition.fragments_of(column)) if int(f) in sketch]
 
 
-@chosen_cases("0-9 19 25 46 49", 60, 400)
+@random_cases(0, 60, 400, also="0-9 19 25 46 49")
 def test_maintained_covers_and_equals_recaptured(cases: Sequence[int]) -> None:
     seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
     several_cases(cases, seen)

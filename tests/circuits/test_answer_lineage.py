@@ -47,7 +47,7 @@ from tests.circuits.test_recursion import (
 )
 from tests.plan.answer_plans import make_answer_trial
 from tests.support.carried_queries import Row, fragment, fragments_read, rows_kept
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_fixpoint import Derivation, fragments_of, least_fixpoint
 from tests.support.reference_fixpoint import Row as Ground
 from tests.support.reference_plan import annotate, bag, evaluate
@@ -159,7 +159,7 @@ def one_query(name: str, seed: int, *, with_answer: bool) -> int:
     return less
 
 
-@chosen_cases("4 8 11 28 40 78 93 108 110 116 123 126 128 142 144 167", 80, 1_000)
+@random_cases(0, 80, 1_000, also="4 8 11 28 40 78 93 108 110 116 123 126 128 142 144 167")
 def test_sketches_of_random_plans_for_the_answer_alone(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_answer_trial)

@@ -23,7 +23,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS, held
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 SQL = {
     "least": "SELECT g, MIN(x) m FROM t WHERE s <> 'b' GROUP BY g HAVING MIN(x) < 3",
@@ -103,7 +103,7 @@ def change(
     return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
 
 
-@chosen_cases("5", 3, 24)
+@random_cases(0, 3, 24, also="5")
 @pytest.mark.parametrize("name", SQL)
 def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
     refilled: Counter[int] = Counter()

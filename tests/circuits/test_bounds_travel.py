@@ -21,7 +21,7 @@ from impctl.plan.nodes import scans_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import parse_query
 from tests.circuits.unsure_cases import BY_G, SUMS, add_in_order, compiled, several_cases
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 
 PARTS = "SELECT g, h, SUM(d) AS s FROM t GROUP BY g, h"
 MEANS = "SELECT g, AVG(h) AS a FROM t GROUP BY g"
@@ -150,7 +150,9 @@ def test_such_queries_have_a_circuit(sql: str) -> None:
     assert compiled(sql).circuit is not None
 
 
-@chosen_cases("1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859", 80, 1_000)
+@random_cases(
+    0, 80, 1_000, also="1 8 10 12 25 29 33 36 39 77 104 127 131 138 163 207 253 508 583 859"
+)
 def test_bounds_are_added_up_and_kept(cases: Sequence[int]) -> None:
     seen = several_cases(SAFE, cases)
     assert seen["cases"] > len(cases) * 6, seen
@@ -158,7 +160,7 @@ def test_bounds_are_added_up_and_kept(cases: Sequence[int]) -> None:
     assert seen["not exact"] == 0, seen
 
 
-@chosen_cases("0-7 18 19 44", 40, 200)
+@random_cases(0, 40, 200, also="0-7 18 19 44")
 def test_averages_of_whole_numbers_are_exact(cases: Sequence[int]) -> None:
     seen = several_cases(WHOLE, cases)
     assert seen["cases"] == len(cases) * 12, seen
@@ -201,24 +203,26 @@ def test_a_row_too_close_to_call_is_refused_where_it_could_take_the_place_of_oth
         loaded(sql, DOUBLE, of_t=values, of_side=values)
 
 
-@chosen_cases("0 2-6 9 10 12 17 18 29-31 33-35 37 38 46-49 51 54 56-58 62 64 511 706", 60, 1_000)
+@random_cases(
+    0, 60, 1_000, also="0 2-6 9 10 12 17 18 29-31 33-35 37 38 46-49 51 54 56-58 62 64 511 706"
+)
 def test_what_is_unsure_is_said_when_it_happens(cases: Sequence[int]) -> None:
     seen = several_cases(STRICT, cases)
     assert seen["cases"] > len(cases) * 3, seen
     assert 0 < seen["not exact"] < len(cases) * 3 // 4, seen
 
 
-@chosen_cases("10 11 23 34 39 40", 40, 200)
+@random_cases(0, 40, 200, also="10 11 23 34 39 40")
 def test_first_rows_below_a_grouping_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(FIRST, cases)
 
 
-@chosen_cases("2 5 6 37-39", 40, 200)
+@random_cases(0, 40, 200, also="2 5 6 37-39")
 def test_rows_that_are_skipped_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(SKIPPED, cases)
 
 
-@chosen_cases("10 11 14 17 23 31 34 35 39", 40, 200)
+@random_cases(0, 40, 200, also="10 11 14 17 23 31 34 35 39")
 def test_standings_are_sure_or_refused(cases: Sequence[int]) -> None:
     are_sure_or_refused(STANDINGS, cases)
 

@@ -41,7 +41,7 @@ from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import restored
 from tests.circuits.moving_cases import counts
 from tests.support.diagrams import with_diagrams
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 CATALOG = {
@@ -323,7 +323,7 @@ def run(cases: Sequence[int]) -> Counter[str]:
     return seen
 
 
-@chosen_cases("18 20 22 27 29 30 32 36 53-55 61 64 71 73", 30, 340)
+@random_cases(0, 30, 340, also="18 20 22 27 29 30 32 36 53-55 61 64 71 73")
 def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
     seen = run(cases)
     assert seen["steps"] == STEPS * len(cases)

@@ -35,7 +35,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import converted
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
 
 CATALOG = {
@@ -268,7 +268,7 @@ def whole_table_of(tables: Tables, source: Source, keys: object) -> list[pa.Tabl
     return [arrow(source.table, tables.held[source.table]).select(source.scan.table_columns)]
 
 
-@chosen_cases("7", 3, 120)
+@random_cases(0, 3, 120, also="7")
 @pytest.mark.parametrize("name", QUERIES)
 def test_groups_that_are_read_put_out_what_kept_ones_do(name: str, cases: Sequence[int]) -> None:
     assert sum(one_case(QUERIES[name], seed) for seed in cases) > len(cases)

@@ -17,7 +17,7 @@ from tests.circuits.trees import test_answers as answers
 from tests.circuits.trees import test_built as trees
 from tests.engine.probing.test_probe import run as circle
 from tests.support.hidden_pages import hiding, open_share
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 Case = Callable[[int, Counter[str]], object]
 CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[Case, int]] = {  # with the seeds that count as one
 
 @pytest.mark.parametrize("are_codes_shown", [True, False])
 @pytest.mark.parametrize("kind", CASES)
-@chosen_cases("1", 3, 100)
+@random_cases(0, 3, 100, also="1")
 def test_nothing_is_used_that_was_not_looked_at(
     kind: str, cases: Sequence[int], *, are_codes_shown: bool
 ) -> None:

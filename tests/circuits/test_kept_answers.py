@@ -29,7 +29,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
     SCHEMA,
@@ -141,7 +141,7 @@ def run_once(case: Case, rows: list[Row]) -> KeptRows | None:
     return compiled.kept
 
 
-@chosen_cases("0-9 71 80 83", 100, 600)
+@random_cases(0, 100, 600, also="0-9 71 80 83")
 def test_answers_are_the_querys(cases: Sequence[int]) -> None:
     seen = several_cases(cases)
     assert seen["answers"] > len(cases)

@@ -10,7 +10,7 @@ import pytest
 from impctl.circuits.moved_above import moved_above, untold
 from impctl.plan.moved_conditions import moved_conditions
 from tests.circuits.moving_cases import kept, several_cases
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 LAST = "SELECT g, MAX(day) AS m FROM t GROUP BY g"
 QUERIES = {
@@ -98,7 +98,9 @@ DISTANT = {
 SIDES = (("join0.left",), ("join0.right",), ("join0.left", "join0.right"))
 
 
-@chosen_cases("1 6 21-23 26 30 39 40 42 45 47 49 50 52 54 63 64 66 82 84 85 87 92 95", 60, 400)
+@random_cases(
+    0, 60, 400, also="1 6 21-23 26 30 39 40 42 45 47 49 50 52 54 63 64 66 82 84 85 87 92 95"
+)
 def test_what_moves_above_comes_to_what_is_filled_anew(cases: range) -> None:
     seen = several_cases(QUERIES, cases)
     assert seen["moves"] == len(cases) * 4
@@ -106,13 +108,13 @@ def test_what_moves_above_comes_to_what_is_filled_anew(cases: range) -> None:
         assert seen[name] > len(cases) // len(QUERIES) // 6, (name, seen)
 
 
-@chosen_cases("7 10 12 14 15", 20, 100)
+@random_cases(0, 20, 100, also="7 10 12 14 15")
 def test_sums_of_doubles_cover_when_their_constants_move(cases: range) -> None:
     seen = several_cases(UNSURE, cases, is_exact=False)
     assert seen["moves"] > len(cases) * 2, seen
 
 
-@chosen_cases("1 9 23 25 27 28", 30, 120)
+@random_cases(0, 30, 120, also="1 9 23 25 27 28")
 def test_sides_that_are_read_follow(cases: range) -> None:
     seen = several_cases(DISTANT, cases, SIDES)
     assert seen["moves"] == len(cases) * 4

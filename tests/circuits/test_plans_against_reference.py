@@ -63,7 +63,7 @@ from tests.circuits.plan_cases import (
 )
 from tests.plan.trials import Trial, make_barrier_trial, make_trial
 from tests.plan.witness_plans import make_witness_trial
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
 
@@ -265,7 +265,7 @@ def several_cases(
         one_case(seed, seen, make, lineage)
 
 
-@chosen_cases(OF_EACH_KIND, 250, 2_000)
+@random_cases(0, 250, 2_000, also=OF_EACH_KIND)
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen)
@@ -281,7 +281,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 300, seen
 
 
-@chosen_cases("22 29 31 49 51 71 76 82 99 104 190", 100, 2_000)
+@random_cases(0, 100, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_barrier_trial)
@@ -291,7 +291,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 20, seen
 
 
-@chosen_cases("12 17 28 71 125 140 148 157 159 160 195 204 226 247 248", 100, 2_000)
+@random_cases(0, 100, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_witness_trial, Lineage.WITNESS)

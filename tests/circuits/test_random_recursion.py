@@ -27,15 +27,15 @@ from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.trials import Trial
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 
-@chosen_cases("5 12 16 28 59 62 70 78 87 106 108 109 128 132 138 142 143 146", 60, 1_000)
+@random_cases(0, 60, 1_000, also="5 12 16 28 59 62 70 78 87 106 108 109 128 132 138 142 143 146")
 def test_sketches_of_random_plans_with_a_fixpoint(cases: Sequence[int]) -> None:
     with_a_fixpoint(cases, make_fixpoint_trial)
 
 
-@chosen_cases("2 14 17 18 31 34 64 72 76 90 94 114 127 130 146", 60, 1_000)
+@random_cases(0, 60, 1_000, also="2 14 17 18 31 34 64 72 76 90 94 114 127 130 146")
 def test_sketches_of_random_plans_with_a_fixpoint_of_a_bag(cases: Sequence[int]) -> None:
     with_a_fixpoint(cases, make_bag_trial)
 
@@ -48,12 +48,12 @@ def with_a_fixpoint(cases: Sequence[int], make: Callable[[int], Trial]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 50, seen
 
 
-@chosen_cases("0 1 4 25 39 45 52 56 59 61 64 103 127", 60, 1_000)
+@random_cases(0, 60, 1_000, also="0 1 4 25 39 45 52 56 59 61 64 103 127")
 def test_sketches_of_random_plans_whose_fixpoints_are_keyed(cases: Sequence[int]) -> None:
     with_keys(cases, make_keyed_trial)
 
 
-@chosen_cases("15 32 37 73 80 85 86 118", 60, 1_000)
+@random_cases(0, 60, 1_000, also="15 32 37 73 80 85 86 118")
 def test_sketches_of_random_plans_whose_bag_fixpoints_are_keyed(cases: Sequence[int]) -> None:
     with_keys(cases, make_keyed_bag_trial)
 

@@ -32,7 +32,7 @@ from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, Comp
 from impctl.plan.rules.order import apply_rules
 from tests.circuits.plan_cases import Rows, changes_of, partitions_of, table_of
 from tests.plan.trials import make_trial
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 ROUNDS = 3
 
@@ -101,7 +101,7 @@ def compare(seeds: Sequence[int]) -> int:
     return sum(not beside.is_over for beside, _ in pairs)
 
 
-@chosen_cases("5 12 15 16 24", 20, 250)
+@random_cases(0, 20, 250, also="5 12 15 16 24")
 def test_queries_beside_each_other_step_as_alone(cases: Sequence[int]) -> None:
     assert sum(compare(range(5 * group, 5 * group + 5)) for group in cases) > 3 * len(cases)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.circuits.test_groups_read import compiled, one_case, readable
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 LEFT = "SELECT t.x, t.s, u.g h, u.y FROM t LEFT JOIN u ON t.g = u.g"
 FULL = "SELECT t.x, t.g, u.g h, u.y FROM t FULL JOIN u ON t.g = u.g AND t.x < u.y"
@@ -45,7 +45,7 @@ WHOLE = {
 }
 
 
-@chosen_cases("5", 3, 72)
+@random_cases(0, 3, 72, also="5")
 @pytest.mark.parametrize("sql", [*NARROWED.values(), *WHOLE.values()])
 def test_what_is_read_comes_to_what_is_kept(sql: str, cases: Sequence[int]) -> None:
     assert sum(one_case(sql, seed) for seed in cases) > len(cases)

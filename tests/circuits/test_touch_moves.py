@@ -21,7 +21,7 @@ from impctl.plan.nodes import scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.mode import Mode
 from tests.circuits.moving_cases import Case, arrow, kept, random_row
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
 
 NUMBERED = "SELECT g, x, COUNT(*) OVER (PARTITION BY g ORDER BY x, day, d) AS r FROM t"
@@ -88,7 +88,7 @@ def _several(cases: Iterable[int]) -> tuple[int, int]:
     return moved, left_out
 
 
-@chosen_cases("0-5 10 15 24 53", 60, 300)
+@random_cases(0, 60, 300, also="0-5 10 15 24 53")
 def test_what_moves_is_touched(cases: range) -> None:
     moved, left_out = _several(cases)
     assert moved > len(cases)

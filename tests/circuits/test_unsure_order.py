@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 
 from tests.circuits.unsure_cases import SUMS, add_in_order, compiled, several_cases
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 QUERIES = (
     f"{SUMS} ORDER BY s DESC LIMIT 2",
@@ -42,7 +42,7 @@ def _added_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     add_in_order(monkeypatch)
 
 
-@chosen_cases("0-4 6 17 22 38 62 79 86", 80, 1_000)
+@random_cases(0, 80, 1_000, also="0-4 6 17 22 38 62 79 86")
 def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     seen = several_cases(QUERIES, cases)
     assert seen["cases"] > len(cases) * 8, seen

@@ -21,15 +21,17 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
 from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import evaluate
 
 
-@chosen_cases(
-    "50002 50003 50006 50009 50011 50015-50017 50025 50026 50028 50032 50034 50035 50038 50039",
+@random_cases(
+    0,
     24,
     150,
+    also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39",
+    first=50_000,
 )
 def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
     seen = Counter[str]()

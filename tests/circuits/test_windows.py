@@ -31,7 +31,7 @@ from tests.circuits.test_plans_against_reference import several_cases as random_
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of
 from tests.plan.window_plans import make_window_trial
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate
 
 DISTINCT = (
@@ -61,11 +61,12 @@ DOUBLES = (
 )
 
 
-@chosen_cases(
-    "0-3 5 6 9-17 21 24 26 29 38 40 57 71 73 76 85 89 92-94 101 103 111 114 115 119 806 809 812 "
-    "814 816 817 835 838 839",
+@random_cases(
+    0,
     100,
     600,
+    also="0-3 5 6 9-17 21 24 26 29 38 40 57 71 73 76 85 89 92-94 101 103 111 114 115 119 806 809 "
+    "812 814 816 817 835 838 839",
 )
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
@@ -76,7 +77,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 30, seen
 
 
-@chosen_cases("0-11 38 52 53 59 62", 80, 360)
+@random_cases(0, 80, 360, also="0-11 38 52 53 59 62")
 def test_sketches_cover_whatever_order_sums_are_added_in(
     cases: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from impctl.data import keys as keys_module
@@ -29,6 +29,7 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import INT64_MAX, INT64_MIN, Vector, from_arrow
+from tests.support.random_cases import FEW
 
 WIDE = decimal(38, 2)
 ARROW = {
@@ -95,6 +96,7 @@ def check_groups(types: Sequence[SqlType], rows: Sequence[tuple[Any, ...]]) -> N
     assert (codes == found.codes[index]).all()
 
 
+@FEW
 @given(tables())
 def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]) -> None:
     check_groups(*table)
@@ -116,8 +118,9 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(keys_module, "_split_collisions", counted)
 
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(FEW, database=None)
     @given(tables())
+    @example(([LONG], [(0,), (1,), (2,), (3,)]))
     def run(table: tuple[list[SqlType], list[Any]]) -> None:
         check_groups(*table)
 
@@ -125,6 +128,7 @@ def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.Mo
     assert splits, "no collision was ever split"
 
 
+@FEW
 @given(tables())
 def test_equal_keys_have_equal_codes(table: tuple[list[SqlType], list[Any]]) -> None:
     types, rows = table
@@ -133,6 +137,7 @@ def test_equal_keys_have_equal_codes(table: tuple[list[SqlType], list[Any]]) -> 
         assert len({int(codes[row]) for row in members}) == 1
 
 
+@FEW
 @given(tables(), st.data())
 def test_codes_do_not_depend_on_the_batch(
     table: tuple[list[SqlType], list[Any]], data: st.DataObject
@@ -150,6 +155,7 @@ def test_codes_do_not_depend_on_the_batch(
     assert key_codes(sliced, stop - start).tolist() == whole[start:stop].tolist()
 
 
+@FEW
 @given(tables(), st.randoms(use_true_random=False))
 def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]], rng: Any) -> None:
     types, rows = table

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.ragged import slice_positions
+from tests.support.random_cases import FEW
 
 SLICES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=20)
 
 
+@FEW
 @given(SLICES)
 def test_slices_come_out_in_the_order_asked_for(slices: list[tuple[int, int]]) -> None:
     starts = np.array([start for start, _ in slices], dtype=np.int64)

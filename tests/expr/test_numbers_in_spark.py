@@ -1,13 +1,11 @@
 """Random expressions over numbers of every type and width, against Spark.
 
 Law: the evaluator gives Spark's type and value or refuses by an error of its own, and the text that
-is written for Spark means the same as the one that was read. `NUMBER_SEEDS` asks for more
-seeds than the few that run by default.
+is written for Spark means the same as the one that was read.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import localcontext
@@ -30,8 +28,8 @@ from impctl.plan.nodes import Project
 from impctl.plan.sql.statement import parse_query
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
+from tests.support.random_cases import random_seeds
 
-SEEDS = range(int(os.environ.get("NUMBER_SEEDS", "2")))
 ROWS = 14
 EXPRESSIONS = 120
 NAMES = {f"t#1.{name}": name for name in COLUMNS}
@@ -107,7 +105,7 @@ def random_texts(seed: int, count: int) -> Iterator[str]:
     return (maker.any() for _ in range(count))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@random_seeds(1, 4, 20)
 def test_nothing_but_an_error_of_ours_comes_out(seed: int) -> None:
     columns = columns_of_rows(rows_of(Random(seed), ROWS))
     cases = [evaluated(sql, columns) for sql in random_texts(100 + seed, 150)]
@@ -203,7 +201,7 @@ def compared(spark: Any, texts: Iterator[str], seed: int) -> tuple[list[Any], in
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", SEEDS)
+@random_seeds(0, 2, 10)
 def test_random_numbers_are_sparks(seed: int, spark: Any) -> None:
     wrong, values = compared(spark, random_texts(seed, EXPRESSIONS), seed)
     assert wrong == []

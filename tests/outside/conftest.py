@@ -1,4 +1,4 @@
-"""The small table that most cases change."""
+"""The small table that most cases change, captured once."""
 
 from __future__ import annotations
 
@@ -9,21 +9,39 @@ from deltalake import write_deltalake
 
 from tests.outside.place import Place, make_place
 from tests.outside.rows import ROWS
+from tests.support.made_once import MadeOnce, made_once
+
+__all__ = ["made_once"]
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 
 
 @pytest.fixture
-def place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+def place(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     """`q` captured on `g` at version 0 of a table with a change feed; fragments 0 and 1."""
-    write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
-    found = make_place(tmp_path, capsys).captured()
-    assert found.stored().sketches[0].fragments.ids == (0, 1)
-    return found
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        made = make_place(folder, capsys).captured()
+        assert made.stored().sketches[0].fragments.ids == (0, 1)
+
+    return make_place(made_once.folder("place", make), capsys)
 
 
 @pytest.fixture
-def without_feed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+def without_feed(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     """The same over a table that never had a change feed."""
-    write_deltalake(str(tmp_path / "t"), ROWS)
-    return make_place(tmp_path, capsys).captured()
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS)
+        make_place(folder, capsys).captured()
+
+    return make_place(made_once.folder("without_feed", make), capsys)
+
+
+@pytest.fixture(params=["feed", "files"])
+def either(request: pytest.FixtureRequest) -> Place:
+    """The table with a change feed and without."""
+    found = request.getfixturevalue("place" if request.param == "feed" else "without_feed")
+    assert isinstance(found, Place)
+    return found

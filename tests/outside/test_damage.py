@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,15 +19,16 @@ from deltalake import write_deltalake
 
 from impctl.app.workbench.envvars import SCRUB
 from impctl.data.pages import PAGE
+from impctl.store import states as states_module
 from impctl.store.format import FORMAT_VERSION
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
-from tests.outside.rows import more
+from tests.support.made_once import MadeOnce
 
 pytestmark = pytest.mark.slow
 
-GROUPS = 12_000
-"""Enough that states are files of their own."""
+GROUPS = 1000
+"""Enough for several pages of a state."""
 
 
 def flip(file: Path) -> None:
@@ -53,25 +53,28 @@ def grow(file: Path) -> None:
 
 @pytest.fixture
 def large(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Place:
     """Two queries whose states are of equal length: only their contents tell them apart."""
     # What is wrong with the other one's is not to be told.
     monkeypatch.setenv(SCRUB, "0")
-    groups = pa.array([*range(GROUPS), 5, 5], pa.int32())
-    values = pa.array([9] * (GROUPS + 2), pa.int32())
-    rows = pa.table({"g": groups, "x": values, "note": pa.array(["n"] * (GROUPS + 2))})
-    write_deltalake(str(tmp_path / "t"), rows, configuration=FEED)
-    place = make_place(tmp_path, capsys)
-    text = place.cli.workload.read_text()
-    (query,) = text.partition("  q:\n")[2].partition("store:")[:1]
-    other = query.replace("SUM(x)", "SUM(x + 1)")
-    place.cli.workload.write_text(text.replace("store:", f"  other:\n{other}store:"))
-    place.cli.good("capture")
-    write_deltalake(str(tmp_path / "t"), more(7, 3, 9), mode="append")
+    monkeypatch.setattr(states_module, "BLOB_LIMIT", 0)
+
+    def make(folder: Path) -> None:
+        groups = pa.array([*range(GROUPS), 5, 5], pa.int32())
+        values = pa.array([9] * (GROUPS + 2), pa.int32())
+        rows = pa.table({"g": groups, "x": values, "note": pa.array(["n"] * (GROUPS + 2))})
+        write_deltalake(str(folder / "t"), rows, configuration=FEED)
+        place = make_place(folder, capsys)
+        text = place.cli.workload.read_text()
+        (query,) = text.partition("  q:\n")[2].partition("store:")[:1]
+        other = query.replace("SUM(x)", "SUM(x + 1)")
+        place.cli.workload.write_text(text.replace("store:", f"  other:\n{other}store:"))
+        place.cli.good("capture")
+        place.append(7, 3, 9)
+
     # Only `q` is looked at from here on.
-    place.cli.workload.write_text(text)
-    return replace(place, looked_at=("auto",))
+    return make_place(made_once.folder("large", make), capsys)
 
 
 def states(place: Place) -> list[Path]:
@@ -138,7 +141,7 @@ def alter(place: Place, statement: str) -> None:
     ],
 )
 def test_an_altered_row_of_the_catalog(place: Place, statement: str) -> None:
-    write_deltalake(str(place.table), more(), mode="append")
+    place.append()
     alter(place, statement)
     expect_refused(place, 7, "catalog_corrupt", "catalog.sqlite")
     for command in (("rewrite", "--require-sketch"), ("status",)):
@@ -153,7 +156,7 @@ def test_an_altered_row_of_the_catalog(place: Place, statement: str) -> None:
 @pytest.mark.parametrize("damage", [flip, cut, lambda file: file.write_bytes(b"\0" * 8192)])
 def test_a_damaged_catalog(place: Place, damage: Callable[[Path], None]) -> None:
     """A byte may lie where nobody looks: then the answer is right, else the damage is told."""
-    write_deltalake(str(place.table), more(), mode="append")
+    place.append()
     damage(place.store / "catalog.sqlite")
     for ran in place.under_each_policy().values():
         assert ran.code == 0 or ran.error["code"] in ("catalog_corrupt", "state_corrupt")

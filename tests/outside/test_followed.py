@@ -32,7 +32,7 @@ def aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     """Puts a log of the same identity and length over the table's, with another version 1."""
     backup = tmp_path / "backup"
     shutil.copytree(place.table, backup)
-    write_deltalake(str(place.table), more(7), mode="append")
+    place.append(7)
     write_deltalake(str(backup), more(5), mode="append")
 
     def replace() -> None:
@@ -62,7 +62,7 @@ def test_another_log_that_came_during_a_run_is_no_continuation(
         second = desk.next_run(watch.pinned())
         assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
         watch.saw(second)
-    write_deltalake(str(place.table), more(3), mode="append")
+    place.append(3)
     second = desk.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}
     outcome = maintain(second, None)
@@ -87,7 +87,7 @@ def test_a_table_that_a_run_did_not_pin_stays_as_it_was_seen(
     aside()
     # A run that fails before it looks at any table.
     watch.saw(Workbench(desk.settings, desk.workload, desk.reporter))
-    write_deltalake(str(place.table), more(3), mode="append")
+    place.append(3)
     assert watch.is_due(desk)
     second = desk.next_run(watch.pinned())
     assert files(second) == {f.uri for f in open_source("t", str(place.table)).snapshot().files}

@@ -13,19 +13,6 @@ from tests.outside.rows import ROWS, more
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["feed", "files"])
-def either(request: pytest.FixtureRequest) -> Place:
-    """The table with a change feed and without."""
-    name = "place" if request.param == "feed" else "without_feed"
-    found = request.getfixturevalue(name)
-    assert isinstance(found, Place)
-    return found
-
-
-def append(place: Place, group: int | None = 5, rows: int = 3) -> None:
-    write_deltalake(str(place.table), more(group, rows), mode="append")
-
-
 def compact(delta: DeltaTable) -> None:
     delta.optimize.compact()
 
@@ -36,21 +23,21 @@ def z_order(delta: DeltaTable) -> None:
 
 @pytest.mark.parametrize("optimize", [compact, z_order])
 def test_optimize_changes_nothing(either: Place, optimize: Callable[[DeltaTable], None]) -> None:
-    append(either, 9, 1)
+    either.append(9, 1)
     either.captured()
     before = either.delta.version()
     optimize(either.delta)
     assert either.delta.version() == before + 1
-    found = expect_carried(either, changes=0)
-    assert found["auto"].results[0]["added"] == found["auto"].results[0]["removed"] == []
-    assert found["auto"].document["warnings"] == []
+    ran = expect_carried(either, changes=0)
+    assert ran.results[0]["added"] == ran.results[0]["removed"] == []
+    assert ran.document["warnings"] == []
 
 
 @pytest.mark.parametrize("optimize", [compact, z_order])
 def test_optimize_between_other_commits(
     either: Place, optimize: Callable[[DeltaTable], None]
 ) -> None:
-    append(either)
+    either.append()
     optimize(either.delta)
     either.delta.delete("g = 0 AND x = 5")
     expect_carried(either)
@@ -67,7 +54,7 @@ def test_restore(either: Place, captured_at: int, restored_to: int) -> None:
         if version == 1:
             either.delta.delete("g = 0 AND x = 5")
         elif version < 3:
-            append(either, group=5 + version)
+            either.append(5 + version)
     either.delta.restore(restored_to)
     expect_carried(either)
 
@@ -99,12 +86,11 @@ def test_merge(either: Place) -> None:
 def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
     """Off, on, off, on: whole files are compared, and the run says so."""
     for switch in ("true", "false", "true"):
-        append(without_feed, rows=1)
+        without_feed.append(rows=1)
         without_feed.delta.delete("g = 0 AND x = 15")
         without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": switch})
-    append(without_feed, 7)
-    found = expect_carried(without_feed)
-    (warning,) = found["auto"].document["warnings"]
+    without_feed.append(7)
+    (warning,) = expect_carried(without_feed).document["warnings"]
     assert "the change feed of table `t` does not tell all of this change" in warning
     assert "`t`" in warning
 
@@ -113,6 +99,5 @@ def test_the_feed_is_on_by_now(without_feed: Place) -> None:
     """From then on no file is compared."""
     without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     without_feed.cli.good("maintain")
-    append(without_feed)
-    found = expect_carried(without_feed, changes=3)
-    assert found["auto"].document["warnings"] == []
+    without_feed.append()
+    assert expect_carried(without_feed, changes=3).document["warnings"] == []

@@ -91,9 +91,10 @@ def vacuum(table: Path) -> None:
     shutil.rmtree(table / "_change_data", ignore_errors=True)
 
 
-FOLLOWED: tuple[Change, ...] = (
-    append, delete, merge, overwrite, delete_and_restore, append_and_optimize, add_a_column
-)  # fmt: skip
+FOLLOWED = [
+    *(append, delete, merge, delete_and_restore, add_a_column),
+    *(pytest.param(change, marks=pytest.mark.long) for change in (overwrite, append_and_optimize)),
+]
 LOST: dict[Change, str] = {
     create_anew: "table_recreated",
     clean_the_log: "history_gone",

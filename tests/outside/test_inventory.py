@@ -22,7 +22,7 @@ INVENTORY = {
     "re-created between opening and reading": "outside/test_replaced",
     "vacuumed": "outside/test_identity::test_files_needed_for_the_change_are_gone",
     "log cleaned": "outside/test_identity::test_nothing_but_a_checkpoint_is_left",
-    "path moved": "outside/test_identity::test_the_path_moved",
+    "path moved": "outside/test_policies::move",
     "change feed off for a part": "outside/test_history::test_the_feed_is_on_for_a_part",
     "OPTIMIZE, Z-order": "outside/test_history::test_optimize_changes_nothing",
     "RESTORE": "outside/test_history::test_restore",

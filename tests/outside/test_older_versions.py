@@ -18,29 +18,36 @@ from tests.outside.conftest import FEED
 from tests.outside.oracle import check_sound
 from tests.outside.place import KEYED, Place, make_place
 from tests.outside.rows import ROWS, more
-from tests.outside.test_identity import forget
+from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
-from tests.support.run_cli import Ran
+from tests.support.run_cli import Cli, Ran
 
 
 @pytest.fixture
-def eager(place: Place) -> Place:
-    """`q` with a sketch for each of versions 0 to 4: a group comes in, grows, and goes."""
-    text = place.cli.workload.read_text()
-    place.cli.workload.write_text(
-        text.replace("sketch: {t: g}", "sketch: {t: g}\n    maintain: eager")
-    )
-    append(place, 5, 7)
-    append(place, 7)
-    place.delta.delete("g = 0")
-    append(place, 1)
-    place.cli.good("maintain")
-    return place
+def eager(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+    """`q` with a sketch for each of versions 0 to 5: a group comes in, grows, and goes."""
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        place = make_place(folder, capsys)
+        text = place.cli.workload.read_text()
+        place.cli.workload.write_text(
+            text.replace("sketch: {t: g}", "sketch: {t: g}\n    maintain: eager")
+        )
+        place.captured()
+        append(place, 5, 7)
+        append(place, 7)
+        place.delta.delete("g = 0")
+        append(place, 1)
+        place.cli.good("maintain")
+
+    folder = made_once.folder("eager", make)
+    return Place(folder, KEYED, Cli(capsys, folder / "w.yaml"))
 
 
 def append(place: Place, *groups: int) -> None:
     for group in groups:
-        write_deltalake(str(place.table), more(group, x=9), mode="append")
+        place.append(group, x=9)
 
 
 def at(place: Place, version: int, *arguments: str) -> Ran:
@@ -113,24 +120,29 @@ def test_never_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.fixture
-def lost(place: Place) -> Place:
+def lost(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     """Versions 1 to 3 of a history that is lost, and of a backup of version 0 that went on.
 
     The sketches of the lost one leave out groups that the other one has. With `check_marked` taken
     out of `app.using.older_sketch` they are used, as was tried: too small, so wrong answers.
     """
-    backup = place.folder / "backup"
-    shutil.copytree(place.table, backup)
-    place.delta.delete("g = 0")
-    for _ in range(3):
-        place.cli.good("maintain")
-        append(place, 3)
-    shutil.move(place.table, place.folder / "other")
-    shutil.move(backup, place.table)
-    append(place, 5, 7, 5)
-    ran = place.cli.good("maintain")
-    assert [result["reason_code"] for result in ran.results] == ["table_recreated"]
-    return place
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        place = make_place(folder, capsys).captured()
+        backup = folder / "backup"
+        shutil.copytree(place.table, backup)
+        place.delta.delete("g = 0")
+        for _ in range(3):
+            place.cli.good("maintain")
+            append(place, 3)
+        shutil.move(place.table, folder / "other")
+        shutil.move(backup, place.table)
+        append(place, 5, 7, 5)
+        ran = place.cli.good("maintain")
+        assert [result["reason_code"] for result in ran.results] == ["table_recreated"]
+
+    return make_place(made_once.folder("lost", make), capsys)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -192,7 +204,7 @@ def test_created_anew(place: Place) -> None:
 
 
 def test_a_version_that_the_log_no_longer_holds(eager: Place) -> None:
-    forget(eager, keep=4)
+    eager.forget(keep=4)
     ran = at(eager, 2)
     expect_none_there(ran, "version_gone", "sketches for version 5")
     assert "Version 2 of table `t` is gone from its log" in ran.error["message"]
@@ -200,14 +212,14 @@ def test_a_version_that_the_log_no_longer_holds(eager: Place) -> None:
 
 def test_without_its_entry_the_files_tell(eager: Place) -> None:
     """The last one of a run has a mark of its files, those between have none."""
-    forget(eager, keep=6)
+    eager.forget(keep=6)
     assert at(eager, 5).code == 0
 
 
 def test_without_its_entry_and_a_mark_of_its_files(eager: Place) -> None:
     DeltaTable(str(eager.table), version=2).create_checkpoint()
     for version in range(3):
-        entry(eager, version).unlink()
+        eager.entry(version).unlink()
     expect_none_there(at(eager, 2), "version_unproven")
     assert at(eager, 3).code == 0
 
@@ -215,16 +227,16 @@ def test_without_its_entry_and_a_mark_of_its_files(eager: Place) -> None:
 @pytest.mark.parametrize("is_other", [False, True])
 def test_without_its_entry_the_schema_has_to_be_the_same_too(place: Place, is_other: bool) -> None:
     """Names may move among the columns of the same files; a comment is enough to show it."""
-    actions = [json.loads(line) for line in entry(place, 0).read_text().splitlines()]
+    actions = [json.loads(line) for line in place.entry(0).read_text().splitlines()]
     (action,) = (found for found in actions if "metaData" in found)
-    entry(place, 1).write_text(json.dumps(action) + "\n")
+    place.entry(1).write_text(json.dumps(action) + "\n")
     place.captured()
     if is_other:
         schema = json.loads(action["metaData"]["schemaString"])
         schema["fields"][0]["metadata"]["comment"] = "another history"
         action["metaData"]["schemaString"] = json.dumps(schema)
-        entry(place, 1).write_text(json.dumps(action) + "\n")
-    forget(place, keep=2)
+        place.entry(1).write_text(json.dumps(action) + "\n")
+    place.forget(keep=2)
     ran = at(place, 1)
     if is_other:
         expect_none_there(ran, "table_recreated")
@@ -238,8 +250,8 @@ def test_an_earlier_entry_that_lost_a_line(place: Place) -> None:
         append(place, group)
         place.cli.good("maintain")
     assert at(place, 2).code == 0
-    lines = entry(place, 1).read_text().splitlines()
-    entry(place, 1).write_text("\n".join(line for line in lines if '"add"' not in line) + "\n")
+    lines = place.entry(1).read_text().splitlines()
+    place.entry(1).write_text("\n".join(line for line in lines if '"add"' not in line) + "\n")
     expect_none_there(at(place, 2), "table_recreated")
 
 
@@ -247,7 +259,7 @@ def test_restored_forward(eager: Place) -> None:
     """RESTORE makes a new version with older files; each has its own sketch."""
     eager.delta.restore(1)
     eager.cli.good("maintain")
-    for version in range(7):
+    for version in (1, 5, 6):
         assert at(eager, version).code == 0
         assert check_sound(kept(eager, version)[0], KEYED, eager.table) == 0
     assert kept(eager, 6)[0].sketches == kept(eager, 1)[0].sketches
@@ -266,7 +278,7 @@ def test_another_definition_has_no_older_versions(eager: Place) -> None:
 
 def test_before_a_recapture_of_the_same(eager: Place) -> None:
     eager.cli.good("capture")
-    for version in range(6):
+    for version in (0, 4, 5):
         assert at(eager, version).code == 0
     assert len(kept(eager, 5)) == 2
 
@@ -299,7 +311,7 @@ def test_a_column_that_came_later(eager: Place) -> None:
     rows = more(5).append_column("extra", [["a"] * 3])
     write_deltalake(str(eager.table), rows, mode="append", schema_mode="merge")
     eager.cli.good("maintain")
-    for version in range(7):
+    for version in (0, 5, 6):
         assert at(eager, version).code == 0
         assert check_sound(kept(eager, version)[0], KEYED, eager.table) == 0
 
@@ -336,7 +348,3 @@ def test_a_check_that_is_gone_carries_older_sketches(
 
 def test_the_table_may_be_named(eager: Place) -> None:
     assert at(eager, 2).results == eager.cli.good("rewrite", "--at", "t=2").results
-
-
-def entry(place: Place, version: int) -> Path:
-    return place.table / "_delta_log" / f"{version:020}.json"

@@ -18,58 +18,41 @@ from deltalake import write_deltalake
 from impctl.app.capturing.meta import StateMeta
 from impctl.store.format import FORMAT_VERSION
 from impctl.store.store import Store
-from tests.outside.place import POLICIES, Place, expect_carried, expect_recapture, make_place
+from tests.outside.conftest import FEED
+from tests.outside.place import Place, expect_carried, expect_recapture, make_place
 from tests.outside.rows import ROWS, more
-from tests.outside.test_identity import forget
+from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
-
-
-@pytest.fixture(params=["feed", "files"])
-def either(request: pytest.FixtureRequest) -> Place:
-    """The table with a change feed and without."""
-    name = "place" if request.param == "feed" else "without_feed"
-    found = request.getfixturevalue(name)
-    assert isinstance(found, Place)
-    return found
-
-
-def append(table: Path, group: int | None, rows: int = 3) -> None:
-    write_deltalake(str(table), more(group, rows), mode="append")
-
-
-def entry(place: Place, version: int) -> Path:
-    return place.table / "_delta_log" / f"{version:020}.json"
 
 
 def without_line(place: Place, version: int, action: str) -> None:
     """One line of that action taken out of the log entry."""
-    lines = entry(place, version).read_text().splitlines()
+    lines = place.entry(version).read_text().splitlines()
     found = next(line for line in lines if action in json.loads(line))
     lines.remove(found)
-    entry(place, version).write_text("\n".join(lines) + "\n")
+    place.entry(version).write_text("\n".join(lines) + "\n")
 
 
 def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
     """A backup from before the sketch in the table's place: its own commits, its log cleaned."""
     other = place.folder / "other"
     shutil.copytree(place.table, other)
-    append(place.table, 1)
+    place.append(1)
     place.captured()
     for group in (3, 7, 5)[:versions]:
-        append(other, group)
+        write_deltalake(str(other), more(group), mode="append")
     shutil.rmtree(place.table)
     shutil.move(other, place.table)
-    forget(place, keep=keep)
+    place.forget(keep=keep)
 
 
 # A backup that went its own way, and whose commit at the stored version was cleaned up
 
 
-def test_a_backup_at_the_same_version(either: Place) -> None:
+def test_a_backup_at_the_same_version(place: Place) -> None:
     """Nothing is newer, and no entry is left to compare."""
-    backup_went_on(either, versions=1, keep=2)
-    expect_recapture(either, "table_recreated", "`t`")
-    assert either.check_sound() == 0
+    backup_went_on(place, versions=1, keep=2)
+    expect_recapture(place, "table_recreated", "`t`")
 
 
 @pytest.mark.parametrize("command", ["rewrite", "query"])
@@ -88,7 +71,6 @@ def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
 def test_a_backup_that_went_further(either: Place) -> None:
     backup_went_on(either, versions=3, keep=2)
     expect_recapture(either, "table_recreated", "`t`")
-    assert either.check_sound() == 0
 
 
 def test_a_backup_whose_stored_version_cannot_be_built_any_more(place: Place) -> None:
@@ -97,7 +79,6 @@ def test_a_backup_whose_stored_version_cannot_be_built_any_more(place: Place) ->
     for checkpoint in (place.table / "_delta_log").glob(f"{1:020}.checkpoint*"):
         checkpoint.unlink()
     expect_recapture(place, "table_recreated", "`t`")
-    assert place.check_sound() == 0
 
 
 def test_status_tells_of_a_backup(place: Place) -> None:
@@ -107,11 +88,11 @@ def test_status_tells_of_a_backup(place: Place) -> None:
     assert "is not the one the sketch was captured from" in found["stale_reason"]
 
 
-def test_the_table_itself_with_its_log_cleaned_is_current(either: Place) -> None:
-    append(either.table, 1)
-    either.captured()
-    forget(either, keep=2)
-    (result,) = either.cli.good("maintain", "--policy", "strict").results
+def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
+    place.append(1)
+    place.captured()
+    place.forget(keep=2)
+    (result,) = place.cli.good("maintain", "--policy", "strict").results
     assert result["reason_code"] == "up_to_date"
 
 
@@ -120,13 +101,12 @@ def test_names_that_are_escaped_and_deleted_rows(
 ) -> None:
     """Partition folders are written with escapes in the log; the mark is of the names."""
     rows = pa.table({"g": [1, 1, 1, 2], "x": [9, 9, 9, 9], "p": ["a b", "ü%", "c/d", "a b"]})
-    feed = {"delta.enableChangeDataFeed": "true"}
-    write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"], configuration=feed)
+    write_deltalake(str(tmp_path / "t"), rows, partition_by=["p"], configuration=FEED)
     place = make_place(tmp_path, capsys).captured()
     write_deltalake(str(place.table), rows, mode="append")
     place.delta.delete("p = 'ü%' AND x = 9")
     expect_carried(place)
-    forget(place, keep=place.delta.version() + 1)
+    place.forget(keep=place.delta.version() + 1)
     (result,) = place.cli.good("maintain", "--policy", "strict").results
     assert result["reason_code"] == "up_to_date"
 
@@ -136,12 +116,11 @@ def test_names_that_are_escaped_and_deleted_rows(
 
 def test_an_entry_lost_an_added_file_that_a_checkpoint_has(place: Place) -> None:
     """The table still has the file, so its rows count, whatever the entry says now."""
-    append(place.table, 5)
-    append(place.table, 7)
+    place.append()
+    place.append(7)
     place.delta.create_checkpoint()
     without_line(place, 1, "add")
     expect_carried(place)
-    assert place.check_sound() == 0
 
 
 def test_an_entry_with_change_data_lost_an_added_file(place: Place) -> None:
@@ -149,26 +128,23 @@ def test_an_entry_with_change_data_lost_an_added_file(place: Place) -> None:
     place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
     without_line(place, 1, "add")
     expect_recapture(place, "log_differs", "`t`", "version 1")
-    assert place.check_sound() == 0
 
 
 def test_an_entry_before_the_sketch_lost_a_line(either: Place) -> None:
-    append(either.table, 5)
-    append(either.table, 1)
+    either.append()
+    either.append(1)
     either.captured()
-    append(either.table, 7)
+    either.append(7)
     without_line(either, 1, "add")
     expect_recapture(either, "table_recreated", "`t`")
-    assert either.check_sound() == 0
 
 
 def test_an_entry_that_moves_rows_lost_a_line(place: Place) -> None:
-    append(place.table, 5)
+    place.append()
     place.cli.good("maintain")
     place.delta.optimize.compact()
     without_line(place, 2, "add")
     expect_recapture(place, "log_differs", "`t`", "version 2")
-    assert place.check_sound() == 0
 
 
 # An entry copied to the next number
@@ -176,12 +152,12 @@ def test_an_entry_that_moves_rows_lost_a_line(place: Place) -> None:
 
 def appended(place: Place) -> None:
     """Told twice, group 7 would pass."""
-    append(place.table, 7, rows=1)
+    place.append(7, rows=1)
 
 
 def deleted(place: Place) -> None:
     """Told twice, group 3 would not pass any more."""
-    append(place.table, 3, rows=1)
+    place.append(3, rows=1)
     place.delta.delete("g = 3 AND x = 5")
 
 
@@ -190,46 +166,59 @@ def updated(place: Place) -> None:
     place.delta.update(updates={"x": "x - 30"}, predicate="g = 0 AND x = 5")
 
 
-@pytest.mark.parametrize("change", [appended, deleted, updated])
-@pytest.mark.parametrize("is_between", [False, True])
+@pytest.mark.parametrize(
+    ("fixture", "change", "is_between"),
+    [
+        ("place", appended, False),
+        ("place", deleted, True),
+        ("place", updated, False),
+        ("without_feed", appended, True),
+        ("without_feed", updated, False),
+    ],
+)
 def test_an_entry_is_copied_to_the_next_number(
-    either: Place, change: Callable[[Place], None], is_between: bool
+    request: pytest.FixtureRequest, fixture: str, change: Callable[[Place], None], is_between: bool
 ) -> None:
     """Its files are in the table once, however often it is told; `is_between`: sketch between."""
-    change(either)
+    place: Place = request.getfixturevalue(fixture)
+    change(place)
     if is_between:
-        either.captured()
-    at = either.delta.version()
-    shutil.copy(entry(either, at), entry(either, at + 1))
-    assert either.delta.version() == at + 1
-    expect_carried(either)
-    assert either.check_sound() == 0
+        place.captured()
+    at = place.delta.version()
+    shutil.copy(place.entry(at), place.entry(at + 1))
+    assert place.delta.version() == at + 1
+    expect_carried(place)
 
 
 # Stores of before there were marks of files
 
 
 @pytest.fixture
-def older(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+def older(
+    made_once: MadeOnce, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Place:
     """As format 2 had it: the same catalog, and no mark of files in the description."""
     dumped = StateMeta.as_stored
 
     def without_files(meta: StateMeta) -> dict[str, object]:
         return {name: value for name, value in dumped(meta).items() if name != "files"}
 
-    append(place.table, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(StateMeta, "as_stored", without_files)
-        place.captured()
-    as_format(place.store, 2)
-    assert "files" not in place.stored().state_meta
-    return place
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        write_deltalake(str(folder / "t"), more(1), mode="append")
+        with monkeypatch.context() as patch:
+            patch.setattr(StateMeta, "as_stored", without_files)
+            place = make_place(folder, capsys).captured()
+        as_format(place.store, 2)
+        assert "files" not in place.stored().state_meta
+
+    return make_place(made_once.folder("older", make), capsys)
 
 
 def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
     (found,) = older.cli.good("status").results
     assert not found["stale"]
-    append(older.table, 5)
+    older.append()
     expect_carried(older, changes=3)
     assert older.stored().state_meta["files"]["t"]["rows"] == ROWS.num_rows + 6
     connection = sqlite3.connect(older.store / "catalog.sqlite")
@@ -242,14 +231,9 @@ def test_what_cannot_be_compared_is_told(older: Place, is_behind: bool) -> None:
     """No entry, no mark: perhaps another history; no policy carries the sketch on."""
     Store.open(older.store).close()  # brought up to today's format
     if is_behind:
-        append(older.table, 5)
-    forget(older, keep=2)
-    found = older.under_each_policy()
-    assert [found[policy].code for policy in POLICIES] == [4, 7, 0, 0]
-    assert "nothing tells that it is still the same" in found["strict"].error["message"]
-    assert found["incremental"].error["code"] == "version_unproven"
-    (result,) = found["auto"].results
-    assert (result["action"], result["reason_code"]) == ("recapture", "version_unproven")
+        older.append()
+    older.forget(keep=2)
+    expect_recapture(older, "version_unproven", "nothing tells that it is still the same")
 
 
 def test_the_first_rows_are_marked(place: Place) -> None:

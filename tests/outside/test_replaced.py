@@ -31,9 +31,9 @@ def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
         shutil.copytree(place.table, other)
     else:
         write_deltalake(str(other), ROWS.slice(3), configuration=FEED)
-    write_deltalake(str(place.table), more(1), mode="append")
+    place.append(1)
     place.captured()
-    write_deltalake(str(place.table), more(5), mode="append")
+    place.append()
     for group in (1, 3, 7):
         write_deltalake(str(other), more(group), mode="append")
 
@@ -43,9 +43,6 @@ def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
             shutil.move(other, place.table)
 
     return replace
-
-
-both = pytest.mark.parametrize("aside", ["backup", "new"], indirect=True)
 
 
 def around(function: Any, *, before: Act | None = None, after: Act | None = None) -> Any:
@@ -60,9 +57,16 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
     return called
 
 
-@both
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("is_marked", [True, False])
+@pytest.mark.parametrize(
+    ("aside", "moment", "is_marked"),
+    [
+        ("backup", "before", False),
+        ("backup", "after", True),
+        ("new", "before", True),
+        ("new", "after", False),
+    ],
+    indirect=["aside"],
+)
 def test_while_its_changes_are_read(
     place: Place,
     aside: Act,
@@ -106,7 +110,7 @@ def test_a_backup_that_was_there_for_a_moment_is_not_taken_for_the_table(
     other = tmp_path / "other"
     shutil.copytree(place.table, other)
     write_deltalake(str(other), more(3), mode="append")
-    write_deltalake(str(place.table), more(1), mode="append")
+    place.append(1)
     place.captured()
 
     def exchange() -> None:

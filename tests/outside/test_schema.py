@@ -6,11 +6,9 @@ deltalake does not write: the logs of those cases are written by hand, as Spark 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from tests.outside.place import (
@@ -49,7 +47,7 @@ def test_a_column_that_the_query_reads_is_gone_and_comes_back(place: Place) -> N
     overwrite(place, ROWS.drop_columns(["x"]))
     expect_refused(place, 3, "column_unknown", "`x`")
     overwrite(place, ROWS)
-    write_deltalake(str(place.table), more(), mode="append")
+    place.append()
     expect_carried(place)
 
 
@@ -83,23 +81,11 @@ def test_a_used_column_is_retyped(place: Place) -> None:
     expect_recapture(place, "schema_changed", "`x`", "`int`", "`double`")
 
 
-def test_a_column_that_is_only_shown_is_retyped(
-    place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_that_is_only_shown_is_retyped(place: Place) -> None:
     """The sketch does not depend on it."""
-    shown = make_place(tmp_path, capsys, sql=SHOWN).captured()
+    shown = make_place(place.folder, place.cli.capsys, sql=SHOWN).captured()
     overwrite(place, retyped("x", pa.float64()))
     expect_carried(shown)
-
-
-def test_a_column_is_retyped_so_that_its_ranges_make_no_sense(place: Place) -> None:
-    """Policies that would recapture name the boundaries of the workload file as what to correct."""
-    overwrite(place, retyped("g", pa.string()))
-    found = place.under_each_policy()
-    assert (found["incremental"].code, found["incremental"].error["code"]) == (7, "schema_changed")
-    assert (found["strict"].code, found["strict"].error["code"]) == (4, "policy_refused")
-    for policy in ("auto", "full"):
-        assert (found[policy].code, found[policy].error["code"]) == (2, "boundary_type")
 
 
 def test_a_column_changed_its_letters(place: Place) -> None:
@@ -114,8 +100,8 @@ def test_columns_changed_places(place: Place) -> None:
 
 
 def test_a_used_column_may_be_null_now(place: Place) -> None:
-    DeltaTable(str(place.table)).alter.add_constraint({"known": "x IS NOT NULL"})
+    place.delta.alter.add_constraint({"known": "x IS NOT NULL"})
     place.captured()
-    DeltaTable(str(place.table)).alter.drop_constraint("known")
-    write_deltalake(str(place.table), more(x=None), mode="append")
+    place.delta.alter.drop_constraint("known")
+    place.append(x=None)
     expect_carried(place, changes=3)

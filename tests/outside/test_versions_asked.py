@@ -10,27 +10,33 @@ from deltalake import write_deltalake
 from tests.outside.conftest import FEED
 from tests.outside.place import Place, make_place
 from tests.outside.rows import ROWS, more
-from tests.outside.test_older_versions import append, expect_none_there
+from tests.outside.test_older_versions import expect_none_there
+from tests.support.made_once import MadeOnce
+from tests.support.run_cli import Cli
 
 # Several tables
 
 
 @pytest.fixture
-def two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Place:
+def two(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     """`t` joined with `u`, which moves on once more; sketches for each, in the order they came."""
-    write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
-    write_deltalake(str(tmp_path / "u"), ROWS.select(["g"]), configuration=FEED)
     sql = "SELECT t.g, SUM(x) AS s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING SUM(x) > 100"
-    place = make_place(tmp_path, capsys, sql=sql)
-    text = place.cli.workload.read_text().replace(
-        "  t: {path: t}", "  t: {path: t}\n  u: {path: u}"
-    )
-    place.cli.workload.write_text(text.replace("{t: g}", "{t: g}\n    maintain: eager"))
-    place.cli.good("capture")
-    append(place, 5)
-    write_deltalake(str(tmp_path / "u"), more(7).select(["g"]), mode="append")
-    place.cli.good("maintain")
-    return place
+
+    def make(folder: Path) -> None:
+        write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
+        write_deltalake(str(folder / "u"), ROWS.select(["g"]), configuration=FEED)
+        place = make_place(folder, capsys, sql=sql)
+        text = place.cli.workload.read_text().replace(
+            "  t: {path: t}", "  t: {path: t}\n  u: {path: u}"
+        )
+        place.cli.workload.write_text(text.replace("{t: g}", "{t: g}\n    maintain: eager"))
+        place.cli.good("capture")
+        place.append(5, x=9)
+        write_deltalake(str(folder / "u"), more(7).select(["g"]), mode="append")
+        place.cli.good("maintain")
+
+    folder = made_once.folder("two", make)
+    return Place(folder, sql, Cli(capsys, folder / "w.yaml"))
 
 
 def test_each_table_has_its_version(two: Place) -> None:

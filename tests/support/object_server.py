@@ -1,66 +1,151 @@
-"""An S3 server as a process of its own: moto, with a delay per request and a list of what came.
+"""An S3 server as a process of its own: objects in memory, a delay, and a list of what was asked.
 
-Law: every request of the S3 protocol is told, as it came, and none of the server's own.
+It knows what deltalake uses of the protocol: objects are put (only where none is, if asked to),
+read whole or in part, listed and deleted. It checks no signature. Every such request is noted, and
+none of the server's own: `/_asked` tells and forgets them, `/_delay/MS` slows down the next ones.
 Out of scope: starting and asking it (`tests.support.object_store`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote
+from xml.etree import ElementTree
+from xml.sax.saxutils import escape
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import WSGIRequestHandler, make_server
-
-Start = Callable[..., Any]
-
-
-class Counted:
-    """The application that tells its requests at `/_asked` and is slowed down at `/_delay/MS`."""
-
-    def __init__(self, served: Callable[[dict[str, Any], Start], Iterable[bytes]]) -> None:
-        self._served = served
-        self._asked: list[str] = []
-        self._delay = 0.0
-        self._lock = threading.Lock()
-
-    def __call__(self, environ: dict[str, Any], start: Start) -> Iterable[bytes]:
-        path, query = environ["PATH_INFO"], environ["QUERY_STRING"]
-        if path == "/_asked":
-            with self._lock:
-                told, self._asked = self._asked, []
-            return self._answer(start, json.dumps(told))
-        if path.startswith("/_delay/"):
-            self._delay = int(path.rpartition("/")[2]) / 1000
-            return self._answer(start, "null")
-        with self._lock:
-            self._asked.append(f"{environ['REQUEST_METHOD']} {path}?{query}".rstrip("?"))
-        time.sleep(self._delay)
-        return self._served(environ, start)
-
-    @staticmethod
-    def _answer(start: Start, text: str) -> Iterable[bytes]:
-        content = text.encode()
-        start("200 OK", [("Content-Length", str(len(content)))])
-        return [content]
+_OBJECTS: dict[str, tuple[bytes, datetime]] = {}
+"""Content and time of writing, by bucket and key, as in the path."""
+_LOCK = threading.Lock()
 
 
-class Quiet(WSGIRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     """Keeps connections open, as object stores do, and writes no log."""
 
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one packet for each answer
+    asked: list[str] = []
+    delay = 0.0
 
-    def log(self, *_args: Any, **_kwargs: Any) -> None:
-        """Requests are told by `Counted`."""
+    def log_message(self, *_args: object) -> None:
+        """Requests are noted in `asked`."""
+
+    def handle_one_request(self) -> None:
+        """As inherited, but every method has one way in."""
+        self.raw_requestline = self.rfile.readline(65537)
+        if not self.raw_requestline or not self.parse_request():
+            self.close_connection = True
+            return
+        content = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        path, _, query = self.path.partition("?")
+        if path == "/_asked":
+            with _LOCK:
+                told, _Handler.asked = self.asked, []
+            self._answer(200, json.dumps(told).encode())
+        elif path.startswith("/_delay/"):
+            _Handler.delay = int(path.rpartition("/")[2]) / 1000
+            self._answer(200)
+        else:
+            with _LOCK:
+                self.asked.append(f"{self.command} {self.path}")
+            time.sleep(self.delay)
+            with _LOCK:
+                self._serve(unquote(path)[1:], parse_qs(query, keep_blank_values=True), content)
+        self.wfile.flush()
+
+    def _serve(self, path: str, query: dict[str, list[str]], content: bytes) -> None:
+        found = _OBJECTS.get(path)
+        match self.command:
+            case "PUT" if "/" not in path:
+                self._answer(200)
+            case "PUT" if found is not None and self.headers.get("If-None-Match") == "*":
+                self._fail(412, "PreconditionFailed")
+            case "PUT":
+                _OBJECTS[path] = content, datetime.now(UTC)
+                self._answer(200, ETag=_tag(content))
+            case "GET" if "list-type" in query:
+                self._answer(200, _listing(path, {name: one[0] for name, one in query.items()}))
+            case "GET" | "HEAD" if found is None:
+                self._fail(404, "NoSuchKey")
+            case "GET" | "HEAD":
+                self._read(*found)
+            case "POST" if "delete" in query:
+                named = ElementTree.fromstring(content).findall(".//{*}Key")
+                keys = [str(key.text) for key in named]
+                for key in keys:
+                    _OBJECTS.pop(f"{path}/{key}", None)
+                gone = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+                self._answer(200, f"<DeleteResult>{gone}</DeleteResult>".encode())
+            case "DELETE":
+                _OBJECTS.pop(path, None)
+                self._answer(204)
+            case _:
+                self._fail(501, "NotImplemented")
+
+    def _read(self, content: bytes, written: datetime) -> None:
+        about = {"ETag": _tag(content), "Last-Modified": format_datetime(written, usegmt=True)}
+        wanted = self.headers.get("Range")
+        if wanted is None:
+            self._answer(200, content, **about)
+            return
+        first, last = wanted.removeprefix("bytes=").split("-")
+        start = int(first) if first else max(len(content) - int(last), 0)
+        end = min(int(last) + 1, len(content)) if first and last else len(content)
+        if start >= len(content):
+            self._fail(416, "InvalidRange")
+            return
+        place = {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
+        self._answer(206, content[start:end], **about, **place)
+
+    def _fail(self, status: int, code: str) -> None:
+        self._answer(
+            status, f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        )
+
+    def _answer(self, status: int, content: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+
+def _tag(content: bytes) -> str:
+    return f'"{hashlib.md5(content).hexdigest()}"'
+
+
+def _listing(bucket: str, query: dict[str, str]) -> bytes:
+    """Keys below a prefix; with a delimiter, what is deeper is told as one prefix."""
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+    contents, folders = [], set()
+    for path in sorted(_OBJECTS):
+        key = path.removeprefix(f"{bucket}/")
+        if key == path or not key.startswith(prefix) or key <= query.get("start-after", ""):
+            continue
+        below, found, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+        if delimiter and found:
+            folders.add(f"{prefix}{below}{delimiter}")
+            continue
+        content, written = _OBJECTS[path]
+        contents.append(
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{written:%FT%T.000Z}</LastModified>"
+            f"<ETag>{_tag(content)}</ETag><Size>{len(content)}</Size></Contents>"
+        )
+    deeper = [f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders]
+    told = "".join([*contents, *deeper, "<IsTruncated>false</IsTruncated>"])
+    return f"<ListBucketResult>{told}</ListBucketResult>".encode()
 
 
 def main() -> None:
-    served = Counted(DomainDispatcherApplication(create_backend_app))
-    server = make_server("127.0.0.1", 0, served, threaded=True, request_handler=Quiet)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     sys.stdout.write(f"{server.server_port}\n")
     sys.stdout.flush()
     # Whoever started it holds the other end, and no server outlives it.

@@ -7,13 +7,16 @@ cases must be a share of those it was given. IMPCTL_FUZZ multiplies all parts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
+from hypothesis import settings
 
 TIMES = int(os.environ.get("IMPCTL_FUZZ", "1"))
+FEW = settings(max_examples=20 * TIMES, deadline=None)
+"""For tests by Hypothesis, which tries other examples in every run."""
 _CHECK = (pytest.mark.slow,)
 _LONG = (pytest.mark.slow, pytest.mark.long)
 
@@ -23,43 +26,32 @@ def random_cases(
     check: int,
     total: int,
     *,
-    first: int = 0,
     also: str = "",
+    first: int = 0,
     all_when_long: bool = False,
 ) -> pytest.MarkDecorator:
-    """Parametrizes `cases`, seeds: the first `fast` and those in `also`, those up to `check`, the
-    rest.
+    """Parametrizes `cases` with seeds: some for `make test`, more for `make check`, the rest.
 
-    Those in `also`, counted from `first`, execute branches that the first do not, or kill mutants.
-    `all_when_long` makes the long part all of them, where only all together show what is asserted.
+    The fast part is the first `fast` seeds and those in `also` ("3 7-9"), which execute branches
+    that the first do not, or kill mutants. Seeds are counted from `first`. The long part is all
+    seeds with `all_when_long`, for what only all together show.
     """
-    start, fast_end, check_end, end = (first + n * TIMES for n in (0, fast, check, total))
-    chosen = [first + int(number) for number in also.split()]
+    seeds = range(first, first + total * TIMES)
+    known = sorted({*seeds[: fast * TIMES], *(first + seed for seed in _numbers(also))})
+    others = [seed for seed in seeds if seed not in known]
+    more = (check - fast) * TIMES
     parts = [
-        pytest.param([*range(start, fast_end), *chosen], id="fast"),
-        pytest.param(range(fast_end, check_end), id="check", marks=_CHECK),
-        pytest.param(range(start if all_when_long else check_end, end), id="long", marks=_LONG),
+        pytest.param(known, id="fast"),
+        pytest.param(others[:more], id="check", marks=_CHECK),
+        pytest.param(seeds if all_when_long else others[more:], id="long", marks=_LONG),
     ]
     return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
 
 
-def chosen_cases(chosen: str, check: int, total: int) -> pytest.MarkDecorator:
-    """Parametrizes `cases`: seeds in `chosen` ("0-9 31 70"), `check` others, those up to `total`.
-
-    The chosen ones together execute every branch that many seeds execute, and kill known mutants.
-    """
-    known = tuple(seed for part in chosen.split() for seed in _seeds(*part.split("-")))
-    others = [seed for seed in range(total * TIMES) if seed not in known]
-    parts = [
-        pytest.param(known, id="fast"),
-        pytest.param(others[: check * TIMES], id="check", marks=_CHECK),
-        pytest.param(others[check * TIMES :], id="long", marks=_LONG),
-    ]
-    return pytest.mark.parametrize("cases", parts)
-
-
-def _seeds(first: str, last: str = "") -> range:
-    return range(int(first), int(last or first) + 1)
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split():
+        low, _, high = part.partition("-")
+        yield from range(int(low), int(high or low) + 1)
 
 
 def random_seeds(fast: int, check: int, total: int) -> pytest.MarkDecorator:

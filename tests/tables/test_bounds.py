@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
+import random
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -27,6 +29,7 @@ from impctl.data.schema import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     Column,
+    Kind,
     SqlType,
     decimal,
 )
@@ -36,7 +39,7 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import RangePartition
 from impctl.tables import prune, prune_condition, statistics
-from impctl.tables.bounds import ColumnBounds, FileBounds, as_array, places_in
+from impctl.tables.bounds import FileBounds, as_array, places_in
 from impctl.tables.density import line_of
 from impctl.tables.file_spans import file_spans
 from impctl.tables.key_spans import key_spans
@@ -44,6 +47,7 @@ from impctl.tables.line import Line
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, extreme, file_bounds
 from tests.support import reference_bounds as one_by_one
+from tests.support.random_cases import FEW
 from tests.support.reference_bounds import column_bounds
 from tests.tables import handmade
 
@@ -141,112 +145,114 @@ def test_a_partition_is_one_value(tmp_path: Path) -> None:
             assert found == FileBounds(known, known, 0, rows, value == "NaN")
 
 
-_VALUES: dict[str, tuple[SqlType, st.SearchStrategy[Any]]] = {
-    "long": (LONG, st.integers(-4, 4) | st.sampled_from(INT64)),
-    "wide": (decimal(38, 0), st.integers(-4, 4) | st.sampled_from([2**63, -(2**70), 2**70])),
-    "double": (DOUBLE, st.sampled_from([v for v in DOUBLES if v == v])),
-    "text": (STRING, st.sampled_from(TEXTS)),
+VALUES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
+    "long": (LONG, pa.int64(), [-1, 0, 1, 2]),
+    "long at the ends": (LONG, pa.int64(), [-(2**63), 2**53, 2**53 + 1, 2**63 - 1]),
+    "wide": (decimal(38, 0), pa.decimal128(38, 0), [-(2**70), 0, 1, 2**63]),
+    "double": (DOUBLE, pa.float64(), [-math.inf, -0.0, 5e-324, 1.5]),
+    "text": (STRING, pa.string(), ["", "a", "b" * 32, "\U00020000"]),
 }
+"""Ascending values of some types; files start and end at all of them."""
+NUMBERS = [Fraction(1, 2), 2**63, -(2**70)]
+"""Constants that a column of whole numbers may be compared with."""
 
 
-_ARROW = {LONG: pa.int64(), DOUBLE: pa.float64(), STRING: pa.string()}
+def every_file(values: list[Any]) -> list[FileBounds]:
+    """All that a log may tell of a file whose least and greatest value are among these."""
+    spans = [(low, high) for low in [None, *values] for high in [None, *values]]
+    return [
+        FileBounds(low, high, nulls, rows, may_be_nan)
+        for low, high in spans
+        for nulls, rows in [(None, None), (None, 3), (1, None), (0, 3), (1, 3), (3, 3), (0, 0)]
+        for may_be_nan in (False, True)
+        if None in (low, high) or low <= high
+        # Of NULLs alone there is no least or greatest value.
+        if rows is None or nulls is None or nulls < rows or low is high is None
+    ]
 
 
-@st.composite
-def _file(draw: st.DrawFn, values: st.SearchStrategy[Any]) -> FileBounds:
-    low, high = sorted((draw(values), draw(values)))
-    rows = draw(st.none() | st.integers(0, 3))
-    nulls = draw(st.none() | st.integers(0, 3))
-    found = FileBounds(
-        draw(st.sampled_from([low, low, None])),
-        draw(st.sampled_from([high, high, None])),
-        nulls,
-        rows,
-        draw(st.booleans()),
-    )
-    return replace(found, minimum=None, maximum=None) if found.is_all_null else found
+def some_files(values: list[Any]) -> list[list[FileBounds]]:
+    """A few of these files, many times."""
+    rng, files = random.Random(7), every_file(values)
+    known = [one for one in files if None not in (one.minimum, one.maximum)]
+    return [rng.sample(rng.choice([files, known]), rng.randint(0, 4)) for _ in range(60)]
 
 
-@pytest.mark.parametrize("name", _VALUES)
-@given(data=st.data())
-def test_what_bounds_tell_of_many_files(name: str, data: st.DataObject) -> None:
-    kind, values = _VALUES[name]
-    files = data.draw(st.lists(_file(values), max_size=5))
+@pytest.fixture(params=VALUES)
+def case(request: pytest.FixtureRequest) -> tuple[SqlType, pa.DataType, list[Any]]:
+    return VALUES[request.param]
+
+
+Case = tuple[SqlType, pa.DataType, list[Any]]
+
+
+def test_files_that_may_match_ranges(case: Case) -> None:
+    kind, _, values = case
+    files = every_file(values)
     bounds = column_bounds(files, kind)
     assert list(bounds) == files
     assert bounds.may_hold_null.tolist() == [one.may_hold_null for one in files]
     assert bounds.is_all_null.tolist() == [one.is_all_null for one in files]
-    # Mostly where files start and end: there it is decided.
-    ends = [end for one in files for end in (one.minimum, one.maximum) if end is not None]
-    near = st.sampled_from(ends) | values if ends else values
-    _check_ranges(data, bounds, kind, near)
-    _check_values(data, bounds, kind, near)
-    _check_joins(data, bounds, kind, near)
+    for boundaries in ((), (values[1],), tuple(values[1:3])):
+        partition = RangePartition("t", "v", kind, boundaries)
+        for ids in itertools.product((False, True), repeat=partition.size):
+            chosen = FragmentSet.of(np.flatnonzero(ids).tolist(), partition.size)
+            wanted = exact_filter(chosen, partition)
+            found = prune._may_match(wanted, bounds).tolist()
+            assert found == [one_by_one.may_match(wanted, one) for one in bounds]
+        spans = file_spans(partition, bounds)
+        pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
+        assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
 
 
-def _check_ranges(
-    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
-) -> None:
-    boundaries = tuple(sorted(set(data.draw(st.lists(values, max_size=4)))))
-    partition = RangePartition("t", "v", kind, boundaries)
-    chosen = data.draw(st.sets(st.integers(0, partition.size - 1)))
-    wanted = exact_filter(FragmentSet.of(sorted(chosen), partition.size), partition)
-    found = prune._may_match(wanted, bounds).tolist()
-    assert found == [one_by_one.may_match(wanted, one) for one in bounds]
-    spans = file_spans(partition, bounds)
-    pairs = list(zip(spans.first.tolist(), spans.last.tolist(), strict=True))
-    assert pairs == [one_by_one.span_of(partition, one) for one in bounds]
+def test_files_that_may_hold_values(case: Case) -> None:
+    kind, arrow, values = case
+    bounds = column_bounds(every_file(values), kind)
+    more = [math.nan] if kind is DOUBLE else []
+    for asked in ([], *([one] for one in [None, *values, *more]), [None, values[0], values[-1]]):
+        # Arrow makes no wide decimals of Python's integers.
+        made = [one and Decimal(one) for one in asked] if kind.kind is Kind.DECIMAL else asked
+        vector = from_arrow(pa.array(made, arrow, from_pandas=False), kind)
+        found = prune._may_hold(vector, bounds).tolist()
+        assert found == [one_by_one.may_hold_some(asked, one) for one in bounds]
+    for constant in values if kind in (STRING, DOUBLE) else [*values, *NUMBERS]:
+        for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
+            flags = prune_condition._may_hold(op, bounds, constant)
+            assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
 
 
-def _check_values(
-    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
-) -> None:
-    extra = [None, math.nan] if kind is DOUBLE else [None]
-    asked = data.draw(st.lists(values | st.sampled_from(extra), max_size=4))
-    # NaN is a value here, not a missing one; Arrow makes no wide decimals of Python's integers.
-    made = asked if kind in (STRING, LONG, DOUBLE) else [v and Decimal(v) for v in asked]
-    arrow = pa.array(made, _ARROW.get(kind, pa.decimal128(38, 0)), from_pandas=False)
-    found = prune._may_hold(from_arrow(arrow, kind), bounds).tolist()
-    assert found == [one_by_one.may_hold_some(asked, one) for one in bounds]
-    numbers = st.sampled_from([Fraction(1, 2), 2**63, -(2**70)])
-    constant = data.draw(values if kind in (STRING, DOUBLE) else values | numbers)
-    for op in (op for op in CompareOp if op is not CompareOp.NULL_SAFE_EQUAL):
-        flags = prune_condition._may_hold(op, bounds, constant)
-        assert flags.tolist() == [one_by_one.may_compare(op, one, constant) for one in bounds]
+def test_files_that_may_meet_others(case: Case) -> None:
+    kind, _, values = case
+    bounds = column_bounds(every_file(values), kind)
+    for others in some_files(values):
+        spans = key_spans(column_bounds(others, kind))
+        filled = [one for one in others if not one.is_all_null]
+        ends = [(one.minimum, one.maximum) for one in filled]
+        assert (spans is None) == any(None in pair for pair in ends)
+        if spans is not None:
+            may_be_nan = any(one.may_be_nan for one in filled)
+            expected = [one_by_one.meets(ends, may_be_nan, one) for one in bounds]
+            assert spans.meets(bounds).tolist() == expected
 
 
-def _check_joins(
-    data: st.DataObject, bounds: ColumnBounds, kind: SqlType, values: st.SearchStrategy[Any]
-) -> None:
-    others = column_bounds(data.draw(st.lists(_file(values), max_size=4)), kind)
-    spans = key_spans(others)
-    filled = [one for one in others if not one.is_all_null]
-    ends = [(one.minimum, one.maximum) for one in filled]
-    assert (spans is None) == any(None in pair for pair in ends)
-    if spans is not None:
-        may_be_nan = any(one.may_be_nan for one in filled)
-        expected = [one_by_one.meets(ends, may_be_nan, one) for one in bounds]
-        assert spans.meets(bounds).tolist() == expected
+def test_places_of_spans(case: Case) -> None:
+    kind, _, values = case
+    for files in some_files(values):
+        bounds = column_bounds(files, kind)
+        line = line_of(bounds)
+        filled = [one for one in bounds if not one.is_all_null]
+        ends: list[Any] = [value for one in filled for value in (one.minimum, one.maximum)]
+        expected = None if None in ends else Line.of(ends)
+        assert line == expected
+        if line is not None:
+            lows, beyond = line.spans(bounds.filled)
+            assert lows.tolist() == [line.place(one.minimum) for one in filled]
+            assert bool((beyond > lows).all())
+            wanted = [line.place(one.maximum) + line.unit for one in filled]
+            assert beyond.tolist() == np.maximum(wanted, np.nextafter(lows, np.inf)).tolist()
 
 
-@pytest.mark.parametrize("name", _VALUES)
-@given(data=st.data())
-def test_places_of_spans(name: str, data: st.DataObject) -> None:
-    kind, values = _VALUES[name]
-    bounds = column_bounds(data.draw(st.lists(_file(values), max_size=5)), kind)
-    line = line_of(bounds)
-    filled = [one for one in bounds if not one.is_all_null]
-    ends: list[Any] = [value for one in filled for value in (one.minimum, one.maximum)]
-    expected = None if None in ends else Line.of(ends)
-    assert line == expected
-    if line is not None:
-        lows, beyond = line.spans(bounds.filled)
-        assert lows.tolist() == [line.place(one.minimum) for one in filled]
-        assert bool((beyond > lows).all())
-        wanted = [line.place(one.maximum) + line.unit for one in filled]
-        assert beyond.tolist() == np.maximum(wanted, np.nextafter(lows, np.inf)).tolist()
-
-
+@FEW
 @given(st.lists(st.integers(-3, 3) | st.sampled_from([2**63 + 1, 2**64 - 1, -(2**63) - 1])))
 def test_no_integer_is_rounded(values: list[int]) -> None:
     ordered = sorted(set(values))

@@ -158,9 +158,7 @@ _KINDS: list[tuple[SqlType, pa.DataType, st.SearchStrategy[Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "arrow", "values"), _KINDS)
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_every_matching_row_is_kept(
     tmp_path_factory: pytest.TempPathFactory,

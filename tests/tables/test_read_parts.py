@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType
@@ -22,7 +20,6 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
 from impctl.tables import read_parts
-from impctl.tables.prune import prune
 from impctl.tables.read_parts import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
@@ -137,43 +134,14 @@ def test_all_rows_of_whole_ranges(tmp_path: Path, cases: range, few: int) -> Non
     assert needed <= read < 1.5 * needed
 
 
-def _placed(**changes: bool) -> Any:
-    """`_Placed.of`, but that something is said of every file."""
-
-    def of(bounds: Any, wanted: Any) -> Any:
-        found = _PLACED(bounds, wanted)
-        said = {name: np.full(len(found.first), value) for name, value in changes.items()}
-        return replace(found, **said)
-
-    return of
-
-
-_PLACED = read_parts._Placed.of
-
-
-@pytest.mark.parametrize("changes", [{"is_inside": True}, {"may_be_nan": False}], ids=str)
-def test_a_broken_placing_is_found_out(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few: int
-) -> None:
-    monkeypatch.setattr(read_parts._Placed, "of", _placed(**changes))
-    with pytest.raises(AssertionError):
-        judge_all(tmp_path, range(300), few)
-
-
-def test_ranges_read_together_are_not_closed_apart(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, few: int
-) -> None:
-    """Files by every range, rows by few: what was once on main, and gave groups in part."""
-
-    def by_every_range(snapshot: Snapshot, fragments: FragmentSet, partition: Any) -> PartedRead:
-        every = intervals.exact_filter(fragments, partition)
-        rows = intervals.range_filter(fragments, partition, limit=few)
-        files = prune(snapshot, [every])
-        return PartedRead(rows, (read_parts.ReadPart(files, rows),))
-
-    monkeypatch.setitem(globals(), "parted_read", by_every_range)
-    with pytest.raises(AssertionError):
-        judge_all(tmp_path, range(300), few)
+def test_every_part_with_a_file_that_may_hold_nan_keeps_it(tmp_path: Path, few: int) -> None:
+    """Each file also has a value between wanted ranges, so that all of them need a filter."""
+    files: list[Values] = [[5.0, 15.0, math.nan], [25.0, 35.0], [65.0, 75.0], [85.0, 95.0, 105.0]]
+    snapshot = table(tmp_path, files, "double")
+    partition = RangePartition("t", "v", DOUBLE, tuple(10.0 * at for at in range(1, 11)))
+    read = parted_read(snapshot, FragmentSet.of([0, 2, 4, 6, 8, 10], partition.size), partition)
+    assert len(read.wanted.intervals) > few
+    assert rows_read(read, files) == ["105.0", "25.0", "5.0", "65.0", "85.0", "nan"]
 
 
 def test_files_of_wanted_ranges_alone_have_no_filter(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
 from impctl.tables.value_weights import column_spread, with_overlaps
+from tests.support.random_cases import FEW
 from tests.tables import handmade
 from tests.tables.handmade import LONG, add, commit, field, metadata, protocol
 
@@ -83,9 +84,7 @@ def test_an_empty_table_has_no_values(tmp_path: Path) -> None:
     assert aligned_boundaries(spread.weights, 1000, spread.starts) == ()
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10**6))
 def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) -> None:
     rng = random.Random(seed)

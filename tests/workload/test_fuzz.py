@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from impctl.errors import UsageError, WorkloadError
@@ -15,8 +14,11 @@ from impctl.workload.load import load_workload
 from impctl.workload.models import Workload
 from impctl.workload.positions import YamlFault, compose
 from impctl.workload.sql_location import sql_location
+from tests.support.random_cases import FEW
 
 from .test_load import DESIGN
+
+pytestmark = pytest.mark.timeout(60)
 
 RICH = (
     DESIGN.replace("data/sales}", "${A:-data}/sales, storage_options: &o {k: v}}")
@@ -62,14 +64,12 @@ def damaged_texts(draw: st.DrawFn) -> str:
 def load_or_refuse(path: Path, data: bytes) -> Workload | None:
     """The workload, or None after checking that the refusal is one a user can act on."""
     path.write_bytes(data)
-    started = time.monotonic()
     workload: Workload | None = None
     refusal: UsageError | None = None
     try:
         workload = load_workload(path, {"A": "value"})
     except UsageError as error:
         refusal = error
-    assert time.monotonic() - started < 5
     if isinstance(refusal, WorkloadError):
         assert refusal.problems
         lines = data.decode("utf-8-sig").count("\n") + data.count(b"\r") + 1
@@ -89,7 +89,7 @@ def test_the_text_to_damage_is_sound(tmp_path: Path) -> None:
 
 
 @given(text=damaged_texts(), line=st.integers(-1, 5), column=st.integers(-1, 90))
-@settings(max_examples=200, deadline=None)
+@FEW
 def test_a_damaged_file_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, text: str, line: int, column: int
 ) -> None:
@@ -118,7 +118,7 @@ def shape(node: yaml.Node) -> object:
 @given(text=damaged_texts())
 @example(RICH)
 @example("a: |\r\n  x\r\n  é😀\r\nb: >-\n  c\n\n  d\n'e': \"f\\\n  g\"\n")
-@settings(max_examples=200, deadline=None)
+@FEW
 def test_the_fast_parser_reads_what_the_other_reads(text: str) -> None:
     def read(is_fast: bool) -> object:
         with pytest.MonkeyPatch.context() as patch:
@@ -134,6 +134,7 @@ def test_the_fast_parser_reads_what_the_other_reads(text: str) -> None:
     assert fast == plain or plain is None
 
 
+@FEW
 @given(st.binary(max_size=200))
 def test_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     load_or_refuse(tmp_path_factory.getbasetemp() / "bytes.yaml", data)

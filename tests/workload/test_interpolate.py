@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.interpolate import has_references, resolve_variables
+from tests.support.random_cases import FEW
 
 ENV = {"A": "1", "EMPTY": "", "TRICK": "${A} $$ x: [y]", "_x9": "low"}
 
@@ -70,6 +71,7 @@ def test_every_fault_is_found_and_no_value_shown() -> None:
     assert "s3cret" not in repr([(fault.message, fault.hint) for fault in faults])
 
 
+@FEW
 @given(st.text(alphabet="$${}A:-bX \n", max_size=30))
 def test_pieces_tell_where_each_character_came_from(text: str) -> None:
     resolved = resolve_variables(text, {"A": "value"})
@@ -87,6 +89,7 @@ def test_pieces_tell_where_each_character_came_from(text: str) -> None:
         assert resolved.text == text
 
 
+@FEW
 @given(st.text(max_size=40))
 def test_an_escaped_text_comes_back(text: str) -> None:
     assert resolve_variables(text.replace("$", "$$"), {}).text == text

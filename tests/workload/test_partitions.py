@@ -9,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.random_cases import FEW
+
 from .conftest import Load, Problems
 
-NO_RESET = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+NO_RESET = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def section(partition: str) -> str:

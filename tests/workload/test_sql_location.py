@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from impctl.workload.load import load_workload
 from impctl.workload.sql_location import sql_location
+from tests.support.random_cases import FEW
 
 from .conftest import Load
 
@@ -36,6 +37,7 @@ def check_every_character(path: Path, text: str) -> None:
             assert file_lines[found.line - 1][found.column - 1] == character
 
 
+@FEW
 @given(lines=SQL_LINES, indent=st.integers(1, 4), header=st.sampled_from(["|", "|-", "| # note"]))
 def test_every_character_of_a_literal_block(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], indent: int, header: str
@@ -45,6 +47,7 @@ def test_every_character_of_a_literal_block(
     check_every_character(path, f"{HEAD}    sql: {header}\n{body}    policy: auto\n")
 
 
+@FEW
 @given(st.text(alphabet="SELECT abcä😀'\"\\,#:|\t", min_size=1, max_size=20))
 def test_every_character_of_a_double_quoted_scalar(
     tmp_path_factory: pytest.TempPathFactory, sql: str
@@ -59,6 +62,7 @@ def test_every_character_of_a_double_quoted_scalar(
     ]
 
 
+@FEW
 @given(st.text(alphabet="SELECT ab'\"\\,#:|", min_size=1, max_size=20))
 def test_every_character_of_a_single_quoted_scalar(
     tmp_path_factory: pytest.TempPathFactory, sql: str

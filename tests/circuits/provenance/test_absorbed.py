@@ -42,7 +42,7 @@ from tests.circuits.test_recursion import (
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_trial
 from tests.support.diagrams import derivations_in, with_diagrams
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 from tests.support.restored_query import Stored, sketches_of
 
 REFUSED = {"optional side": "a left outer join"}
@@ -193,13 +193,13 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
 
 
 @with_diagrams
-@chosen_cases("5 11 22 31 44 49 66 78", 40, 600)
+@random_cases(0, 40, 600, also="5 11 22 31 44 49 66 78")
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     of_random_plans(cases, is_keyed=False)
 
 
 @with_diagrams
-@chosen_cases("6 9 37 59 63 70 72", 40, 600)
+@random_cases(0, 40, 600, also="6 9 37 59 63 70 72")
 def test_sketches_of_random_plans_that_are_keyed(cases: Sequence[int]) -> None:
     of_random_plans(cases, is_keyed=True)
 

@@ -35,7 +35,7 @@ from impctl.plan.rules.order import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import Trial, make_trial
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import Tables, evaluate
 
@@ -116,7 +116,7 @@ def key_of(row: tuple[object, ...]) -> tuple[object, ...]:
     )
 
 
-@chosen_cases("3 5 10 11 22 23 26 28 29 40 49 50 55 63 65 67 91 98", 100, 4_000)
+@random_cases(0, 100, 4_000, also="3 5 10 11 22 23 26 28 29 40 49 50 55 63 65 67 91 98")
 def test_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for case in cases:

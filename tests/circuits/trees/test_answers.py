@@ -39,7 +39,7 @@ from tests.circuits.trees.test_built import (
     table_of,
     wanted,
 )
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity
 from tests.support.reference_plan import evaluate
 
@@ -175,7 +175,9 @@ def applied(
     return +after
 
 
-@chosen_cases("1 8 10 14 15 19 22 25 28 29 35 40 41 45-47 49 50 55 57-60 62 63 66 68 69", 40, 400)
+@random_cases(
+    0, 40, 400, also="1 8 10 14 15 19 22 25 28 29 35 40 41 45-47 49 50 55 57-60 62 63 66 68 69"
+)
 def test_random_answers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -25,7 +25,7 @@ from tests.circuits.test_plans_against_reference import has_choice
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of
-from tests.support.random_cases import chosen_cases, random_cases
+from tests.support.random_cases import random_cases
 from tests.support.reference_plan import Tables, annotate
 
 BATCHES = 3
@@ -144,7 +144,9 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     seen["trees"] += 1
 
 
-@chosen_cases("1 8 15 28 39 40 60 64 88 97 102 110 119 123 147 151 169 171 175 184 191", 80, 4_000)
+@random_cases(
+    0, 80, 4_000, also="1 8 15 28 39 40 60 64 88 97 102 110 119 123 147 151 169 171 175 184 191"
+)
 def test_random_joins(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:
@@ -217,7 +219,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-@chosen_cases("0 1 3", 9, 24)
+@random_cases(0, 9, 24, also="0 1 3")
 def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
     root = core(CASES[name])
     seen: Counter[str] = Counter()

@@ -18,7 +18,7 @@ from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core, shape_of
 from tests.circuits.trees.test_built import follow
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"
 EDGES = "x.a = y.b AND y.a = z.b AND z.a = x.b"
@@ -56,7 +56,7 @@ def compiled(sql: str) -> Compiled:
 
 
 @pytest.mark.parametrize("name", CASES)
-@chosen_cases("3 5", 10, 250)
+@random_cases(0, 10, 250, also="3 5")
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
     root = core(CASES[name])
     assert any(isinstance(one, Probe) for one in compiled(CASES[name]).circuit)

@@ -17,7 +17,7 @@ from tests.engine.trees.test_against_reference import check
 from tests.engine.trees.test_deciding import virtual
 from tests.support.circuits import Rooted
 from tests.support.hand_trees import Grown, N, Rows, compared, grown, node
-from tests.support.random_cases import chosen_cases
+from tests.support.random_cases import random_cases
 from tests.support.tree_cases import Case, Row, Stored, random_case, random_changes, random_row
 
 Change = tuple[int, Row, int]
@@ -100,7 +100,7 @@ def run(seed: int) -> Counter[str]:
     return said
 
 
-@chosen_cases("0-11 20 25 42 58 59", 60, 2_000)
+@random_cases(0, 60, 2_000, also="0-11 20 25 42 58 59")
 def test_filling_is_stepping(cases: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
     said: Counter[str] = Counter()
     for seed in cases:

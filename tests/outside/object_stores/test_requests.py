@@ -15,7 +15,7 @@ from tests.support.object_store import kinds
 
 Maker = Callable[[int], list[Batch]]
 
-BATCHES = 10
+BATCHES = 5
 MOST = 1.5
 """Requests of impctl for each of deltalake's own."""
 
@@ -55,20 +55,15 @@ def test_batches_that_are_in_are_found_by_reading_the_log_once(lake: Lake) -> No
     assert all(found["already_applied"] for found in ran.results)
     # Each entry once for what it holds; per batch a look beyond the log's end and one at its end.
     assert len(asked) <= opened + (BATCHES + 1) + 2 * BATCHES + 2, kinds(asked)
-
-
-def test_checkpoints_tell_of_batches_before_them(lake: Lake) -> None:
-    place = lake.workload(lake.make("t"), appends(BATCHES))
-    place.cli.good("apply", "--all")
+    # A checkpoint tells of batches before it: only the one that is in asks for what it stands for.
     lake.delta("t").create_checkpoint()
     more = lake.workload(lake.uri("t"), [*appends(BATCHES)[:1], *appends(BATCHES + 2)[BATCHES:]])
     lake.asked()
     ran = more.cli.good("apply", "--all")
-    asked = kinds(lake.asked())
+    known = kinds(lake.asked())
     assert [found["already_applied"] for found in ran.results] == [True, False, False]
     assert [found["version"] for found in ran.results] == [1, BATCHES + 1, BATCHES + 2]
-    # Nothing but the batch that is in asks for what the checkpoint stands for.
-    assert asked["GET commit"] <= BATCHES + 2 * 6, asked
+    assert known["GET commit"] <= BATCHES + 2 * 6, known
 
 
 def test_capture_reads_what_a_reader_of_the_column_reads(lake: Lake) -> None:
@@ -95,8 +90,7 @@ def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make:
     assert len(asked) <= MOST * own, (own, kinds(asked))
 
 
-@pytest.mark.parametrize("command", ["check", "status", "rewrite", "explain"])
-def test_commands_that_look_open_the_log_once(lake: Lake, command: str) -> None:
+def test_commands_that_look_open_the_log_once(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), appends(3))
     place.cli.good("capture")
     place.cli.good("apply", "--all")
@@ -104,6 +98,7 @@ def test_commands_that_look_open_the_log_once(lake: Lake, command: str) -> None:
     lake.asked()
     lake.delta("t")
     own = len(lake.asked())
-    place.cli.good(command)
-    asked = lake.asked()
-    assert len(asked) <= MOST * own, kinds(asked)
+    for command in ("check", "status", "rewrite", "explain"):
+        place.cli.good(command)
+        asked = lake.asked()
+        assert len(asked) <= MOST * own, (command, kinds(asked))

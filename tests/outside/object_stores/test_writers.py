@@ -31,6 +31,7 @@ def table(lake: Lake) -> WrittenTable:
     return WrittenTable(open_source("t", lake.uri("t"), lake.options))
 
 
+@pytest.mark.slow
 def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), appends(6))
     lake.server.delay(20)

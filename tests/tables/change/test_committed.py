@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,16 +23,21 @@ def rows(count: int) -> pa.Table:
     return pa.table({"g": pa.array(range(count), pa.int64())})
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Versions 1 to 4: 5 rows come, then 2; files are compacted; 6 rows go."""
-    path = tmp_path / "t"
+    path = tmp_path_factory.mktemp("committed") / "t"
     create_table(str(path), rows(10))
     write_deltalake(str(path), rows(5), mode="append")
     write_deltalake(str(path), rows(2), mode="append")
     DeltaTable(str(path)).optimize.compact()
     DeltaTable(str(path)).delete("g < 2")
     return path
+
+
+@pytest.fixture
+def table(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "t")
 
 
 def told(path: Path, since: int, known: dict[int, Committed] | None = None) -> list[Committed]:

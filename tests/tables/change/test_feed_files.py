@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -33,14 +34,19 @@ def history(path: Path, **options: object) -> DeltaSource:
     return open_source("t", str(path))
 
 
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> DeltaSource:
+    """That history, for tests that only read."""
+    return history(tmp_path_factory.mktemp("fed") / "t")
+
+
 def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> FeedRows | None:
     commits = read_commits(source, since, until)
     assert commits is not None
     return read_feed_files(commits, since, source.snapshot(until), columns)
 
 
-def test_same_rows_as_the_reader_of_deltalake(tmp_path: Path) -> None:
-    source = history(tmp_path / "t")
+def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
     for since in range(source.version):
         for until in range(since + 1, source.version + 1):
             found = read(source, since, until, ["id", "price"])
@@ -58,8 +64,8 @@ def test_same_rows_as_the_reader_of_deltalake(tmp_path: Path) -> None:
             assert sorted(mine.tolist()) == sorted(theirs.tolist())
 
 
-def test_rows_without_columns_are_counted(tmp_path: Path) -> None:
-    found = read(history(tmp_path / "t"), 0, 1, [])
+def test_rows_without_columns_are_counted(source: DeltaSource) -> None:
+    found = read(source, 0, 1, [])
     assert found is not None
     assert (found.table.num_rows, found.weights.tolist()) == (3, [1, 1, 1])
 
@@ -70,23 +76,24 @@ def test_partition_columns_are_left_to_deltalake(tmp_path: Path) -> None:
     assert read(source, 0, 1, ["id"]) is not None
 
 
-def test_a_file_that_is_gone_is_left_to_others(tmp_path: Path) -> None:
-    source = history(tmp_path / "t")
+def test_a_file_that_is_gone_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
+    source = open_source("t", str(shutil.copytree(source.path, tmp_path / "t")))
     for file in (tmp_path / "t").rglob("*.parquet"):
         file.unlink()
     assert read(source, 0, 1, ["id"]) is None
 
 
 @pytest.mark.parametrize("name", ["add", "remove"])
-def test_deletion_vectors_without_change_data_are_left_to_others(tmp_path: Path, name: str) -> None:
-    source = history(tmp_path / "t")
-    path = next((tmp_path / "t").glob("*.parquet")).name
+def test_deletion_vectors_without_change_data_are_left_to_others(
+    source: DeltaSource, name: str
+) -> None:
+    path = next(Path(source.path).glob("*.parquet")).name
     text = f'{{"{name}": {{"path": "{path}", "dataChange": true, "deletionVector": {{}}}}}}'
     assert read_feed_files(Commits((text,), "t", 0), 0, source.snapshot(), ["id"]) is None
 
 
-def test_an_unknown_kind_of_change_is_left_to_others(tmp_path: Path) -> None:
-    source = history(tmp_path / "t")
+def test_an_unknown_kind_of_change_is_left_to_others(source: DeltaSource, tmp_path: Path) -> None:
+    source = open_source("t", str(shutil.copytree(source.path, tmp_path / "t")))
     pq.write_table(
         ROWS.append_column("_change_type", pa.array(["insert", "upsert", "insert"])),
         tmp_path / "t" / "change.parquet",

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.tables.change.net import netted
+from tests.support.random_cases import FEW
 
 ODD = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
 VALUES = st.sampled_from([0.0, -0.0, 1.5, math.nan, ODD, None])
@@ -30,6 +31,7 @@ def as_bag(table: pa.Table, weights: np.ndarray) -> Counter[tuple[object, ...]]:
     return Counter({row: weight for row, weight in found.items() if weight})
 
 
+@FEW
 @given(ROWS, st.data())
 def test_the_bag_stays_and_nothing_is_on_both_sides(
     rows: list[tuple[int | None, float | None, str | None]], data: st.DataObject

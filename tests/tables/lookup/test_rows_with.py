@@ -6,8 +6,10 @@ import datetime as dt
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from impctl.tables.lookup.rows_with import rows_with
 from impctl.tables.rows import FileReader, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
+from tests.support.random_cases import random_seeds
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [None, -(2**31), -1, 0, 1, 2**31 - 1]),
@@ -38,18 +41,24 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def snapshot_of(folder: Path, seed: int) -> Snapshot:
-    """Three files of a table in row groups of a few rows, one column of each type and a number."""
-    rng = random.Random(seed)
-    for at in range(3):
-        columns = {
-            name: pa.array([rng.choice(values) for _ in range(20)], kind)
-            for name, (kind, values) in VALUES.items()
-        }
-        rows = pa.table({**columns, "no": pa.array(range(20 * at, 20 * at + 20), pa.int64())})
-        few = WriterProperties(max_row_group_size=rng.choice([3, 7, 20]))
-        write_deltalake(str(folder), rows, mode="append", writer_properties=few)
-    return open_source("t", str(folder)).snapshot()
+@pytest.fixture(scope="module")
+def snapshot_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Snapshot]:
+    """By seed: three files in row groups of a few rows, one column of each type and a number."""
+
+    @cache
+    def snapshot(seed: int) -> Snapshot:
+        rng, folder = random.Random(seed), tmp_path_factory.mktemp("t")
+        for at in range(3):
+            columns = {
+                name: pa.array([rng.choice(values) for _ in range(20)], kind)
+                for name, (kind, values) in VALUES.items()
+            }
+            rows = pa.table({**columns, "no": pa.array(range(20 * at, 20 * at + 20), pa.int64())})
+            few = WriterProperties(max_row_group_size=rng.choice([3, 7, 20]))
+            write_deltalake(str(folder), rows, mode="append", writer_properties=few)
+        return open_source("t", str(folder)).snapshot()
+
+    return snapshot
 
 
 def same(one: Any, other: Any) -> bool:
@@ -64,10 +73,12 @@ def wanted(snapshot: Snapshot, name: str, values: list[Any]) -> Vector:
     return from_arrow(pa.array(values, kind), snapshot.readable(name).type)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@random_seeds(2, 4, 20)
 @pytest.mark.parametrize("name", VALUES)
-def test_all_rows_with_a_value_and_no_other(tmp_path: Path, name: str, seed: int) -> None:
-    snapshot, rng = snapshot_of(tmp_path, seed), random.Random(seed)
+def test_all_rows_with_a_value_and_no_other(
+    snapshot_of: Callable[[int], Snapshot], name: str, seed: int
+) -> None:
+    snapshot, rng = snapshot_of(seed), random.Random(seed)
     asked = rng.sample(VALUES[name][1], rng.randint(1, len(VALUES[name][1])))
     gone = {file.uri: sorted(rng.sample(range(20), 5)) for file in snapshot.files[:2]}
     files = tuple(
@@ -87,9 +98,9 @@ def test_all_rows_with_a_value_and_no_other(tmp_path: Path, name: str, seed: int
     assert Counter(numbers) == Counter(expected)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_rows_have_a_value_of_every_list(tmp_path: Path, seed: int) -> None:
-    snapshot, rng = snapshot_of(tmp_path, seed), random.Random(seed)
+@random_seeds(2, 4, 20)
+def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot], seed: int) -> None:
+    snapshot, rng = snapshot_of(seed), random.Random(seed)
     lists = {
         name: [rng.sample(VALUES[name][1], 3) for _ in range(rng.randint(1, 2))] for name in "ils"
     }
@@ -130,21 +141,19 @@ def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.M
     assert [read.count(("k",)), read.count(("x",))] == [3, 3]
 
 
-@pytest.mark.parametrize("most", [0, 100, 300, 1 << 20])
-def test_no_more_is_held_than_there_is_room_for(tmp_path: Path, most: int) -> None:
-    snapshot, once = snapshot_of(tmp_path, 1), ReadOnce(most)
-    for seed in range(40):
-        rng = random.Random(seed)
-        name = rng.choice(list(VALUES))
-        asked = rng.sample(VALUES[name][1], 1)
-        values = {name: [wanted(snapshot, name, asked)]}
-        mine, theirs = (
+def test_no_more_is_held_than_there_is_room_for(snapshot_of: Callable[[int], Snapshot]) -> None:
+    snapshot, limits = snapshot_of(1), (0, 100, 300, 1 << 20)
+    kept = [ReadOnce(most) for most in limits]
+    for name in ("i", "s", "b", "i", "w", "s"):
+        values = {name: [wanted(snapshot, name, VALUES[name][1][1:2])]}
+        plain, *mine = (
             [part.to_pydict() for part in rows_with(snapshot, ["no"], values, snapshot.files, one)]
-            for one in (once, ReadOnce())
+            for one in (ReadOnce(), *kept)
         )
-        assert mine == theirs
-        held = sum(column.nbytes for column in once._held.values())
-        assert held == once._bytes <= most
+        assert mine == [plain] * len(limits)
+        for once, most in zip(kept, limits, strict=True):
+            held = sum(column.nbytes for column in once._held.values())
+            assert held == once._bytes <= most
 
 
 def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Path) -> None:
@@ -158,12 +167,10 @@ def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Pat
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
-    snapshot = snapshot_of(tmp_path, 0)
+    write_deltalake(str(tmp_path), pa.table({"i": pa.array([1], pa.int32())}))
+    snapshot = open_source("t", str(tmp_path)).snapshot()
     for file in tmp_path.glob("*.parquet"):
         file.unlink()
+    values = {"i": [wanted(snapshot, "i", [1])]}
     with pytest.raises(HistoryGoneError):
-        list(
-            rows_with(
-                snapshot, ["no"], {"i": [wanted(snapshot, "i", [1])]}, snapshot.files, ReadOnce()
-            )
-        )
+        list(rows_with(snapshot, ["i"], values, snapshot.files, ReadOnce()))

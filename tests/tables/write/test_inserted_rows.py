@@ -38,10 +38,11 @@ SCHEMA = pa.schema(
 )
 
 
-@pytest.fixture
-def snapshot(tmp_path: Path) -> Snapshot:
-    write_deltalake(str(tmp_path / "t"), SCHEMA.empty_table(), partition_by=["k"])
-    return open_source("sales", str(tmp_path / "t")).snapshot()
+@pytest.fixture(scope="module")
+def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
+    path = str(tmp_path_factory.mktemp("sales") / "t")
+    write_deltalake(path, SCHEMA.empty_table(), partition_by=["k"])
+    return open_source("sales", path).snapshot()
 
 
 def test_values_of_every_type(snapshot: Snapshot) -> None:

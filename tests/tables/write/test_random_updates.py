@@ -19,10 +19,10 @@ from deltalake import write_deltalake
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from tests.support.random_cases import random_seeds
 from tests.tables.write.test_datafusion import matching_rows
 
 ROWS = 10
-CASES = 40
 DAYS = [date(2024, 1, 1), date(2024, 1, 2), None]
 NUMBERS = [1.5, 0.0, 2.5, None, inf]
 COLUMNS: dict[str, tuple[pa.DataType, Sequence[object]]] = {
@@ -112,7 +112,7 @@ def test_a_nan_is_above_all_numbers_whatever_its_sign(tmp_path: Path, where: str
     assert set(range(4)) - set(left) == meant
 
 
-@pytest.mark.parametrize("seed", range(CASES))
+@random_seeds(8, 24, 80)
 def test_random_conditions_hit_the_rows_spark_would(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)
     where = condition(random_)
