@@ -103,8 +103,12 @@ def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
     assert way.leaf is not None
     for place in read:
         grown = _grown(expr, way.leaf[place].id)
-        if grown is not None:
-            return place, _places(way, grown.others)
+        if grown is None:
+            continue
+        if grown.compared:
+            # NULL is no best value, yet greatest(NULL, e) is e.
+            raise NotBestOnlyError("GREATEST and LEAST turn NULL into a value")
+        return place, _places(way, grown.others)
     raise NotBestOnlyError("what is least is computed of them")
 
 
