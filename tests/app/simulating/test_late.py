@@ -69,12 +69,6 @@ def test_no_row_is_lost_and_none_comes_twice(seed: int) -> None:
         assert all(part.rows for part in mine) or (len(mine), commit.rows) == (1, 0)
 
 
-def test_what_comes_after_the_end_is_left_out() -> None:
-    late = late_from("{p: 0.5, every: 10s}")
-    (parts,) = spread({"t": [arrival(0.0, 8, 8)]}, late, 20.0).values()
-    assert [(part.at, part.rows) for part in parts] == [(0.0, 8), (10.0, 4), (20.0, 2)]
-
-
 def test_what_a_log_does_not_tell_comes_whole() -> None:
     told = [arrival(0.0, None, None, 50), arrival(5.0, 3, None, 60), arrival(9.0, 0, 0, 70)]
     (parts,) = spread({"t": told}, Late(Fraction(1, 2), 1.0), FOREVER).values()
