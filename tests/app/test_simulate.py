@@ -211,34 +211,6 @@ def test_commits_of_a_file(followed: Cli, wall: Wall) -> None:
     assert any("only 4 commits" in text for text in warnings)
 
 
-@pytest.mark.slow
-def test_wrong_lines_have_place_and_hint(followed: Cli) -> None:
-    file = followed.workload.parent / "arrivals.csv"
-    file.write_text(
-        "time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1,0\nyesterday,t,1,0\n"
-        "2026-01-01,x,1,0\n2026-01-01,t,-1,0\n2026-01-01,t,1,1.5\n2026-01-01,t,1\n"
-        '2026-01-01,"t,1,0\n2026-01-01,t,99999999999999999999,0\n1888-01-01,t,1,0\n'
-        "9999-12-31T23:59:59Z,t,1,0\n"
-    )
-    ran = followed("simulate", "--arrivals", str(file))
-    assert (ran.code, ran.error["code"]) == (2, "arrivals_invalid")
-    places = [
-        (problem["location"]["line"], problem["location"]["column"])
-        for problem in ran.error["problems"]
-    ]
-    assert places == [(3, 1), (4, 12), (5, 14), (6, 16), (7, 1), (8, 1), (9, 14), (10, 1), (11, 1)]
-    assert all(problem["hint"] for problem in ran.error["problems"])
-    assert {problem["location"]["file"] for problem in ran.error["problems"]} == {str(file)}
-    for text in ("", "when,table,inserted,deleted\n"):
-        file.write_text(text)
-        (problem,) = followed("simulate", "--arrivals", str(file)).error["problems"]
-        assert (problem["location"]["line"], problem["location"]["column"]) == (1, 1)
-    file.write_bytes(b"\xff\xfe")
-    assert followed("simulate", "--arrivals", str(file)).error["code"] == "arrivals_invalid"
-    gone = followed("simulate", "--arrivals", str(followed.workload.parent / "none.csv"))
-    assert gone.error["code"] == "arrivals_invalid"
-
-
 def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     ran = cli("simulate")
     assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")

@@ -182,20 +182,6 @@ def test_of_an_answer_that_was_not_kept_before_changes_begin_with_it(
     assert program.answer == answer_at(tmp_path, "plain", {"a": 2})
 
 
-def test_another_reading_of_the_query_is_not_told_as_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = write_workload(tmp_path, ("plain",))
-    cli = Cli(capsys, file)
-    file.write_text(file.read_text().replace("incremental", "auto"))
-    cli.good("capture")
-    file.write_text(file.read_text().replace("x > 2", "x > 1"))
-    ran = cli("maintain", "--changes", str(tmp_path / "out"))
-    assert ran.code == 7
-    assert ran.error["code"] == "definition_changed"
-    assert stored(tmp_path, "plain").generation == 1
-
-
 def test_what_cannot_be_written_to_is_refused_before_anything_is_maintained(kept: Cli) -> None:
     folder = kept.workload.parent
     grow(folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -49,28 +48,10 @@ figures:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("links.txt", b"# nodes\n1 2\n2 3\n3 1\n3 4\n"),
-        pytest.param(
-            "links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n", marks=pytest.mark.long
-        ),
-        pytest.param(
-            "links.txt.gz",
-            gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n"),
-            marks=pytest.mark.long,
-        ),
-    ],
-    # What is packed holds the time: two processes would call one test two names.
-    ids=["blanks", "commas", "packed"],
-)
-def test_figures_run_and_are_drawn_over_a_list_that_is_given(
-    tmp_path: Path, name: str, text: bytes
-) -> None:
-    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", name))
+def test_figures_run_and_are_drawn_over_a_list_that_is_given(tmp_path: Path) -> None:
+    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", "links.txt"))
     suite.write_text(SUITE)
-    links.write_bytes(text)
+    links.write_text("# nodes\n1 2\n2 3\n3 1\n3 4\n")
     request = SuiteRequest(
         str(suite), repeat=1, folder=tmp_path / "data", report=report, source=links
     )

@@ -94,15 +94,6 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
 
 
 @pytest.mark.slow
-def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
-    (cell,) = cells(desk, "top", changes=10)
-    assert cell.covers
-    assert cell.note.startswith("DuckDB not asked: a LIMIT decides")
-    (many,) = cells(desk, "pair", changes=10, most_asked=1999)
-    assert many.note == "DuckDB not asked: groups of 2,000 joined rows"
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
 )

@@ -51,27 +51,6 @@ def test_a_wrong_option_is_refused_before_anything_runs(
         MEASURES["peers"].run(ground_of(desk, "peers", "pairs", **options))
 
 
-@pytest.mark.slow
-def test_every_scheme_and_share_has_a_cell(desk: Workbench) -> None:
-    schemes = ("dred", "relative_lazy", "absorption_lazy")
-    found = cells(desk, "pairs", schemes=schemes, shares=(0.5, 1.0), peers=5)
-    labels = [(cell.labels["scheme"], cell.labels["share"]) for cell in found]
-    assert labels == [(s.replace("_", " "), share) for s in schemes for share in (0.5, 1.0)]
-    assert all(cell.equal and cell.note == "" for cell in found)
-    assert all(cell.metrics["messages_count"].runs == 2 for cell in found)
-    by_label = {label: values(cell) for label, cell in zip(labels, found, strict=True)}
-    for scheme in ("dred", "relative lazy", "absorption lazy"):
-        half, whole = by_label[scheme, 0.5], by_label[scheme, 1.0]
-        assert half["messages_count"] < whole["messages_count"]
-        assert half["sent_bytes"] < whole["sent_bytes"]
-    for (_, share), found_of in by_label.items():
-        dred = by_label["dred", share]["messages_count"]
-        assert found_of["dred_ratio"] == pytest.approx(dred / found_of["messages_count"])
-    whole = by_label["absorption lazy", 1.0]
-    assert by_label["dred", 1.0]["provenance_bytes"] == 0 < whole["provenance_bytes"]
-    assert whole["provenance_bytes"] < by_label["relative lazy", 1.0]["provenance_bytes"]
-
-
 def test_bytes_are_of_a_peer_and_messages_of_all(desk: Workbench) -> None:
     options: dict[str, OptionValue] = {"schemes": "dred"}
     (cell,) = cells(desk, "pairs", peers=4, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -98,21 +97,3 @@ def test_another_answer_is_told(desk: Workbench, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(rewritten_cost, "_rows_of", wrong)
     assert cell_of(desk, "one_tree").equal is False
-
-
-def test_the_sketch_has_ranges_of_rows_counted_by_hand(desk: Workbench, tmp_path: Path) -> None:
-    """The share of rows is what the ranges leave when they are asked."""
-    duckdb = pytest.importorskip("duckdb")
-    from impctl.app.measuring.measured import measured_copy
-    from impctl.tables.rows import read_rows
-
-    with measured_copy(desk, desk.workload.queries["one_tree"]) as measured:
-        snapshot = measured.scratch.tables.snapshot("trees")
-        trees = read_rows(snapshot, snapshot.schema.names)
-        text = measured.written().sql
-        held = rewritten_cost._held(measured)
-    condition = text[text.index('WHERE "') :].partition(")")[0]
-    assert "src" in condition
-    counted = duckdb.sql(f"SELECT count(*) FROM trees {condition}").to_arrow_table()
-    assert counted.column(0).to_pylist() == [held.rows]
-    assert 999 <= held.rows < held.of_rows == len(trees)
