@@ -11,10 +11,10 @@ def log_entry(table: str | Path, version: int) -> Path:
 
 
 def set_time(table: str | Path, version: int, at: float) -> None:
-    """Have a commit say this time, in seconds since 1970."""
+    """Have a commit say this time, in seconds since 1970, or a part of a millisecond less."""
     entry = log_entry(table, version)
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         if "commitInfo" in action:
-            action["commitInfo"]["timestamp"] = round(at * 1000)
+            action["commitInfo"]["timestamp"] = int(at * 1000)
     entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
