@@ -21,6 +21,7 @@ from tests.support.run_cli import Cli
 
 ROWS, FILES = 60_000, 4
 USERS = 2_500
+SLOW = pytest.mark.slow
 SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
 
 
@@ -88,7 +89,9 @@ def made(
     return make
 
 
-@pytest.mark.parametrize(("values", "least"), [(half_of_one, 500), (zipf, 1000), (even, 40)])
+@pytest.mark.parametrize(
+    ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 1000, marks=SLOW), (even, 40)]
+)
 def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
     cli = made(values, least)
     cli.good("capture")
@@ -102,7 +105,8 @@ def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: in
 
 
 @pytest.mark.parametrize(
-    ("values", "least", "named"), [(half_of_one, 500, ()), (zipf, 1000, ("--table", "t"))]
+    ("values", "least", "named"),
+    [(half_of_one, 500, ()), pytest.param(zipf, 1000, ("--table", "t"), marks=SLOW)],
 )
 def test_a_second_time_does_nothing(
     made: Any, values: Any, least: int, named: tuple[str, ...]

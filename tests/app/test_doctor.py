@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,15 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.app.doctor import schedule_of
 from impctl.app.examining import requirements
 from impctl.app.examining.requirements import Installed, is_within
+from impctl.app.examining.spark_reading import spark_findings
 from impctl.app.workbench.envvars import ENVVARS
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import open_workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
+from impctl.tables.snapshot import Snapshot
+from tests.support.commit_times import set_time
 from tests.support.run_cli import Cli, Ran
 from tests.support.small_workload import ROWS
 from tests.tables import handmade
@@ -389,3 +395,63 @@ def test_spark_when_asked_for(cli: Cli, spark: Any, monkeypatch: pytest.MonkeyPa
     reads = found(cli.good("doctor", "--spark"), "spark_reads")
     assert (reads["area"], reads["subject"], reads["level"]) == ("table", "t", "ok")
     assert reads["message"] == "Spark read a file of 10 rows"
+
+
+def commit_times(cli: Cli) -> list[str]:
+    results = cli.good("doctor").results
+    return [one["message"] for one in results if one["check"] == "commit_times"]
+
+
+def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli, table: str) -> None:
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    write_deltalake(table, ROWS.slice(0, 1), mode="append")
+    assert commit_times(cli) == []
+    set_time(table, 2, time.time() + 10_800)
+    (message,) = commit_times(cli)
+    assert "version 2" in message
+    assert "3 h ahead" in message
+    set_time(table, 1, 10_000.0)
+    set_time(table, 2, 10_000.0)
+    messages = commit_times(cli)
+    assert len(messages) == 1, "equal times are none to tell of"
+    assert "version 1 says 1970-01-01 02:46:40Z" in messages[0]
+
+
+def add_tables(cli: Cli, tmp_path: Path) -> None:
+    """`odd`, with a file that is none, and `bare`, without a row, before `t`."""
+    write_deltalake(str(tmp_path / "odd"), pa.table({"x": [1]}))
+    (data,) = (tmp_path / "odd").glob("*.parquet")
+    data.write_bytes(b"no Parquet at all")
+    write_deltalake(str(tmp_path / "bare"), pa.table({"x": pa.array([], pa.int64())}))
+    text = cli.workload.read_text()
+    more = "  odd: {path: odd}\n  bare: {path: bare}\n"
+    cli.workload.write_text(text.replace("tables:\n", f"tables:\n{more}", 1))
+
+
+@pytest.mark.spark
+def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, tmp_path: Path, spark: Any) -> None:
+    add_tables(cli, tmp_path)
+    ran = cli("doctor", "--spark")
+    told = {r["subject"]: r for r in ran.results if r["check"] == "spark_reads"}
+    levels = {name: entry["level"] for name, entry in told.items()}
+    assert levels == {"odd": "problem", "bare": "ok", "t": "ok"}
+    assert told["odd"]["fix"]
+    assert told["bare"]["message"] == "Spark has no file to read"
+    assert told["t"]["message"] == "Spark read a file of 10 rows"
+
+
+def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path: Path) -> None:
+    add_tables(cli, tmp_path)
+
+    def rows_read(snapshot: Snapshot) -> int | None:
+        if snapshot.table == "odd":
+            raise UsageError("no file system", hint="add the JAR")
+        return snapshot.rows or None
+
+    with open_workbench(Settings(cli.workload)) as desk:
+        found = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
+    assert found == {
+        "odd": ("problem", "no file system", "add the JAR"),
+        "bare": ("ok", "Spark has no file to read", None),
+        "t": ("ok", "Spark read a file of 10 rows", None),
+    }

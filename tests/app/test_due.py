@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from impctl.app.workbench.workbench import open_workbench
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.support.commit_times import set_time
 from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS, WORKLOAD
@@ -149,12 +149,6 @@ def test_a_point_is_maintained_by_name(many: Cli) -> None:
     assert "`nightly`" in ran.error["hint"]
     ran = many("maintain", "--point", "x")
     assert all(f"`{name}`" in ran.error["hint"] for name in ("nightly", "noon"))
-
-
-def test_a_file_without_points_says_how_to_write_one(cli: Cli) -> None:
-    ran = cli("maintain", "--point", "nightly")
-    assert (ran.code, ran.error["code"]) == (2, "point_unknown")
-    assert "trigger: {point: NAME}" in ran.error["hint"]
 
 
 def test_nothing_due_takes_no_lock_and_writes_nothing(
@@ -357,12 +351,7 @@ def test_a_bound_ends_for_a_commit_from_the_future(
     many: Cli, monkeypatch: pytest.MonkeyPatch, ahead: timedelta
 ) -> None:
     append(many, 3)
-    entry = table_of(many) / "_delta_log" / f"{1:020}.json"
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"]["timestamp"] += int(ahead.total_seconds() * 1000)
-    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    set_time(table_of(many), 1, time.time() + ahead.total_seconds())
     for minutes in (1, 30):
         at(monkeypatch, timedelta(minutes=minutes))
         assert not told(many, "plan", "--due")["bound"]["due"]

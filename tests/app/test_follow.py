@@ -1,4 +1,4 @@
-"""`maintain --follow` as a real process beside others: lines, locks, signals, other writers."""
+"""`maintain --follow` in this process and as one beside others: lines, locks, signals, triggers."""
 
 from __future__ import annotations
 
@@ -97,35 +97,6 @@ def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
     # An eager query has a sketch for each version passed.
     (result,) = three["results"]
     assert [step["versions"]["u"] for step in result["steps"]] == [1, 2]
-    assert is_right(workload, "many")
-    assert is_right(workload, "other")
-
-
-@pytest.mark.slow
-def test_a_line_for_each_run_that_had_something_to_do(workload: Path) -> None:
-    append(workload, "t", 5)
-    with following(workload) as process:
-        line = process.line()
-        (result,) = line["results"]
-        assert (line["command"], line["ok"], line["schema_version"]) == ("maintain", True, 1)
-        assert run_of(line) == (1, 0)
-        assert (result["query"], result["action"], result["changes"]) == ("many", "exact", 1)
-        append(workload, "t", 5)
-        assert process.line()["results"][0]["added"] == [2]
-        assert process.is_silent(0.3)
-        # An eager query has a sketch for each version passed.
-        process.process.send_signal(signal.SIGSTOP)
-        append(workload, "u", 3)
-        append(workload, "u", 5)
-        process.process.send_signal(signal.SIGCONT)
-        seen: list[int] = []
-        while not seen or seen[-1] < 2:
-            (result,) = process.line()["results"]
-            steps = result["steps"] or [result]
-            seen += [step["versions"]["u"] for step in steps]
-        assert seen == [1, 2]
-        assert process.end() == 0
-        assert process.stderr() == ""
     assert is_right(workload, "many")
     assert is_right(workload, "other")
 
@@ -287,20 +258,6 @@ def test_a_run_is_given_up_at_the_second_signal_and_nothing_is_half_done(workloa
     assert is_right(workload, "many")
 
 
-@pytest.mark.slow
-def test_rows_are_waited_for_but_not_for_ever(workload: Path) -> None:
-    # A run starts so much before the bound as steps are thought to take, with a margin.
-    options = ("--pending-rows", "3", "--max-wait", "2s", "--max-runs", "2")
-    with following(workload, "--query", "many", *options) as process:
-        append(workload, "t", 5, 5, 7)
-        assert process.line()["results"][0]["changes"] == 3
-        append(workload, "t", 5)
-        assert process.is_silent(0.2)
-        append(workload, "t", 5)
-        assert process.line()["results"][0]["changes"] == 2
-        assert process.process.wait(PATIENCE) == 0, "after two runs, as asked"
-
-
 def test_a_changed_workload_file_ends_it(workload: Path) -> None:
     def react(line: dict[str, Any]) -> None:
         if line["run"]["number"] == 1:
@@ -343,6 +300,7 @@ def test_it_ends_at_once_while_it_waits(workload: Path) -> None:
         assert process.end() == 0
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_reads(workload: Path) -> None:
     with following(workload) as process:
         assert process.process.stdout is not None
@@ -371,3 +329,46 @@ def test_memory_does_not_grow(workload: Path) -> None:
         assert process.end() == 0
     assert sizes[-1] - sizes[0] < 25, sizes
     assert is_right(workload, "many")
+
+
+@pytest.fixture
+def triggered(workload: Path) -> Path:
+    """`many` waits for three rows of `t`, `other` for four seconds after a change of `u`."""
+    text = FILE.replace(
+        "    policy: incremental\n  other",
+        "    policy: incremental\n    trigger: {rows: 3}\n  other",
+    )
+    text = text.replace("maintain: eager", "trigger: {fresh_within: 500ms, rows: 1000}")
+    workload.write_text(text)
+    return workload
+
+
+def queries(line: dict[str, Any]) -> set[str]:
+    return {result["query"] for result in line["results"]}
+
+
+def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
+    """A bound that is over, and three rows."""
+
+    def react(line: dict[str, Any]) -> None:
+        append(triggered, "t", 7)
+
+    append(triggered, "t", 5, 5)
+    append(triggered, "u", 3)
+    code, lines = followed(triggered, "--max-runs", "2", react=react)
+    assert code == 0
+    assert [queries(line) for line in lines] == [{"other"}, {"many"}]
+    assert lines[0]["run"]["late_ms"] is not None, "it has a bound"
+    assert (lines[1]["results"][0]["changes"], lines[1]["run"]["late_ms"]) == (3, None)
+
+
+def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> None:
+    append(workload, "t", 5)
+    options = ("--query", "many", "--max-wait", "50ms", "--interval", "100ms", "--max-runs", "2")
+    code, (first, second) = followed(workload, *options, react=lambda _: append(workload, "t", 5))
+    assert code == 0
+    assert [text.rpartition(" ")[2] for text in first["warnings"]] == [
+        *("[max_wait_deprecated]", "[fresh_impossible]")
+    ]
+    assert second["warnings"] == []
+    assert second["run"]["late_ms"] >= 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.errors import StorageError
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.support.commit_times import log_entry, set_time
 from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
 from tests.support.run_cli import Cli, Ran
@@ -29,26 +29,12 @@ def _the_clock_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: NOW)
 
 
-def entry(table: str, version: int) -> Path:
-    return Path(table) / "_delta_log" / f"{version:020}.json"
-
-
 def append(table: str, back: float, rows: int = 10) -> int:
     """Add rows, and have the log say that this was `back` seconds ago; gives the version."""
     write_deltalake(table, ROWS.slice(0, rows), mode="append")
     version = DeltaTable(table).version()
-    date(table, version, back)
+    set_time(table, version, NOW - back)
     return version
-
-
-def date(table: str, version: int, back: float) -> None:
-    """Have the log say that a commit was `back` seconds ago."""
-    lines = entry(table, version).read_text().split("\n")
-    actions = [json.loads(line) for line in lines if line]
-    for action in actions:
-        if "commitInfo" in action:
-            action["commitInfo"]["timestamp"] = int((time.time() - back) * 1000)
-    entry(table, version).write_text("\n".join(map(json.dumps, actions)))
 
 
 def arrivals(cli: Cli) -> list[int]:
@@ -76,7 +62,7 @@ def hourly(table: str, made_once: MadeOnce) -> str:
 
 def came_hourly(table: str, last: float) -> str:
     """The table with eight commits, an hour between them, the last one `last` seconds ago."""
-    date(table, 0, last + 8 * HOUR)
+    set_time(table, 0, NOW - last - 8 * HOUR)
     for n in range(8):
         append(table, last + (7 - n) * HOUR, 4)
     return table
@@ -134,7 +120,7 @@ def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> Non
     cli.good("maintain")
     DeltaTable(hourly).create_checkpoint()
     for version in range(9):
-        entry(hourly, version).unlink()
+        log_entry(hourly, version).unlink()
     after = cli.good("plan").results[0]["next_change"]
     assert (after["rows"], after["unknown"]) == (before["rows"], None)
     # Without the store nobody knows.
@@ -236,29 +222,10 @@ def test_tables_that_move_together_are_told_together(cli: Cli, hourly: str) -> N
     write_deltalake(other, pa.table({"g": [1, 2], "y": [1, 2]}))
     for n in range(8, 0, -1):
         write_deltalake(other, pa.table({"g": [1], "y": [2]}), mode="append")
-        version = DeltaTable(other).version()
-        text = entry(other, version).read_text()
-        stamp = json.loads(text.split("\n")[0])["commitInfo"]["timestamp"]
-        meant = int((time.time() - (n - 0.49) * HOUR) * 1000)
-        entry(other, version).write_text(text.replace(str(stamp), str(meant), 1))
+        set_time(other, DeltaTable(other).version(), NOW - (n - 0.49) * HOUR)
     text = cli.workload.read_text().replace("  t: {path: t}", "  t: {path: t}\n  u: {path: u}")
     text = text.replace("FROM t", "FROM t JOIN u USING (g)").replace("SUM(x)", "SUM(y)")
     cli.workload.write_text(text)
     cli.good("capture")
     found = cli.good("plan").results[0]["next_change"]
     assert (found["tables"], found["rows"]) == (["t", "u"], 5)
-
-
-def test_doctor_tells_of_clocks_that_cannot_be_right(cli: Cli, hourly: str) -> None:
-    cli.good("capture")
-    assert "commit_times" not in [found["check"] for found in cli("doctor").results]
-    append(hourly, -2 * HOUR)
-    append(hourly, 5 * HOUR)
-    told = [found for found in cli("doctor").results if found["check"] == "commit_times"]
-    assert {(found["subject"], found["level"], found["exit_code"]) for found in told} == {
-        ("t", "warning", 0)
-    }
-    assert len(told) == 2
-    # Such times move nothing.
-    coming = cli.good("plan").results[0]["next_change"]
-    assert coming["in_s"] >= 0

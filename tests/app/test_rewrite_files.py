@@ -93,13 +93,6 @@ def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
         cli.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
 
 
-def test_a_file_that_cannot_be_written_is_told(cli: Cli) -> None:
-    cli.good("capture")
-    ran = cli("rewrite", "--files", str(cli.workload / "left.json"))
-    assert ran.code == 6
-    assert ran.error["code"] == "files_not_written"
-
-
 def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
     """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
     scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"

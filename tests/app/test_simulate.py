@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Mapping
@@ -12,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.keeping.bounds import Bound
 from impctl.app.simulating.kept_pieces import Choice, Pieces
 from impctl.app.workbench.sessions import OwnSession
 from impctl.store.store import Store
 from tests.behaviour.typed_joins import QUERIES, some, write_workload
+from tests.support.commit_times import set_time
 from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
@@ -40,12 +40,7 @@ class Wall:
 
     def stamp(self, folder: Path, table: str) -> None:
         """Have the table's latest commit say this time."""
-        entry = max((folder / table / "_delta_log").glob("*.json"))
-        lines = [json.loads(line) for line in entry.read_text().splitlines()]
-        for line in lines:
-            if "commitInfo" in line:
-                line["commitInfo"]["timestamp"] = round(self.now * 1000)
-        entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        set_time(folder / table, DeltaTable(str(folder / table)).version(), self.now)
 
 
 @pytest.fixture
@@ -179,23 +174,6 @@ def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
     assert first.results[0]["commits"] == {"t": 8, "u": 3}
 
 
-@pytest.mark.slow
-def test_a_page_is_written_where_it_is_asked_for(followed: Cli) -> None:
-    page = followed.workload.parent / "pages" / "page.html"
-    page.parent.mkdir()
-    before = contents(followed.workload.parent)
-    ran = followed.good("simulate", "--disk", "0", "--report", str(page))
-    assert ran.results[1] == {"kind": "report", "path": str(page)}
-    text = page.read_text()
-    assert text.startswith("<!DOCTYPE html>")
-    assert contents(followed.workload.parent) == {
-        **before,
-        "pages/page.html": contents(followed.workload.parent)["pages/page.html"],
-    }
-    ran = followed("simulate", "--report", str(followed.workload.parent))
-    assert (ran.code, ran.error["code"]) == (6, "storage_failed")
-
-
 def test_the_file_says_what_is_present(followed: Cli) -> None:
     text = followed.workload.read_text()
     head = 'budget: {disk: 0}\ndefaults: {trigger: "use"}\n'
@@ -231,59 +209,6 @@ def test_commits_of_a_file(followed: Cli, wall: Wall) -> None:
     assert [one["runs"] for one in result["settings"]] == [1, 1]
     assert result["settings"][1]["age_s"] == pytest.approx(55, abs=5)
     assert any("only 4 commits" in text for text in warnings)
-
-
-@pytest.mark.slow
-def test_rows_come_late(followed: Cli, wall: Wall) -> None:
-    words = ("--trigger", "commit", "--interval", "1s")
-    whole, _ = simulated(followed, *words)
-    same, _ = simulated(followed, *words, "--late", "p: 1, every: 60s")
-    assert same["late"] == "p 1, every 1m"
-    assert (whole["late"], same["recorded"]) == (None, None)
-    assert {**same, "late": None, "recorded": whole["recorded"]} == whole
-    # Of one to eight rows a half at once, the rest each ten seconds; what is not there yet is not
-    # replayed: the latest commits came half a minute ago.
-    late, _ = simulated(followed, *words, "--late", "p: 0.5, every: 10s")
-    assert whole["rows"] - 8 < late["rows"] <= whole["rows"]
-    assert sum(late["commits"].values()) > sum(whole["commits"].values())
-    assert late["settings"][1]["steps"] > whole["settings"][1]["steps"]
-    slow, _ = simulated(followed, *words, "--late", "p: 0.5, every: 1h")
-    assert slow["rows"] < whole["rows"]
-    assert sum(slow["commits"].values()) == sum(whole["commits"].values())
-    # Of a file all is replayed.
-    file = followed.workload.parent / "arrivals.csv"
-    file.write_text("time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1000,10\n")
-    found, _ = simulated(followed, "--arrivals", str(file), "--late", "p: 0.9, every: 1h", *words)
-    assert (found["commits"], found["rows"]) == ({"t": 4, "u": 0}, 1_010)
-    assert [one["runs"] for one in found["settings"]] == [4, 4]
-
-
-@pytest.mark.slow
-def test_wrong_lines_have_place_and_hint(followed: Cli) -> None:
-    file = followed.workload.parent / "arrivals.csv"
-    file.write_text(
-        "time,table,inserted,deleted\n2026-01-01T00:00:00Z,t,1,0\nyesterday,t,1,0\n"
-        "2026-01-01,x,1,0\n2026-01-01,t,-1,0\n2026-01-01,t,1,1.5\n2026-01-01,t,1\n"
-        '2026-01-01,"t,1,0\n2026-01-01,t,99999999999999999999,0\n1888-01-01,t,1,0\n'
-        "9999-12-31T23:59:59Z,t,1,0\n"
-    )
-    ran = followed("simulate", "--arrivals", str(file))
-    assert (ran.code, ran.error["code"]) == (2, "arrivals_invalid")
-    places = [
-        (problem["location"]["line"], problem["location"]["column"])
-        for problem in ran.error["problems"]
-    ]
-    assert places == [(3, 1), (4, 12), (5, 14), (6, 16), (7, 1), (8, 1), (9, 14), (10, 1), (11, 1)]
-    assert all(problem["hint"] for problem in ran.error["problems"])
-    assert {problem["location"]["file"] for problem in ran.error["problems"]} == {str(file)}
-    for text in ("", "when,table,inserted,deleted\n"):
-        file.write_text(text)
-        (problem,) = followed("simulate", "--arrivals", str(file)).error["problems"]
-        assert (problem["location"]["line"], problem["location"]["column"]) == (1, 1)
-    file.write_bytes(b"\xff\xfe")
-    assert followed("simulate", "--arrivals", str(file)).error["code"] == "arrivals_invalid"
-    gone = followed("simulate", "--arrivals", str(followed.workload.parent / "none.csv"))
-    assert gone.error["code"] == "arrivals_invalid"
 
 
 def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:

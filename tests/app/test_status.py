@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import write_deltalake
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
@@ -104,20 +104,6 @@ def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
         "at": "1970-01-01T00:00:05+00:00",
         "versions": {"t": 0},
     }
-
-
-def test_status_and_explain_fit_80_columns(
-    cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    cli.good("capture")
-    DeltaTable(table).delete("g = 3")
-    for command in ("status", "explain"):
-        capsys.readouterr()
-        assert run(build_app(), [command, str(cli.workload)]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert max(map(len, lines)) <= 80
-        assert lines[0].startswith("q: ")
 
 
 def test_explain_tells_state_and_push_downs(cli: Cli) -> None:

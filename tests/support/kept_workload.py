@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -120,10 +121,18 @@ def answer_at(folder: Path, name: str, versions: dict[str, int]) -> Answer:
     """What DuckDB answers over the tables at these versions."""
     with duck() as connection:
         for table in ("a", "b"):
-            version = versions.get(table)
-            found = DeltaTable(str(folder / table), version=version).to_pyarrow_table()
-            connection.register(table, found)
+            path = str(folder / table)
+            version = versions.get(table, -1)
+            version = DeltaTable(path).version() if version < 0 else version
+            entry = (folder / table / "_delta_log" / f"{version:020}.json").stat()
+            connection.register(table, _rows_at(path, version, entry.st_ino, entry.st_mtime_ns))
         return answer_of(connection.execute(QUERIES[name]).fetchall())
+
+
+@lru_cache(maxsize=32)
+def _rows_at(path: str, version: int, *entry: int) -> pa.Table:
+    """The rows of a version; which one it is tells the file of its log entry."""
+    return DeltaTable(path, version=version).to_pyarrow_table()
 
 
 def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:

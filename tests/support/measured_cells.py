@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.registry import MEASURES
 from impctl.bench.record import Cell
+from impctl.errors import Location
+from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
 
 
 def cells_of(ground: Ground) -> list[Cell]:
@@ -17,6 +20,26 @@ def cells_of(ground: Ground) -> list[Cell]:
         assert cell.labels.keys() <= set(measure.drawable.labels)
         assert all(map(measure.drawable.has, cell.metrics))
     return found
+
+
+def ground_of(
+    desk: Any, measure: str, query: str, *, repeat: int = 2, scale: float = 1.0, **options: Any
+) -> Ground:
+    """A figure with one case, of this query; by default repeated once."""
+    place = Location("s.yaml", 1, 1)
+    figure = FigureSpec(
+        name="f",
+        title="F",
+        about="",
+        claim="",
+        source="",
+        measure=measure,
+        options=options,
+        cases=(CaseSpec(query, {}, place),),
+        chart=ChartSpec("x", ("y",), (), ()),
+        location=place,
+    )
+    return Ground(desk, figure, repeat, seed=1, scale=scale)
 
 
 def values(cell: Cell) -> Mapping[str, float]:

@@ -104,9 +104,9 @@ def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) 
 
 def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
     path = tmp_path / "t"
-    for part in np.array_split(np.sort(groups(40_000)), 20):
+    for part in np.array_split(np.sort(groups(40_000)), 10):
         write_deltalake(str(path), pa.table({"g": part}), mode="append")
-    for _ in range(30):
+    for _ in range(15):
         rows = pa.table({"g": np.array([0, 500, 999])})
         write_deltalake(str(path), rows, mode="append")
     (tmp_path / "w.yaml").write_text(
@@ -117,7 +117,7 @@ def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
         warnings.simplefilter("always")
         impctl.open(tmp_path / "w.yaml").capture()
     (found,) = (str(warning.message) for warning in caught)
-    assert "cannot leave out 30 of 50 files, which are small" in found
+    assert "cannot leave out 15 of 25 files, which are small" in found
     assert "OPTIMIZE" in found
 
 

@@ -18,7 +18,11 @@ FEW = ("groups_tree", "groups_index", "top_index", "one_index")
 
 
 @pytest.mark.parametrize(
-    "count", [4, pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long])]
+    "count",
+    [
+        pytest.param(4, marks=pytest.mark.slow),
+        pytest.param(None, id="all", marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
 )
 @pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 def test_any_byte_is_found_or_not_used(

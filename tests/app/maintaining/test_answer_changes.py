@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +42,7 @@ from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_kept_answers import kept_beside, random_case
+from tests.support.change_reader import Answer, identity
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,
@@ -52,8 +52,6 @@ from tests.support.random_queries import (
     random_row,
     table_of,
 )
-
-Answer = Counter[tuple[object, ...]]
 
 _OTHERS = (
     "SELECT s, d FROM t WHERE x > -2",
@@ -102,13 +100,6 @@ def case_of(sql: str, rng: random.Random) -> Case | None:
 def a_row(rng: random.Random) -> Row:
     row = random_row(rng)
     return {**row, "d": rng.choice([0.1, 0.2, 0.3, 0.7, row["d"]])}
-
-
-def identity(value: object) -> object:
-    """What equals only the very same value: bit for bit, but for NaN."""
-    if isinstance(value, float):
-        return "NaN" if math.isnan(value) else struct.pack("d", value)
-    return ("null",) if value is None else value
 
 
 def listed(table: pa.Table) -> list[tuple[object, ...]]:

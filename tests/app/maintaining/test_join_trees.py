@@ -113,19 +113,6 @@ def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, ste
     assert len(several) > 2 * steps
 
 
-def test_what_has_no_tree_is_refused_with_its_place(cli: Cli) -> None:
-    document = json.loads(cli.workload.read_text())
-    sql = "SELECT r.c FROM r JOIN s\n ON r.a < s.a GROUP BY r.c HAVING COUNT(*) > 1"
-    document["queries"] = {"q": {"sql": sql, "join": "tree", "sketch": {"r": "id"}}}
-    cli.workload.write_text(json.dumps(document, indent=1))
-    ran = cli("capture")
-    assert ran.code == 3
-    assert ran.error["code"] == "no_join_tree"
-    assert "`a < a` joins beyond equality" in ran.error["message"]
-    assert "join: index" in ran.error["hint"]
-    assert ran.error["location"] is not None
-
-
 def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
     document = json.loads(cli.workload.read_text())
     sql = "SELECT r.c FROM r JOIN s ON r.a = s.a GROUP BY r.c HAVING COUNT(DISTINCT s.b) > 1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,14 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, file)
 
 
+@contextmanager
+def altered(cli: Cli) -> Iterator[dict[str, Any]]:
+    """The queries of the workload, to be changed in the block."""
+    document = json.loads(cli.workload.read_text())
+    yield document["queries"]
+    cli.workload.write_text(json.dumps(document))
+
+
 def trees(cli: Cli) -> dict[str, Any]:
     """What is stored of the trees of each query."""
     found = {}
@@ -84,13 +94,11 @@ def test_many_to_many_is_a_tree_and_a_key_is_looked_up(cli: Cli) -> None:
 
 def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
     """Of each table few rows are kept: there is hardly anything to join."""
-    document = json.loads(cli.workload.read_text())
-    pairs = document["queries"]["pairs"]
-    for name, least in (("few", 3), ("most", 10_000)):
-        limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
-        sql = pairs["sql"].replace("GROUP BY", limited)
-        document["queries"][name] = {**pairs, "sql": sql}
-    cli.workload.write_text(json.dumps(document))
+    with altered(cli) as queries:
+        for name, least in (("few", 3), ("most", 10_000)):
+            limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
+            sql = queries["pairs"]["sql"].replace("GROUP BY", limited)
+            queries[name] = {**queries["pairs"], "sql": sql}
     results = {one["query"]: one for one in cli.good("explain").results}
     (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
     assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
@@ -122,9 +130,8 @@ def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(cli: Cli)
 
 def test_another_way_that_is_asked_for_is_captured_anew(cli: Cli) -> None:
     cli.good("capture")
-    document = json.loads(cli.workload.read_text())
-    document["queries"]["pairs"]["join"] = "index"
-    cli.workload.write_text(json.dumps(document))
+    with altered(cli) as queries:
+        queries["pairs"]["join"] = "index"
     held = ranges(cli, "pairs")
     cli.good("capture")
     assert trees(cli)["pairs"] == ("", None)
@@ -132,11 +139,10 @@ def test_another_way_that_is_asked_for_is_captured_anew(cli: Cli) -> None:
 
 
 def test_constants_that_move_with_the_clock_stay_with_the_index(cli: Cli) -> None:
-    document = json.loads(cli.workload.read_text())
-    moving = "WHERE s.b < year(current_date) GROUP BY"
-    for query in document["queries"].values():
-        query["sql"] = query["sql"].replace("GROUP BY", moving)
-    cli.workload.write_text(json.dumps(document))
+    with altered(cli) as queries:
+        for query in queries.values():
+            moving = "WHERE s.b < year(current_date) GROUP BY"
+            query["sql"] = query["sql"].replace("GROUP BY", moving)
     (entry,) = cli.good("explain", "--query", "pairs").results[0]["trees"]
     assert not entry["used"]
     assert "move with the clock" in entry["reason"]

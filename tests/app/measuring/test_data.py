@@ -7,13 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
 from impctl.app.measuring.data import make_data, requests_of
 from impctl.app.workbench.reporter import SilentReporter
-from impctl.bench.networks.shapes import random_links
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.suite_models import DataSpec
 
@@ -108,33 +106,6 @@ def test_networks_by_their_shapes(tmp_path: Path) -> None:
         assert rows_of(DeltaTable(tmp_path / name)) == rows
     trees = DeltaTable(tmp_path / "trees").to_pyarrow_table().to_pydict()
     assert all(a // 7 == b // 7 for a, b in zip(trees["src"], trees["dst"], strict=True))
-
-
-def test_networks_in_files_are_in_order(tmp_path: Path) -> None:
-    """By where links start and sensors stand, in parts of 1,000 rows at least."""
-    specs = [
-        replace(spec("network", shape="random", rows=3500, files=3), name="links"),
-        replace(spec("network", shape="random", rows=2999, files=9), name="few"),
-        replace(spec("network", shape="alarms", rows=900, files=4), name="field"),
-    ]
-    requests = requests_of(specs, scale=1, seed=1, source=None)
-    make_data(requests, tmp_path, SilentReporter())
-    expected = {
-        "links": ("src", 3),
-        "few": ("src", 2),
-        "field/near": ("src", 4),
-        "field/triggered": ("sensor", 1),
-    }
-    for name, (column, files) in expected.items():
-        table = DeltaTable(tmp_path / name)
-        ends = []
-        actions = pa.table(table.get_add_actions(flatten=True)).sort_by("path")
-        for action in actions.to_pylist():
-            ends += [action[f"min.{column}"], action[f"max.{column}"]]
-        assert len(ends) == 2 * files
-        assert ends == sorted(ends)
-    links = DeltaTable(tmp_path / "links").to_pyarrow_table().sort_by("id")
-    assert links.equals(random_links(3500, 700, 1).cast(links.schema))
 
 
 def test_a_list_that_is_given_and_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

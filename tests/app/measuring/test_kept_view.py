@@ -1,13 +1,18 @@
-"""A view kept by hand: what it asks, and that insertions bring it to what asking anew gives."""
+"""Views kept by hand: what they ask, and that changes bring them to what asking anew gives."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from impctl.app.measuring.kept_view import KeptView, kept_view
-from tests.support.random_cases import random_seeds
+from impctl.app.measuring.signed_view import SignedView, signed_view
+from impctl.bench.parquet_sql import ParquetSql
+from tests.support.random_cases import random_cases, random_seeds
 
 SQL = "SELECT a, SUM(b) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(b) < 10 AND MAX(c) > 3"
 
@@ -79,3 +84,72 @@ def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
 )
 def test_others_have_none(sql: str) -> None:
     assert kept_view(sql) is None
+
+
+SIGNED = (
+    "SELECT a, SUM(b) AS s, COUNT(*) AS n, COUNT(c) AS m FROM t GROUP BY a "
+    "HAVING AVG(b) > 5 ORDER BY s DESC, a LIMIT 8"
+)
+
+
+@pytest.fixture
+def connection() -> Iterator[ParquetSql]:
+    found = ParquetSql.open()
+    if found is None:
+        pytest.skip("DuckDB is not installed")
+    with closing(found):
+        yield found
+
+
+def drawn_signed(random: np.random.Generator, size: int) -> pa.Table:
+    columns = {name: pa.array(random.integers(0, 20, size)) for name in ("a", "b")}
+    columns["c"] = pa.array(random.integers(0, 3, size), mask=random.random(size) < 0.3)
+    return pa.table(columns)
+
+
+def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
+    connection.put("t", rows)
+    view = signed_view(connection, SIGNED)
+    assert view is not None
+    return view
+
+
+@random_cases(fast=2, check=10, total=10)
+def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
+    connection: ParquetSql, cases: range
+) -> None:
+    for seed in cases:
+        random = np.random.default_rng(seed)
+        rows = drawn_signed(random, 60)
+        view = made(connection, rows)
+        assert view.columns == ("a", "b", "c")
+        for _ in range(6):
+            gone = random.permutation(len(rows))[: random.integers(0, len(rows) + 1)]
+            came = drawn_signed(random, int(random.integers(0, 40)))
+            kept = np.setdiff1d(np.arange(len(rows)), gone)
+            signs = pa.array(np.repeat([1, -1], [len(came), len(gone)]))
+            view.bring_on(pa.concat_tables([came, rows.take(pa.array(gone))]), signs)
+            rows = pa.concat_tables([rows.take(pa.array(kept)), came])
+            connection.put("t", rows)
+            assert view.answer().to_pylist() == connection.run(SIGNED).to_pylist()
+
+
+def test_a_group_whose_rows_are_gone_is_gone(connection: ParquetSql) -> None:
+    rows = pa.table({"a": [1, 2], "b": [10, 10], "c": [1, 1]})
+    view = made(connection, rows)
+    view.bring_on(rows.slice(1), pa.array([-1]))
+    assert [row["a"] for row in view.answer().to_pylist()] == [1]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT a, MAX(b) AS m FROM t GROUP BY a",
+        "SELECT a, b FROM t",
+        "SELECT a, SUM(b) AS s FROM t WHERE b > 1 GROUP BY a",
+        "SELECT a, SUM(nothing) AS s FROM t GROUP BY a",
+    ],
+)
+def test_others_have_no_signed_view(connection: ParquetSql, sql: str) -> None:
+    connection.put("t", pa.table({"a": [1], "b": [2]}))
+    assert signed_view(connection, sql) is None

@@ -1,4 +1,4 @@
-"""Three digits and a unit, never an exponent; a size free on a disk, too."""
+"""Three digits and a unit, never an exponent; messages that name a query once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from impctl.app.examining.store import _room
 from impctl.app.maintaining.estimates import Estimates, reason_text
 from impctl.app.results.amounts import duration_text, number_text, size_text
 from impctl.app.results.findings import Area, Subject
+from impctl.app.results.subject import named_before
 from impctl.store.health import Folder
 
 SECOND, HOUR = 1000.0, 3_600_000.0
@@ -72,3 +73,21 @@ def test_long_estimates() -> None:
     assert said == (
         "maintaining is estimated to take 33.3 min, a recapture 16.7 min (by 3 and 1 recorded runs)"
     )
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Query `q` uses UNPIVOT", "it uses UNPIVOT"),
+        ("Query `q.r` uses UNPIVOT", "Query `q.r` uses UNPIVOT"),
+        ("Query `qr` uses UNPIVOT", "Query `qr` uses UNPIVOT"),
+        ("The SQL of query `q` cannot be read", "its SQL cannot be read"),
+        (
+            "A sketch of `t.a` is not safe for query `q`: x",
+            "A sketch of `t.a` is not safe for the query: x",
+        ),
+        ("Table `q` is gone", "Table `q` is gone"),
+    ],
+)
+def test_the_query_is_named_once(message: str, told: str) -> None:
+    assert named_before("q", message) == told

@@ -45,11 +45,3 @@ def test_text_of_files_is_escaped_and_nothing_loads() -> None:
     assert "<img" not in page
     assert "default-src &#x27;none&#x27;" in page or "default-src 'none'" in page
     assert not re.search(r"(src|href)=\"https?:", page)
-
-
-def test_settings_of_one_size_and_trigger_are_one_point() -> None:
-    again = replace(RESULT.settings[1], setting="20 MB, use", disk_bytes=20_000_000)
-    page = render(replace(RESULT, settings=(*RESULT.settings, again)))
-    (panel,) = drawings(page)[0]["panels"]
-    assert sum(len(line["points"]) for line in panel["lines"]) == 2
-    assert "10 MB, use; 20 MB, use" in page

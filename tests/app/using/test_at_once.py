@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,21 +158,6 @@ def test_a_definition_that_changed_is_not_told(cli: Cli, read: Read) -> None:
     assert ran.code != 0
     assert len(answer(cli, "kept")["rows"]) == 5
     assert read != []
-
-
-def test_damage_is_told_by_those_who_read_the_query(cli: Cli) -> None:
-    folder = cli.workload.parent / ".impctl"
-    catalog = next(folder.glob("*.sqlite*"))
-    with sqlite3.connect(catalog) as connection:
-        # Each content without its last byte.
-        connection.execute(
-            "UPDATE run SET content = substr(content, 1, length(content) - 1)"
-            " WHERE arrangement = 'answer.rows'"
-        )
-    connection.close()
-    ran = cli.good("query", "--query", "kept")
-    assert "not used" in json.dumps(ran.document["warnings"])
-    assert ran.results[0]["by"] != "state"
 
 
 def test_without_the_logs_entry_the_query_is_read(cli: Cli, read: Read) -> None:

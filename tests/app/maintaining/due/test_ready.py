@@ -134,25 +134,3 @@ def test_at_each_moment_two_seconds_are_left_at_most(
     assert max(len(one.runs) for one in nights) <= 4
     # Something comes after the last run ahead, or the moment would have nothing left by chance.
     assert sum(one.left > 0 for one in nights) > len(nights) / 2
-
-
-@pytest.mark.parametrize(
-    ("make", "seeds"),
-    [
-        (Quick, (4, 11)),
-        pytest.param(Quick, ALL, marks=SLOW),
-        pytest.param(Foreseeing, ALL, marks=SLOW),
-    ],
-)
-def test_what_is_late_had_a_step_beyond_the_margin(make: type[Quick], seeds: Sequence[int]) -> None:
-    """With all noise: one step in a hundred takes eight times as long and more, which no margin of
-    99 in 100 covers. Of these nights one has such a step in its run ahead."""
-    nights = [played(make, seed) for seed in seeds]
-    late = [one for one in nights if one.left > 2.0]
-    assert len(late) <= 1
-    assert all(one.longest > FIRST_MARGIN for one in late)
-
-
-def test_without_it_all_is_left_to_the_moment() -> None:
-    nights = [played(Quick, seed, 1.0, Trigger(cron=READY.cron)) for seed in (1, 2)]
-    assert all(len(one.runs) == 1 and one.left > 10.0 for one in nights)

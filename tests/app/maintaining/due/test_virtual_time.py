@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left, bisect_right
-from datetime import UTC, datetime
 
 import pytest
 
 from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.when import dues
 from impctl.app.simulating.noise import noisy
-from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 from tests.app.maintaining.due.virtual import Arrival, Process, Query
 
@@ -79,9 +77,17 @@ def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
 HISTORIES = {"steady": (steady, 0.2, 1.0), "loads": (loads, 1.0, 4.0), "bursts": (bursts, 0.5, 3.0)}
 
 
-@pytest.mark.parametrize("is_long", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("bound", [600.0, 3_600.0])
-@pytest.mark.parametrize("name", list(HISTORIES))
+@pytest.mark.parametrize(
+    ("name", "bound", "is_long"),
+    [
+        *(("steady", 600.0, False), ("loads", 3_600.0, False), ("bursts", 600.0, False)),
+        *(
+            pytest.param(name, bound, True, marks=pytest.mark.slow)
+            for name in HISTORIES
+            for bound in (600.0, 3_600.0)
+        ),
+    ],
+)
 def test_nothing_is_late_and_little_is_early(name: str, bound: float, is_long: bool) -> None:
     rng = random.Random(f"{name}{bound}")
     make, few, many = HISTORIES[name]
@@ -206,26 +212,6 @@ def test_a_query_that_fails_is_left_until_something_is_new_or_ten_minutes() -> N
     assert 600 <= starts[1] - starts[0] <= 610
     assert 600 <= starts[2] - starts[1] <= 610
     assert 1_500 <= starts[3] <= 1_510, "what is new is tried at once"
-
-
-@pytest.mark.parametrize(
-    ("day", "starts"),
-    [
-        ("2026-03-28", ["03-28 01:30", "03-29 01:00", "03-30 00:30"]),
-        ("2026-10-24", ["10-24 00:30", "10-25 00:30", "10-26 01:30"]),
-    ],
-)
-def test_half_past_two_comes_once_a_day_whatever_the_clock_does(
-    day: str, starts: list[str]
-) -> None:
-    trigger = Trigger(cron=read_cron("30 2 * * *"), timezone="Europe/Vienna")
-    midnight = datetime.fromisoformat(f"{day}T00:00:00Z").timestamp()
-    arrivals = [(midnight + at * 600.0, "a", 1) for at in range(6 * 24 * 3)]
-    process = Quick({"q": Query(trigger, frozenset("a"), 0.01)}, arrivals, 900.0, now=midnight)
-    runs = process.run(midnight + 3 * DAY - 1)
-    assert [
-        datetime.fromtimestamp(run.start, UTC).strftime("%m-%d %H:%M") for run in runs
-    ] == starts
 
 
 def test_a_moment_without_changes_runs_nothing() -> None:

@@ -14,13 +14,12 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from impctl.app.capturing import commit
 from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
-from impctl.app.workbench.sessions import OwnSession
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
-from tests.app.maintaining.keeping.test_keep_to import describe
-from tests.support.kept_workload import fragments_by_access, stored
+from tests.app.maintaining.keeping.stored_pieces import assert_alike, describe
+from tests.support.kept_workload import stored
 from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
@@ -43,6 +42,7 @@ PIECES = {
     "sets": {"aggregate0", "aggregate1", "aggregate2"},
     "of_groups": {"top0"},
 }
+FEW = ("first", "ends")
 ROWS = 2000
 NUMBERS = (None, *range(0, 100_000, 7))
 
@@ -88,17 +88,30 @@ def write_workload(folder: Path, names: Iterable[str], rows: int) -> Path:
 
 
 @pytest.fixture
-def tmp_path(made_once: MadeOnce) -> Path:
-    return made_once.folder("buffers", lambda folder: write_workload(folder, QUERIES, ROWS))
+def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """All queries and their twins, none captured."""
+    made = made_once.folder("buffers", lambda to: write_workload(to, QUERIES, ROWS))
+    return Cli(capsys, made / "w.yaml")
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
+def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """All captured without a budget."""
 
-    monkeypatch.setattr(OwnSession, "open", no_spark)
-    return Cli(capsys, tmp_path / "w.yaml")
+    def capture(to: Path) -> None:
+        Cli(capsys, write_workload(to, QUERIES, ROWS)).good("capture")
+
+    return Cli(capsys, made_once.folder("buffers captured", capture) / "w.yaml")
+
+
+@pytest.fixture
+def few(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """One query with first rows, and one with values of MIN and MAX, captured without a budget."""
+
+    def capture(to: Path) -> None:
+        Cli(capsys, write_workload(to, FEW, ROWS)).good("capture")
+
+    return Cli(capsys, made_once.folder("few buffers", capture) / "w.yaml")
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
@@ -112,14 +125,11 @@ def bytes_of(folder: Path, name: str, piece: str) -> int:
         return sum(r.bytes for r in held.run_refs(name) if r.arrangement.startswith(f"{piece}."))
 
 
-def assert_alike(cli: Cli, folder: Path) -> None:
-    for name in QUERIES:
-        one, twin = stored(folder, name), stored(folder, f"{name}_kept")
-        assert one.versions == twin.versions
-        mine, theirs = map(fragments_by_access, (one, twin))
-        assert mine == theirs, name
+def assert_same(cli: Cli, folder: Path, names: Iterable[str] = tuple(QUERIES)) -> None:
+    """Sketches and answers."""
+    assert_alike(folder, names)
     with impctl.open(cli.workload) as opened:
-        for name in QUERIES:
+        for name in names:
             assert rows_of(opened, name) == rows_of(opened, f"{name}_kept")
 
 
@@ -136,10 +146,9 @@ def rows_of(opened: impctl.OpenWorkload, name: str) -> list[str]:
     ids=["few", "many"],
 )
 def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
-    cli: Cli, tmp_path: Path, turns: list[tuple[int, ...]]
+    captured: Cli, turns: list[tuple[int, ...]]
 ) -> None:
-    cli.good("capture", "--disk", "1GB")
-    rng = random.Random(5)
+    cli, tmp_path, rng = captured, captured.workload.parent, random.Random(5)
     assert not any(bounded(tmp_path, name) for name in QUERIES)
     free = cli.workload.read_text()
     kept = free.replace("policy: incremental", "policy: incremental, state: keep")
@@ -159,34 +168,35 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
             refilled += sum(
                 r["refilled_groups"] for r in cli.good("maintain", "--disk", "0").results
             )
-            assert_alike(cli, tmp_path)
+            assert_same(cli, tmp_path)
             cli.workload.write_text(kept)
             cli.good("maintain", "--disk", "1GB")
             cli.workload.write_text(free)
             assert not any(bounded(tmp_path, name) for name in QUERIES)
-        assert_alike(cli, tmp_path)
+        assert_same(cli, tmp_path)
     assert refilled > 0
 
 
-def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> None:
     """Another query is captured, where this one is three commits behind."""
-    cli.good("capture")
+    cli, tmp_path = few, few.workload.parent
     change(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0")
-    assert all(bounded(tmp_path, name) for name in QUERIES)
+    assert all(bounded(tmp_path, name) for name in FEW)
     for turn in (3, 1, 2):
         change(tmp_path, random.Random(turn), turn)
     free = cli.workload.read_text()
     cli.workload.write_text(free.replace("incremental", "incremental, state: keep"))
     cli.good("capture", "--query", "first_kept", "--disk", "1GB")
-    assert not any(bounded(tmp_path, name) for name in QUERIES)
+    assert not any(bounded(tmp_path, name) for name in FEW)
     assert stored(tmp_path, "ends").versions != stored(tmp_path, "first_kept").versions
     cli.good("maintain")
-    assert_alike(cli, tmp_path)
+    assert_same(cli, tmp_path, FEW)
 
 
-def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli, tmp_path: Path) -> None:
+def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     """Whatever wrote that: rows that are bounded must never be taken for all."""
+    tmp_path = cli.workload.parent
     names = ("--query", "ranked", "--query", "ranked_kept")
     cli.workload.write_text(cli.workload.read_text().replace("policy: incremental", "policy: auto"))
     cli.good("capture", "--disk", "0", *names)
@@ -205,7 +215,8 @@ def said(cli: Cli, command: str, *arguments: str) -> str:
     return " ".join(cli.capsys.readouterr().out.split())
 
 
-def test_a_recapture_keeps_the_choice_and_state_least_makes_it(cli: Cli, tmp_path: Path) -> None:
+def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None:
+    cli, tmp_path = few, few.workload.parent
     cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
     before = bounded(tmp_path, "first")
     assert before.keys() == {"top0"}
@@ -216,24 +227,24 @@ def test_a_recapture_keeps_the_choice_and_state_least_makes_it(cli: Cli, tmp_pat
     cli.workload.write_text(free.replace("policy: incremental", "state: least"))
     # Without a budget a capture keeps all, but where the workload says otherwise.
     cli.good("capture")
-    for name, pieces in PIECES.items():
-        assert bounded(tmp_path, name) == dict.fromkeys(pieces, 8), name
+    for name in FEW:
+        assert bounded(tmp_path, name) == dict.fromkeys(PIECES[name], 8), name
     change(tmp_path, random.Random(2), 1)
     results = cli.good("maintain").results
     assert sum(r["refilled_groups"] for r in results) > 0
-    assert_alike(cli, tmp_path)
+    assert_same(cli, tmp_path, FEW)
     cli.workload.write_text(free)
     cli.good("capture")
-    assert not any(bounded(tmp_path, name) for name in QUERIES)
+    assert not any(bounded(tmp_path, name) for name in FEW)
 
 
 @pytest.mark.parametrize("said", ["all", "5000"])
-def test_what_the_workload_says_of_buffers_holds(cli: Cli, tmp_path: Path, said: str) -> None:
+def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
     free = cli.workload.read_text()
     cli.workload.write_text(free.replace("policy: incremental", f"buffer: {said}"))
     cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
     for name in ("first", "of_groups"):
-        assert not bounded(tmp_path, name)
+        assert not bounded(cli.workload.parent, name)
         (explained,) = cli.good("explain", "--query", name).results
         (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
         assert top["buffer"] == (None if said == "all" else 5000)
@@ -241,8 +252,8 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, tmp_path: Path, said:
         assert not top["chosen"]
 
 
-def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture", "--query", "first")
+def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
+    cli, tmp_path = few, few.workload.parent
     (before,) = cli.good("explain", "--query", "first").results
     (top,) = before["buffers"]
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
@@ -275,9 +286,10 @@ def test_plan_explain_and_history_tell_what_is_bounded(cli: Cli, tmp_path: Path)
 
 
 def test_first_rows_of_an_older_store_wait_for_a_capture(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    few: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it says how many groups they have; values of MIN and MAX have groups counted."""
+    cli, tmp_path = few, few.workload.parent
     names = ("--query", "first", "--query", "ends")
     with monkeypatch.context() as older:
         older.setattr(commit, "buffer_groups", lambda state: {})

@@ -1,4 +1,4 @@
-"""Sides of joins that were read and are kept again hold what they would have held all along."""
+"""Sides that are kept again hold what they would have held all along, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from impctl.app.maintaining.keeping.conversion import Wanted
 from impctl.data.pages import table_of
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
 from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
@@ -67,7 +68,7 @@ def cli(
             )
             grow(folder)
             cli.good("maintain", "--disk", "0")
-            assert tuple(stored(folder, "q").state_meta.get("from_files", ())) == sides
+            assert tuple(read_pieces(folder, "q")) == sides
 
     folder = made_once.folder("kept again", capture)
     monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
@@ -82,10 +83,6 @@ def held(folder: Path, name: str) -> dict[str, int]:
             side: sum(pc.sum(table_of(run)[0].column("weight")).as_py() for _, run in runs[side])
             for side in ("join0.left", "join0.right")
         }
-
-
-def fragments(folder: Path, name: str) -> dict[str, set[int]]:
-    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
 
 
 def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli) -> None:
@@ -148,7 +145,7 @@ def test_a_table_in_place_of_another_is_not_read(
     cli.good("maintain", "--disk", "0", "--query", "apart")
     shutil.rmtree(folder / "u")
     (folder / "aside").rename(folder / "u")
-    assert stored(folder, "q").state_meta["from_files"] == list(read)
+    assert read_pieces(folder, "q") == list(read)
     grow(folder)
     cli.good("maintain")
     assert fragments(folder, "q") == fragments(folder, "twin")
@@ -156,3 +153,42 @@ def test_a_table_in_place_of_another_is_not_read(
     grow(folder)
     cli.good("maintain", "--disk", "0")
     assert held(folder, "q") == held(folder, "twin")
+
+
+GROUPED = (
+    "SELECT t.g, COUNT(*) n FROM t JOIN u ON t.k = u.k GROUP BY t.g HAVING MAX(t.d) < current_date"
+)
+
+
+def grouped_rows(first: int) -> pa.Table:
+    days = [dt.date(2026, 1, first + at) for at in range(8)]
+    groups = pa.array([1, 2, 3, 4, None, 1, 2, 3], pa.int64())
+    return pa.table({"g": groups, "k": pa.array([0, 1, 2, None] * 2, pa.int64()), "d": days})
+
+
+def test_they_are_kept_where_sides_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
+    create_table(str(tmp_path / "t"), grouped_rows(1))
+    create_table(str(tmp_path / "u"), pa.table({"k": pa.array([0, 1, None], pa.int64())}))
+    lines = "".join(
+        f'  {name}: {{sql: "{GROUPED}", sketch: {{t: g}}, join: {join}, policy: strict}}\n'
+        for name, join in (("q", "files"), ("twin", "index"))
+    )
+    (tmp_path / "w.yaml").write_text(
+        "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
+        f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
+    )
+    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli.good("capture", "--disk", "0")
+    found = []
+    for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
+        monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
+        write_deltalake(str(tmp_path / "t"), grouped_rows(first), mode="append")
+        ran = cli.good("maintain", "--disk", "0")
+        assert {result["action"] for result in ran.results} == {"exact"}
+        assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
+        assert_alike(tmp_path, "q", "twin")
+        found.append(fragments(tmp_path, "q"))
+    assert len({str(one) for one in found}) > 1, "the clock moved something"

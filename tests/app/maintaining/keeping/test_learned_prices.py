@@ -12,7 +12,6 @@ import pytest
 
 from impctl.app.maintaining.due.pending import CommitLog, pending_of
 from impctl.app.maintaining.keeping.learned_prices import FEWEST, learned_of
-from impctl.app.workbench.sessions import OwnSession
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.circuits.keeping.demands import own
@@ -271,11 +270,7 @@ def test_runs_without_parts_tell_the_whole(seed: int) -> None:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, write_workload(tmp_path, [("two", QUERIES["two"], "auto")]))
 
 

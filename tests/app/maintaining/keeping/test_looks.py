@@ -18,7 +18,6 @@ from impctl.app.maintaining.keeping import looks as looks_room
 from impctl.app.maintaining.keeping.choice import Kept
 from impctl.app.maintaining.keeping.looks import Seen, have_moved, is_known_to_exceed, is_to_look
 from impctl.app.maintaining.keeping.worth import is_worth
-from impctl.app.workbench.sessions import OwnSession
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.circuits.keeping.choice import StateChoice, choose
@@ -27,9 +26,9 @@ from impctl.circuits.keeping.evaluated import per_day
 from impctl.circuits.keeping.graph import Graph, Mode, Work, pinned
 from impctl.circuits.keeping.priors import PRIORS
 from impctl.store.records import Chosen
+from tests.app.maintaining.keeping.stored_pieces import read_pieces, say
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.circuits.keeping.drawn import tree
-from tests.support.kept_workload import stored
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
@@ -160,33 +159,17 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Tables whose rates the file says, so that they do not move with the clock."""
 
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
     cli = Cli(capsys, write_workload(tmp_path, [(n, QUERIES[n], "auto") for n in ("two", "l")]))
     say(cli, "t: {path: t}", "t: {path: t, changes: {every: 1h, rows: 6}}")
     say(cli, "u: {path: u}", "u: {path: u, changes: {every: 5h, rows: 4, deletes: 50%}}")
     return cli
 
 
-def say(cli: Cli, before: str, after: str) -> None:
-    text = cli.workload.read_text()
-    assert before in text
-    cli.workload.write_text(text.replace(before, after))
-
-
 def paced(table: str, pause: str) -> str:
     return f"{table}: {{path: {table}, changes: {{every: {pause}"
-
-
-def read_sides(folder: Path, name: str = "two") -> list[str]:
-    found = stored(folder, name).state_meta.get("from_files", [])
-    assert isinstance(found, list)
-    return found
 
 
 def exceeds(document: dict[str, Any]) -> bool:
@@ -203,7 +186,7 @@ def test_a_budget_that_is_too_small_is_looked_at_once(
     rng = random.Random(1)
     change(tmp_path, rng, 0)
     assert exceeds(cli.good("maintain", "--disk", "0").document)
-    assert (len(looks), bool(read_sides(tmp_path))) == (1, True)
+    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (1, True)
     for turn in (2, 4):
         change(tmp_path, rng, turn)
         assert exceeds(cli.good("maintain", "--disk", "0").document)
@@ -227,7 +210,7 @@ def test_a_run_with_nothing_to_do_looks_at_another_budget(
     ran = cli.good("maintain", "--disk", "0")
     assert [result["action"] for result in ran.results] == ["none"] * len(ran.results)
     assert exceeds(ran.document)
-    assert (len(looks), bool(read_sides(tmp_path))) == (2, True)
+    assert (len(looks), bool(read_pieces(tmp_path, "two"))) == (2, True)
     cli.good("maintain")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 2
@@ -261,10 +244,10 @@ def test_a_late_run_leaves_the_choice_to_the_next_one(
     (said,) = cli.good("maintain", "--disk", "0").document["warnings"]
     assert "this run was late" in said
     assert not looks
-    assert not read_sides(tmp_path)
+    assert not read_pieces(tmp_path, "two")
     cli.good("maintain", "--disk", "0")
     assert len(looks) == 1
-    assert read_sides(tmp_path)
+    assert read_pieces(tmp_path, "two")
     # By a budget that was looked at, too: then nothing but that it was late says so.
     say(cli, "every: 5h", "every: 50h")
     change(tmp_path, random.Random(1), 2)
@@ -276,14 +259,14 @@ def test_a_late_run_leaves_the_choice_to_the_next_one(
 
 def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any]) -> None:
     cli.good("capture", "--disk", "0")
-    assert read_sides(tmp_path)
-    kept_ones = read_sides(tmp_path)
+    assert read_pieces(tmp_path, "two")
+    kept_ones = read_pieces(tmp_path, "two")
     # Once in a year: nothing that is saved then pays for reading sides whole.
     for name, pause in (("t", "1h"), ("u", "5h")):
         say(cli, paced(name, pause), paced(name, "365d"))
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 2
-    assert read_sides(tmp_path) == kept_ones
+    assert read_pieces(tmp_path, "two") == kept_ones
     for plan in cli.good("plan", "--disk", "1GB").results:
         assert {one["mode"] for one in plan["state"]} == {"read"}
         assert any("converting saves too little" in one["reason"] for one in plan["state"])
@@ -292,7 +275,7 @@ def test_what_is_about_as_good_stays(cli: Cli, tmp_path: Path, looks: list[Any])
     change(tmp_path, random.Random(1), 1)
     cli.good("maintain", "--disk", "1GB")
     assert len(looks) == 3
-    assert read_sides(tmp_path) != kept_ones
+    assert read_pieces(tmp_path, "two") != kept_ones
 
 
 @pytest.mark.parametrize(
@@ -320,4 +303,4 @@ def test_a_query_whose_row_was_altered_fails_no_run_of_others(
         assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
         if not turn:
             assert any("stays as it is" in one for one in ran.document["warnings"])
-    assert bool(read_sides(tmp_path)) == is_converted
+    assert bool(read_pieces(tmp_path, "two")) == is_converted

@@ -16,72 +16,63 @@ from impctl.app.maintaining import kept_states
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.workbench.memory_limit import largest_side, machine_memory, memory_of
 from impctl.app.workbench.reporter import SilentReporter
-from impctl.app.workbench.sessions import OwnSession
 from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.errors import WorkloadError
 from impctl.workload.load import load_workload
+from tests.app.maintaining.keeping.stored_pieces import fragments, read_pieces
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     asked = [(name, QUERIES["two"], join) for name, join in (("two", "auto"), ("twin", "index"))]
     return Cli(capsys, write_workload(tmp_path, asked))
-
-
-def read_sides(folder: Path, name: str) -> list[str]:
-    found = stored(folder, name).state_meta.get("from_files", [])
-    assert isinstance(found, list)
-    return found
-
-
-def fragments(folder: Path, name: str) -> dict[str, set[int]]:
-    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
 
 
 def test_a_side_that_may_not_fit_is_read(cli: Cli, tmp_path: Path) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text + "budget: {memory: 50MB, disk: 1GB}\n")
     cli.good("capture")
-    assert len(read_sides(tmp_path, "two")) == 2
+    assert len(read_pieces(tmp_path, "two")) == 2
     # What the workload pins is kept all the same, and no choice under a budget builds the other.
-    assert not read_sides(tmp_path, "twin")
+    assert not read_pieces(tmp_path, "twin")
     reasons = stored(tmp_path, "two").state_meta["side_reasons"]
-    of_sides = {reasons[side] for side in read_sides(tmp_path, "two")}
+    of_sides = {reasons[side] for side in read_pieces(tmp_path, "two")}
     assert of_sides == {"building it may take more memory than there is"}
     rng = random.Random(1)
-    for turn in range(3):
+    for turn in range(2):
         change(tmp_path, rng, turn)
         cli.good("maintain")
         assert fragments(tmp_path, "two") == fragments(tmp_path, "twin")
-    assert len(read_sides(tmp_path, "two")) == 2
+    assert len(read_pieces(tmp_path, "two")) == 2
     # A flag wins over the file.
     cli.workload.write_text(text + "budget: {memory: 50MB}\n")
     cli.good("capture", "--memory", "1GB")
-    assert not read_sides(tmp_path, "two")
+    assert not read_pieces(tmp_path, "two")
 
 
-@pytest.mark.parametrize(
-    ("written", "is_right"),
-    [
-        *(("2GB", True), ("25%", True), ("100 %", True), ("1", True)),
-        *(("0", False), ("0%", False), ("101%", False), ("-5%", False), ("1XB", False)),
-        *(("a lot", False), ("25%%", False)),
-    ],
-)
-def test_memory_is_a_size_or_a_share(cli: Cli, written: str, is_right: bool) -> None:
+def test_what_is_no_size_is_refused_with_its_place(cli: Cli) -> None:
+    """Memory may be a share of the machine's, too."""
     text = cli.workload.read_text()
-    cli.workload.write_text(text + f"budget: {{memory: '{written}'}}\n")
-    ran = cli("check")
-    assert (ran.code == 0) == is_right
-    if not is_right:
-        assert ran.code == 2
-        assert "`budget.memory` must be a size" in str(ran.error)
+    for name, right, wrong in (
+        ("disk", ("0", "1GB"), ("1XB", "-1", "many", "1.5.2GB", "9" * 400 + "TB", "25%")),
+        ("memory", ("2GB", "25%", "100 %", "1"), ("0", "0%", "101%", "-5%", "1XB", "25%%")),
+    ):
+        for given in right:
+            cli.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            load_workload(cli.workload, {})
+        for given in wrong:
+            cli.workload.write_text(f"{text}budget: {{{name}: '{given}'}}\n")
+            with pytest.raises(WorkloadError) as caught:
+                load_workload(cli.workload, {})
+            (problem,) = caught.value.problems
+            assert f"`budget.{name}` must be a size" in problem.message
+            assert problem.location is not None
+            assert problem.location.line == text.count("\n") + 1
+    cli.workload.write_text(text)
+    assert cli("maintain", "--disk", "many").code == 2
 
 
 def test_the_run_comes_before_the_file(cli: Cli) -> None:

@@ -8,93 +8,79 @@ from pathlib import Path
 import pytest
 
 from impctl.app.maintaining.keeping.bounds import BOUND_IMPOSSIBLE
-from impctl.app.workbench.sessions import OwnSession
+from tests.app.maintaining.keeping.stored_pieces import assert_alike, read_pieces, say
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
-from tests.support.kept_workload import stored
+from tests.support.made_once import MadeOnce
 from tests.support.run_cli import Cli
 
 
-@pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+def write_pinned(folder: Path) -> Path:
     asked = [
         ("kept", QUERIES["two"], "auto, state: keep"),
         ("least", QUERIES["two"], "auto, state: least"),
         ("free", QUERIES["two"], "auto"),
         ("twin", QUERIES["two"], "index"),
     ]
-    return Cli(capsys, write_workload(tmp_path, asked))
+    return write_workload(folder, asked)
 
 
-def say(cli: Cli, before: str, after: str) -> None:
-    text = cli.workload.read_text()
-    assert before in text
-    cli.workload.write_text(text.replace(before, after))
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys, write_pinned(tmp_path))
 
 
-def read_sides(folder: Path, name: str) -> int:
-    """How many of its two sides and one grouping."""
-    return len(stored(folder, name).state_meta.get("from_files", []))
+@pytest.fixture
+def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+    """The same, captured without a budget."""
+    made = made_once.folder("pinned", lambda to: Cli(capsys, write_pinned(to)).good("capture"))
+    return Cli(capsys, made / "w.yaml")
 
 
-def fragments(folder: Path, name: str) -> dict[str, set[int]]:
-    return {one.access: set(one.fragments.ids) for one in stored(folder, name).sketches}
+def how_many(folder: Path, *names: str) -> tuple[int, ...]:
+    """How many of their two sides and one grouping these queries read."""
+    return tuple(len(read_pieces(folder, name)) for name in names)
 
 
-def assert_alike(folder: Path) -> None:
-    for name in ("kept", "least", "free"):
-        assert stored(folder, name).versions == stored(folder, "twin").versions
-        assert fragments(folder, name) == fragments(folder, "twin")
-
-
-def test_the_word_of_the_file_holds_with_and_without_a_budget(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 3)
+def test_the_word_of_the_file_holds_with_and_without_a_budget(captured: Cli) -> None:
+    folder = captured.workload.parent
+    assert how_many(folder, "kept", "least") == (0, 3)
     rng = random.Random(1)
-    for turn, words in enumerate(([], ["--disk", "0"], ["--disk", "1GB"])):
-        change(tmp_path, rng, turn)
-        ran = cli.good("maintain", *words)
+    for turn, (words, free) in enumerate((([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))):
+        change(folder, rng, turn)
+        ran = captured.good("maintain", *words)
         assert {result["action"] for result in ran.results} == {"exact"}
-        assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 3)
-        if words == ["--disk", "0"]:
-            assert read_sides(tmp_path, "free") == 3
-        assert_alike(tmp_path)
-    cli.good("capture", "--disk", "1GB")
-    assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 3)
+        assert how_many(folder, "kept", "least") == (0, 3)
+        if words != ["--disk", "1GB"]:
+            assert how_many(folder, "free") == (free,)
+        assert_alike(folder, ("kept", "least", "free"), "twin")
 
 
 def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture", "--disk", "0")
-    assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (0, 3)
+    cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
+    assert how_many(tmp_path, "kept", "least") == (0, 3)
     for name in ("kept", "least"):
         (entry,) = cli.good("status", "--query", name).results
         assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
 
 
-def test_another_word_is_carried_out_by_the_next_run(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture", "--disk", "1GB")
-    say(cli, "state: least", "state: keep")
-    ran = cli.good("maintain", "--disk", "1GB")
+def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured: Cli) -> None:
+    """Without one it waits for a capture."""
+    folder = captured.workload.parent
+    say(captured, "state: least", "state: keep")
+    captured.good("maintain")
+    assert how_many(folder, "least") == (3,)
+    ran = captured.good("maintain", "--disk", "1GB")
     assert {result["action"] for result in ran.results} == {"none"}, "no capture is asked for"
-    assert read_sides(tmp_path, "least") == 0
-    say(cli, "state: keep", "state: least")
-    cli.good("maintain", "--disk", "1GB")
-    assert (read_sides(tmp_path, "kept"), read_sides(tmp_path, "least")) == (3, 3)
-    change(tmp_path, random.Random(1), 1)
-    cli.good("maintain")
-    assert_alike(tmp_path)
-
-
-def test_without_a_budget_another_word_waits_for_a_capture(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture")
-    say(cli, "state: least", "state: keep")
-    cli.good("maintain")
-    assert read_sides(tmp_path, "least") == 3
-    cli.good("capture", "--query", "least")
-    assert read_sides(tmp_path, "least") == 0
+    assert how_many(folder, "least") == (0,)
+    say(captured, "state: keep", "state: least")
+    captured.good("maintain", "--disk", "1GB")
+    assert how_many(folder, "kept", "least") == (3, 3)
+    change(folder, random.Random(1), 1)
+    captured.good("maintain")
+    assert_alike(folder, ("kept", "least", "free"), "twin")
+    say(captured, "state: least", "state: keep")
+    captured.good("capture", "--query", "least")
+    assert how_many(folder, "least") == (0,)
 
 
 def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_path: Path) -> None:
@@ -111,13 +97,13 @@ def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_pat
     say(cli, "u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
     free = cli.good("maintain", "--disk", "1GB").document["warnings"]
     assert not any(BOUND_IMPOSSIBLE in one for one in free)
-    assert read_sides(tmp_path, "free") == 0
+    assert how_many(tmp_path, "free") == (0,)
 
 
 def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
     for name in ("t", "u"):
         coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
         say(cli, f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
-    cli.good("capture", "--disk", "0")
-    cli.good("maintain", "--disk", "1GB")
-    assert read_sides(tmp_path, "free") == 3
+    cli.good("capture", "--disk", "0", "--query", "free")
+    cli.good("maintain", "--disk", "1GB", "--query", "free")
+    assert how_many(tmp_path, "free") == (3,)

@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.workbench.sessions import OwnSession
+from tests.app.maintaining.keeping.stored_pieces import assert_alike
 from tests.behaviour.typed_joins import OTHERS, change, write_workload
-from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli
 
 REBUILT = {"padded", "groups", "merged", "left"}
@@ -21,11 +20,7 @@ REBUILT = {"padded", "groups", "merged", "left"}
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     asked = [(name, sql, "auto") for name, sql in OTHERS.items()]
     pinned = [(f"{name}_kept", sql, "index") for name, sql in OTHERS.items()]
     return Cli(capsys, write_workload(tmp_path, [*asked, *pinned]))
@@ -35,11 +30,7 @@ def changed(cli: Cli, folder: Path, rng: random.Random, turn: int, *flags: str) 
     change(folder, rng, turn)
     for result in cli.good("maintain", *flags).results:
         assert result["action"] == "exact", result
-    for name in OTHERS:
-        one, twin = stored(folder, name), stored(folder, f"{name}_kept")
-        assert one.versions == twin.versions
-        mine, theirs = map(fragments_by_access, (one, twin))
-        assert mine == theirs, name
+    assert_alike(folder, OTHERS)
 
 
 def modes(cli: Cli) -> dict[str, set[str]]:
@@ -47,8 +38,12 @@ def modes(cli: Cli) -> dict[str, set[str]]:
     return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in found}
 
 
-@pytest.mark.parametrize("turns", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_sketches_stay_those_of_all_state_kept(cli: Cli, tmp_path: Path, turns: int) -> None:
+@pytest.mark.parametrize(
+    ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_sketches_stay_those_of_all_state_kept(
+    cli: Cli, tmp_path: Path, turns: int, each: int
+) -> None:
     cli.good("capture", "--disk", "1GB")
     assert all(found == {"kept"} for found in modes(cli).values())
     free = cli.workload.read_text()
@@ -59,21 +54,23 @@ def test_sketches_stay_those_of_all_state_kept(cli: Cli, tmp_path: Path, turns: 
         cli.workload.write_text(
             least if turn % 2 == 0 else free.replace("auto}", "auto, state: keep}")
         )
-        changed(cli, tmp_path, rng, 2 * turn, "--disk", "1GB")
+        changed(cli, tmp_path, rng, each * turn, "--disk", "1GB")
         found = modes(cli)
         if turn % 2 == 0:
             assert {name for name, each in found.items() if "rebuilt" in each} == REBUILT
             assert all(each & {"read", "rebuilt"} for each in found.values()), found
         else:
             assert all(each == {"kept"} for each in found.values()), found
-        changed(cli, tmp_path, rng, 2 * turn + 1, "--disk", "1GB")
+        for more in range(1, each):
+            changed(cli, tmp_path, rng, 2 * turn + more, "--disk", "1GB")
 
 
 def test_a_plan_tells_what_is_rebuilt(cli: Cli, tmp_path: Path) -> None:
-    cli.good("capture", "--disk", "0")
+    asked = [f"--query={name}" for name in ("merged", "groups", "own")]
+    cli.good("capture", "--disk", "0", *asked)
     change(tmp_path, random.Random(3), 1)
-    found = {one["query"]: one["state"] for one in cli.good("plan", "--disk", "0").results}
-    words = {piece["mode"] for name in OTHERS for piece in found[name]}
-    assert {"read", "rebuilt"} <= words
-    reasons = [p["reason"] for name in OTHERS for p in found[name] if p["mode"] == "rebuilt"]
+    plans = cli.good("plan", "--disk", "0", *asked).results
+    pieces = [piece for one in plans for piece in one["state"]]
+    assert {"read", "rebuilt"} <= {piece["mode"] for piece in pieces}
+    reasons = [piece["reason"] for piece in pieces if piece["mode"] == "rebuilt"]
     assert any("as it is rebuilt" in reason for reason in reasons), reasons

@@ -13,7 +13,6 @@ import pytest
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.measuring.generate import generate
-from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds import answer_ways, duckdb_times
 from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain, duckdb_recapture
 from impctl.app.measuring.kinds.duckdb_times import answer_beside
@@ -31,8 +30,8 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.bench.record import Cell
 from impctl.errors import UsageError, WorkloadError
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
-from tests.support.measured_cells import cells_of, values
+from impctl.workload.suite_models import OptionValue
+from tests.support.measured_cells import cells_of, ground_of, values
 
 WORKLOAD = """\
 version: 1
@@ -73,28 +72,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
         yield desk
 
 
-def ground(desk: Workbench, measure: str, query: str, **options: OptionValue) -> Ground:
-    place = desk.workload.queries[query].location
-    case = CaseSpec(query, {}, place)
-    chart = ChartSpec("x", ("y",), (), ())
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure=measure,
-        options=options,
-        cases=(case,),
-        chart=chart,
-        location=place,
-        places={},
-    )
-    return Ground(desk, figure, 1, 1, scale=0.01)
-
-
 def cells(desk: Workbench, measure: str, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground(desk, measure, query, **options))
+    return cells_of(ground_of(desk, measure, query, repeat=1, scale=0.01, **options))
 
 
 @pytest.mark.parametrize(
@@ -117,7 +96,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     desk: Workbench, measure: str, options: dict[str, Any]
 ) -> None:
     with pytest.raises(WorkloadError):
-        MEASURES[measure].run(ground(desk, measure, "window", **options))
+        MEASURES[measure].run(ground_of(desk, measure, "window", scale=0.01, **options))
 
 
 @pytest.mark.spark
@@ -131,14 +110,6 @@ def test_rivals_answer_alike_and_the_view_follows(desk: Workbench) -> None:
         assert {"duckdb_plain_ms", "duckdb_sketch_ms"} <= found.keys(), cell.note
     assert 0 < found["files_share"] <= 1
     assert found["bytes_ratio"] >= 1
-
-
-@pytest.mark.spark
-def test_a_query_without_a_view_has_the_other_rivals(desk: Workbench) -> None:
-    (cell,) = cells(desk, "rivals", "rows")
-    assert cell.equal
-    assert "view_ms" not in cell.metrics
-    assert {"plain_ms", "pruned_ms", "sketch_ms", "bytes_share"} <= cell.metrics.keys()
 
 
 @pytest.mark.spark
@@ -169,17 +140,6 @@ def test_a_way_with_another_answer_is_told(
     assert cell.equal is False
 
 
-@pytest.mark.spark
-def test_without_duckdb_its_ways_are_missing_and_a_note_says_so(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
-    (cell,) = cells(desk, "answers", "sums", changes=200, batches=2)
-    assert cell.equal
-    assert cell.note == "DuckDB is not installed"
-    assert not any(name.startswith(("duckdb", "view")) for name in cell.metrics)
-
-
 @pytest.mark.parametrize(
     ("share", "size", "total", "told"),
     [
@@ -195,7 +155,7 @@ def test_a_share_is_told_as_it_is(share: float, size: int, total: int, told: flo
 
 
 def test_sizes_among_the_options_follow_the_scale(desk: Workbench) -> None:
-    found = ground(desk, "mixed", "window", operations=1000)
+    found = ground_of(desk, "mixed", "window", scale=0.01, operations=1000)
     assert found.scaled("operations", 10, least=1) == 10
     assert found.scaled("operations", 10, least=24) == 24
 
@@ -383,10 +343,3 @@ def test_a_fresh_process_is_timed_beside_a_step(desk: Workbench, spark: Any) -> 
     assert ten.metrics["process_ms"].runs == 6
     assert values(ten)["process_ms"] > values(ten)["maintain_ms"]
     assert "process_ms" not in twenty.metrics
-
-
-@pytest.mark.spark
-def test_more_ranges_take_more_memory(desk: Workbench, spark: Any) -> None:
-    few, many = cells(desk, "memory", "window", changes=5, ranges=(5, 50), process=False)
-    assert values(few)["ranges_bytes"] < values(many)["ranges_bytes"]
-    assert "process_bytes" not in values(few)

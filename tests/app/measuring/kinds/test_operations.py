@@ -1,12 +1,19 @@
-"""Sequences of updates and queries, and of deletions: seeded, with the counts asked for."""
+"""Sequences of updates, queries and deletions: seeded, with the counts asked for."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from impctl.app.measuring.kinds.deletion_patterns import deletions_of, pattern_of
+from impctl.app.measuring.kinds.old_rows import _spelled
 from impctl.app.measuring.kinds.operations import Operation, Ratio, sequence
+from impctl.errors import UsageError
+from impctl.tables.source import open_source
 
 
 @pytest.mark.parametrize(
@@ -61,3 +68,13 @@ def test_mixed_deletions_take_every_row_once() -> None:
     assert parts[1] == left[:8]
     assert parts == [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
     assert parts != [part.tolist() for part in deletions_of((False, True), keys, 8, seed=4)]
+
+
+def test_a_key_is_a_column_of_whole_numbers_in_any_letters(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    write_deltalake(path, pa.table({"Number": [1, 2], "name": ["a", "b"]}))
+    snapshot = open_source("t", path).snapshot()
+    assert _spelled(snapshot, "number") == "Number"
+    for name in ("name", "id"):
+        with pytest.raises(UsageError, match=f"no column `{name}` of whole numbers"):
+            _spelled(snapshot, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,30 +12,14 @@ from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.kinds import mixed, strategies
 from impctl.app.measuring.kinds.mixed_strategies import Spent
-from impctl.errors import Location
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
+from tests.support.measured_cells import ground_of
 
 GOOD = AgainstRecapture(covers=True, slack=0)
 
 
 @pytest.fixture
 def ground() -> Ground:
-    place = Location(str(Path("s.yaml")), 1, 1)
-    chart = ChartSpec("batch", ("maintain_ms",), (), ())
-    cases = (CaseSpec("q", {"query": "q"}, place),)
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure="mixed",
-        options={},
-        cases=cases,
-        chart=chart,
-        location=place,
-    )
-    return Ground(cast(Any, None), figure, repeat=3, seed=1)
+    return ground_of(None, "mixed", "q", repeat=3)
 
 
 def answers(*values: int) -> tuple[pa.Table, ...]:

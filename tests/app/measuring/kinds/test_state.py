@@ -17,8 +17,9 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.record import Cell
 from impctl.errors import WorkloadError
 from impctl.tables.write.create import create_table
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
+from impctl.workload.suite_models import OptionValue
 from tests.support.measured_cells import cells_of, values
+from tests.support.measured_cells import ground_of as any_ground
 
 WORKLOAD = """\
 version: 1
@@ -58,20 +59,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
 
 
 def ground(desk: Workbench, measure: str, **options: OptionValue) -> Ground:
-    place = desk.workload.queries["sales"].location
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure=measure,
-        options=options,
-        cases=(CaseSpec("sales", {}, place),),
-        chart=ChartSpec("x", ("maintain_ms",), (), ()),
-        location=place,
-    )
-    return Ground(desk, figure, repeat=1, seed=1)
+    return any_ground(desk, measure, "sales", repeat=1, **options)
 
 
 def by_way(cells: list[Cell]) -> dict[Any, dict[str, float]]:

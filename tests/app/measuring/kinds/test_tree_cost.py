@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds import tree_cost
 from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.trees import semi_joins
 from impctl.app.measuring.trees.streams import Step
@@ -18,9 +16,9 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UnsupportedError, WorkloadError
 from impctl.sketch.fragments import FragmentSet
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
+from impctl.workload.suite_models import OptionValue
 from tests.app.measuring.trees.joined_desk import joined_desk
-from tests.support.measured_cells import cells_of, values
+from tests.support.measured_cells import cells_of, ground_of, values
 
 NO_DUCKDB = "DuckDB is not installed"
 
@@ -31,25 +29,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
         yield desk
 
 
-def ground(desk: Workbench, query: str, **options: OptionValue) -> Ground:
-    place = desk.workload.queries[query].location
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure="trees",
-        options=options,
-        cases=(CaseSpec(query, {}, place),),
-        chart=ChartSpec("x", ("tree_ms",), (), ()),
-        location=place,
-    )
-    return Ground(desk, figure, repeat=2, seed=1)
-
-
 def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
-    return cells_of(ground(desk, query, **options))
+    return cells_of(ground_of(desk, "trees", query, **options))
 
 
 @pytest.mark.parametrize(
@@ -70,16 +51,11 @@ def test_a_wrong_option_is_refused_before_anything_runs(
     desk: Workbench, options: dict[str, Any]
 ) -> None:
     with pytest.raises(WorkloadError):
-        MEASURES["trees"].run(ground(desk, "path", **options))
+        MEASURES["trees"].run(ground_of(desk, "trees", "path", **options))
 
 
 @pytest.mark.parametrize(
-    ("query", "kind"),
-    [
-        ("pair", "both"),
-        pytest.param("path", "window", marks=pytest.mark.slow),
-        pytest.param("star", "window", marks=pytest.mark.slow),
-    ],
+    ("query", "kind"), [("pair", "both"), pytest.param("path", "window", marks=pytest.mark.slow)]
 )
 def test_all_ways_agree_and_are_timed(desk: Workbench, query: str, kind: str) -> None:
     (cell,) = cells(desk, query, kind=kind, changes=40)
@@ -115,15 +91,6 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
     (alone,) = cells(desk, "pair", changes=10, most_joined=1)
     assert (alone.covers, alone.slack) == (True, 0)
     assert alone.note.endswith(f"{NO_DUCKDB}; compared with a tree filled anew alone")
-
-
-@pytest.mark.slow
-def test_a_question_that_duckdb_is_not_asked_is_told(desk: Workbench) -> None:
-    (cell,) = cells(desk, "top", changes=10)
-    assert cell.covers
-    assert cell.note.startswith("DuckDB not asked: a LIMIT decides")
-    (many,) = cells(desk, "pair", changes=10, most_asked=1999)
-    assert many.note == "DuckDB not asked: groups of 2,000 joined rows"
 
 
 @pytest.mark.slow
@@ -170,56 +137,6 @@ def test_a_way_with_another_sketch_is_told(
         assert (cell.slack or 0) > 0
 
 
-@pytest.mark.slow
-def test_every_number_of_lives_has_a_cell_and_touches_more(desk: Workbench) -> None:
-    found = cells(
-        desk,
-        "enclosed",
-        kind="outlived",
-        changed=("m", "alone"),
-        key="c",
-        changes=2,
-        lives=(1, 5),
-        steps=20,
-    )
-    assert [cell.labels for cell in found] == [{"lambda": 1}, {"lambda": 5}]
-    one, five = (values(cell)["touched_count"] for cell in found)
-    assert all(cell.covers and cell.slack == 0 for cell in found)
-    assert one < five
-
-
-@pytest.mark.slow
-def test_parts_of_a_stream_have_cells_and_growth(desk: Workbench) -> None:
-    found = cells(desk, "hop3", kind="window", changes=10, steps=20, parts=5)
-    assert [cell.labels["part"] for cell in found] == [1, 2, 3, 4, 5]
-    assert all(cell.metrics["tree_ms"].runs == 4 for cell in found)
-    assert ["growth_share" in cell.metrics for cell in found] == [False] * 4 + [True]
-    assert tree_cost._growth([2.0, 2.0, *[9.0] * 16, 3.0, 3.0]) == {"growth_share": 0.5}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("query", "taken", "says"), [("pair", "tree_ms", "the tree"), ("few", "index_ms", "the index")]
-)
-def test_what_join_auto_takes_and_its_regret(
-    desk: Workbench, query: str, taken: str, says: str
-) -> None:
-    (cell,) = cells(desk, query, changes=10, regret=True)
-    found = values(cell)
-    assert f"`join: auto` takes {says}" in cell.note
-    assert "a changed row is joined to some" in cell.note
-    quicker = min(found["tree_ms"], found["index_ms"])
-    assert found["regret_share"] == pytest.approx(found[taken] / quicker - 1)
-    is_tree = found["expected_ms"] < found["index_expected_ms"]
-    assert is_tree == (taken == "tree_ms")
-
-
-@pytest.mark.slow
-def test_the_regret_of_a_way_that_is_not_run_is_not_known(desk: Workbench) -> None:
-    (unknown,) = cells(desk, "pair", changes=10, regret=True, most_joined=1)
-    assert "regret_share" not in unknown.metrics
-
-
 def test_a_query_that_joins_nothing_is_refused(desk: Workbench) -> None:
     with pytest.raises(UnsupportedError) as caught:
         cells(desk, "single")
@@ -229,11 +146,3 @@ def test_a_query_that_joins_nothing_is_refused(desk: Workbench) -> None:
 def test_a_table_that_is_not_read_cannot_change(desk: Workbench) -> None:
     with pytest.raises(WorkloadError, match="problem"):
         cells(desk, "pair", changed="g")
-
-
-@pytest.mark.slow
-def test_captures_in_processes_of_their_own(desk: Workbench) -> None:
-    (cell,) = cells(desk, "pair", changes=10, process=True)
-    found = values(cell)
-    assert 10e6 < found["process_bytes"] < 1e9
-    assert 10e6 < found["index_process_bytes"] < 1e9

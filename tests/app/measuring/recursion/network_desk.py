@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from impctl.app.measuring.generate import generate
-from impctl.app.measuring.ground import Ground
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Example, GenerateRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue
 
 WORKLOAD = """\
 version: 1
@@ -71,21 +69,3 @@ def generated_desk(
     (folder / "w.yaml").write_text(text)
     with open_workbench(Settings(folder / "w.yaml")) as desk:
         yield desk
-
-
-def ground_of(desk: Workbench, measure: str, query: str, **options: OptionValue) -> Ground:
-    """A figure with one case of this query."""
-    place = desk.workload.queries[query].location
-    figure = FigureSpec(
-        name="f",
-        title="F",
-        about="",
-        claim="",
-        source="",
-        measure=measure,
-        options=options,
-        cases=(CaseSpec(query, {}, place),),
-        chart=ChartSpec("x", ("cpu_ms",), (), ()),
-        location=place,
-    )
-    return Ground(desk, figure, repeat=2, seed=1)

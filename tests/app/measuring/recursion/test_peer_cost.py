@@ -14,8 +14,8 @@ from impctl.bench.peers.simulation import Scheme, Simulation
 from impctl.bench.record import Cell
 from impctl.errors import UnsupportedError, WorkloadError
 from impctl.workload.suite_models import OptionValue
-from tests.app.measuring.recursion.network_desk import ground_of, network_desk
-from tests.support.measured_cells import cells_of, values
+from tests.app.measuring.recursion.network_desk import network_desk
+from tests.support.measured_cells import cells_of, ground_of, values
 
 
 @pytest.fixture(scope="module")
@@ -51,69 +51,12 @@ def test_a_wrong_option_is_refused_before_anything_runs(
         MEASURES["peers"].run(ground_of(desk, "peers", "pairs", **options))
 
 
-@pytest.mark.slow
-def test_every_scheme_and_share_has_a_cell(desk: Workbench) -> None:
-    schemes = ("dred", "relative_lazy", "absorption_lazy")
-    found = cells(desk, "pairs", schemes=schemes, shares=(0.5, 1.0), peers=5)
-    labels = [(cell.labels["scheme"], cell.labels["share"]) for cell in found]
-    assert labels == [(s.replace("_", " "), share) for s in schemes for share in (0.5, 1.0)]
-    assert all(cell.equal and cell.note == "" for cell in found)
-    assert all(cell.metrics["messages_count"].runs == 2 for cell in found)
-    by_label = {label: values(cell) for label, cell in zip(labels, found, strict=True)}
-    for scheme in ("dred", "relative lazy", "absorption lazy"):
-        half, whole = by_label[scheme, 0.5], by_label[scheme, 1.0]
-        assert half["messages_count"] < whole["messages_count"]
-        assert half["sent_bytes"] < whole["sent_bytes"]
-    for (_, share), found_of in by_label.items():
-        dred = by_label["dred", share]["messages_count"]
-        assert found_of["dred_ratio"] == pytest.approx(dred / found_of["messages_count"])
-    whole = by_label["absorption lazy", 1.0]
-    assert by_label["dred", 1.0]["provenance_bytes"] == 0 < whole["provenance_bytes"]
-    assert whole["provenance_bytes"] < by_label["relative lazy", 1.0]["provenance_bytes"]
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_ratio_needs_dred_before_and_messages(desk: Workbench) -> None:
-    lazily: dict[str, OptionValue] = {"schemes": ("absorption_lazy", "dred"), "peers": 4}
-    told = ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)]
-    assert told == [False, True]
-    # What DRed had with other peers says nothing.
-    lazily["peers"] = (4, 6)
-    told = ["dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **lazily)]
-    assert told == [False, True] * 2
-    alone: dict[str, OptionValue] = {"schemes": ("dred", "absorption_lazy"), "peers": 1}
-    assert not any("dred_ratio" in cell.metrics for cell in cells(desk, "pairs", **alone))
-    # Each number of peers has a ratio of its own.
-    found = cells(desk, "pairs", schemes=("dred", "absorption_lazy"), peers=(2, 6))
-    for dred, lazy in zip(found[::2], found[1::2], strict=True):
-        ratio = values(dred)["messages_count"] / values(lazy)["messages_count"]
-        assert values(lazy)["dred_ratio"] == pytest.approx(ratio)
-
-
 def test_bytes_are_of_a_peer_and_messages_of_all(desk: Workbench) -> None:
     options: dict[str, OptionValue] = {"schemes": "dred"}
     (cell,) = cells(desk, "pairs", peers=4, **options)
     found = values(cell)
     # A kind and two columns each, facts and rows alike; the mean of two runs over four peers.
     assert found["sent_bytes"] == pytest.approx(17 * found["messages_count"] / 4)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_deletions_are_counted_from_the_first_one(desk: Workbench) -> None:
-    schemes = ("dred", "absorption_lazy")
-    found = cells(desk, "pairs", phase="delete", schemes=schemes, shares=(0.05, 0.1), peers=(2, 6))
-    assert [cell.labels["peers"] for cell in found] == [2, 2, 2, 2, 6, 6, 6, 6]
-    assert all(cell.equal for cell in found)
-    for cell in found:
-        deletions = {0.05: 5, 0.1: 10}[float(cell.labels["share"])]
-        numbers = values(cell)
-        assert numbers["each_count"] == pytest.approx(numbers["messages_count"] / deletions)
-    each = [values(cell)["each_count"] for cell in found]
-    assert each[1] > 10 * each[3], "deleting and deriving again sends more by far"
-    (inserted,) = cells(desk, "pairs", schemes="absorption_lazy", peers=2)
-    assert 0 < values(found[2])["messages_count"] < values(inserted)["messages_count"] / 2
 
 
 def test_regions_and_their_seeds(desk: Workbench) -> None:
@@ -130,29 +73,6 @@ def test_regions_and_their_seeds(desk: Workbench) -> None:
     assert all(cell.equal for cell in gone)
     # Without other sensors, those near the seeds are left.
     assert values(gone[1])["provenance_bytes"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.long
-def test_selections_of_paths(desk: Workbench) -> None:
-    def of(*selections: str, seconds: float) -> list[Cell]:
-        options: dict[str, OptionValue] = {"selections": selections, "seconds": seconds}
-        return cells(desk, "pairs", program="paths", schemes="absorption_lazy", **options)
-
-    # Only what has no end meets a limit, however busy the machine is.
-    (none,) = of("none", seconds=0.3)
-    single, multi = of("single", "multi", seconds=60.0)
-    assert (none.equal, none.metrics) == (None, {})
-    # What came nowhere is not tried in another order.
-    assert none.note == "1 of 1 runs stopped after 0.3 s"
-    assert [cell.labels["selection"] for cell in (none, single, multi)] == [
-        "none",
-        "single",
-        "multi",
-    ]
-    assert single.equal
-    assert multi.equal
-    assert values(multi)["messages_count"] >= values(single)["messages_count"]
 
 
 def test_a_share_that_only_some_runs_reach_says_so(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,8 +22,8 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UnsupportedError, UsageError, WorkloadError
 from impctl.workload.suite_models import OptionValue
-from tests.app.measuring.recursion.network_desk import ground_of, network_desk
-from tests.support.measured_cells import cells_of, values
+from tests.app.measuring.recursion.network_desk import network_desk
+from tests.support.measured_cells import cells_of, ground_of, values
 from tests.support.random_cases import random_seeds
 
 NO_SCIPY = "scipy is not installed"
@@ -200,48 +198,6 @@ def test_a_search_finds_the_least_costs(seed: int) -> None:
         found, took = searches.searched(links, sources, searches.PATHS)
         assert dict(zip(found["n"].to_pylist(), found["cost"].to_pylist(), strict=True)) == least
         assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
-
-
-@pytest.mark.parametrize(("query", "search"), [("few", "reach"), ("costs", "paths")])
-def test_scipy_is_asked_where_it_is(
-    desk: Workbench, monkeypatch: pytest.MonkeyPatch, query: str, search: str
-) -> None:
-    """By a stand-in that searches as scipy's own does, since nothing here installs scipy."""
-    sparse, graph = ModuleType("scipy.sparse"), ModuleType("scipy.sparse.csgraph")
-
-    def order(matrix: Any, start: int, *, return_predecessors: bool) -> Any:
-        assert not return_predecessors
-        (_, (src, dst)), (nodes, _) = matrix
-        found = [start]
-        for one in found:
-            found += [n for n in dst[src == one].tolist() if n not in found]
-        assert max(found) < nodes
-        return np.array(list(dict.fromkeys(found)))
-
-    def far(matrix: Any, *, indices: int) -> Any:
-        (costs, (src, dst)), (nodes, _) = matrix
-        # Entries of one place are added up by scipy's matrices, so there must be none twice.
-        assert len({*zip(src.tolist(), dst.tolist(), strict=True)}) == len(src)
-        found = np.full(nodes, np.inf)
-        found[indices] = 0.0
-        for _ in range(nodes):
-            np.minimum.at(found, dst, found[src] + costs)
-        return found
-
-    sparse.csr_matrix = lambda entries, shape: (entries, shape)  # type: ignore[attr-defined]
-    graph.breadth_first_order = order  # type: ignore[attr-defined]
-    graph.dijkstra = far  # type: ignore[attr-defined]
-    scipy = ModuleType("scipy")
-    modules = {"scipy": scipy, "scipy.sparse": sparse, "scipy.sparse.csgraph": graph}
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(recursion_cost, "has_scipy", lambda: True)
-    # The query's text has no end there.
-    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
-    (cell,) = cells(desk, query, changes=5, sources=2, search=search)
-    assert cell.equal
-    assert "scipy_ms" in cell.metrics
-    assert NO_SCIPY not in cell.note
 
 
 def test_same_rows_in_any_order_and_as_often() -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from impctl.app.measuring.kinds import rewritten_cost
-from impctl.app.measuring.registry import MEASURES
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
-from impctl.errors import WorkloadError
-from tests.app.measuring.recursion.network_desk import generated_desk, ground_of
-from tests.support.measured_cells import cells_of, values
+from tests.app.measuring.recursion.network_desk import generated_desk
+from tests.support.measured_cells import cells_of, ground_of, values
 
 WORKLOAD = """\
 version: 1
@@ -80,15 +77,6 @@ def test_one_tree_of_ten(desk: Workbench) -> None:
         assert cell.metrics["duckdb_plain_ms"].runs == 2
 
 
-def test_rows_of_all_tables_with_a_sketch_count(desk: Workbench) -> None:
-    found = values(cell_of(desk, "regions"))
-    # What of `seed` is sketched impctl chooses.
-    rows = {name: desk.tables.snapshot(name).rows for name in ("near", "triggered", "seed")}
-    assert found["sketched_rows"] == sum(count or 0 for count in rows.values())
-    assert 0 < found["rows_share"] < 1
-    assert found["answer_rows"] > 0
-
-
 def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
     cell = cell_of(desk, "one_tree")
@@ -109,39 +97,3 @@ def test_another_answer_is_told(desk: Workbench, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(rewritten_cost, "_rows_of", wrong)
     assert cell_of(desk, "one_tree").equal is False
-
-
-def test_what_duckdb_cannot_run_is_told(desk: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("duckdb")
-    from impctl.bench.parquet_sql import SqlFailed
-
-    def failing(*_: object) -> pa.Table:
-        raise SqlFailed("no such thing")
-
-    monkeypatch.setattr(ParquetSql, "run", failing)
-    cell = cell_of(desk, "one_tree")
-    assert (cell.equal, cell.note) == (None, "DuckDB cannot run the query: no such thing")
-    assert "rows_share" in cell.metrics
-
-
-def test_an_option_is_refused(desk: Workbench) -> None:
-    with pytest.raises(WorkloadError):
-        MEASURES["rewritten"].run(ground_of(desk, "rewritten", "one_tree", changes=1))
-
-
-def test_the_sketch_has_ranges_of_rows_counted_by_hand(desk: Workbench, tmp_path: Path) -> None:
-    """The share of rows is what the ranges leave when they are asked."""
-    duckdb = pytest.importorskip("duckdb")
-    from impctl.app.measuring.measured import measured_copy
-    from impctl.tables.rows import read_rows
-
-    with measured_copy(desk, desk.workload.queries["one_tree"]) as measured:
-        snapshot = measured.scratch.tables.snapshot("trees")
-        trees = read_rows(snapshot, snapshot.schema.names)
-        text = measured.written().sql
-        held = rewritten_cost._held(measured)
-    condition = text[text.index('WHERE "') :].partition(")")[0]
-    assert "src" in condition
-    counted = duckdb.sql(f"SELECT count(*) FROM trees {condition}").to_arrow_table()
-    assert counted.column(0).to_pylist() == [held.rows]
-    assert 999 <= held.rows < held.of_rows == len(trees)

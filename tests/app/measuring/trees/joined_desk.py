@@ -18,9 +18,6 @@ tables:
   s: {path: s}
   m: {path: m}
   g: {path: g}
-  alone: {path: alone}
-  message: {path: message}
-  knows: {path: knows}
 queries:
   pair:
     sql: SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 4900
@@ -30,9 +27,6 @@ queries:
       SELECT m.a, COUNT(*) AS n FROM r JOIN m ON r.a = m.a JOIN s ON m.c = s.c GROUP BY m.a
       HAVING SUM(s.b) > 4900
     sketch: {r: id, m: c, s: a}
-  one_group:
-    sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 3
-    sketch: {r: id, m: id}
   no_group:
     sql: SELECT COUNT(*) AS n FROM r JOIN m ON r.a = m.a WHERE r.b < 50 HAVING COUNT(*) > 9999
     sketch: {r: id, m: id}
@@ -41,11 +35,6 @@ queries:
       SELECT g1.src, g3.dst FROM g g1 JOIN g g2 ON g1.dst = g2.src JOIN g g3 ON g2.dst = g3.src
       WHERE g3.value < 300
     sketch: {g: id}
-  star:
-    sql: >-
-      SELECT g1.src, COUNT(*) AS n FROM g g1 JOIN g g2 ON g1.src = g2.src
-      JOIN g g3 ON g1.src = g3.src GROUP BY g1.src HAVING COUNT(*) > 300
-    sketch: {g: dst}
   dead_ends:
     sql: >-
       SELECT g1.src FROM g g1 JOIN g g2 ON g1.dst = g2.src
@@ -60,17 +49,6 @@ queries:
       SELECT a.src FROM g a JOIN g b ON a.dst = b.src JOIN g c ON b.dst = c.src AND c.dst = a.src
       JOIN g e ON a.src = e.src
     sketch: {g: src}
-  enclosed:
-    sql: SELECT m.id FROM r JOIN m ON r.a = m.a JOIN alone o ON m.c = o.c
-    sketch: {m: id, alone: id}
-  few:
-    sql: SELECT m.id FROM r JOIN m ON r.id = m.id WHERE r.b < 60
-    sketch: {m: id, r: id}
-  replies:
-    sql: >-
-      SELECT k.person1 FROM knows k JOIN message o ON k.person2 = o.creator
-      JOIN message p ON p.reply_of <=> o.reply_of WHERE k.person1 < 3
-    sketch: {knows: id, message: id}
   top:
     sql: >-
       SELECT r.a, COUNT(*) AS n FROM r JOIN s ON r.a = s.a GROUP BY r.a ORDER BY n DESC, r.a LIMIT 3
@@ -92,9 +70,7 @@ def joined_desk(folder: Path) -> Iterator[Workbench]:
         "r": (Example.PARTNERS, 200, 20, 1),
         "s": (Example.PARTNERS, 200, 20, 2),
         "m": (Example.PARTNERS, 30, 10, 3),
-        "alone": (Example.PARTNERS, 10, 10, 6),
         "g": (Example.GRAPH, 300, 60, 4),
-        None: (Example.SOCIAL, 200, None, 5),
     }
     for table, (example, rows, groups, seed) in made.items():
         request = GenerateRequest(folder, example, table=table, rows=rows, groups=groups, seed=seed)

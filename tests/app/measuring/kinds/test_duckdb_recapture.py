@@ -1,4 +1,4 @@
-"""DuckDB beside Spark over a table in partitions: their values are in the folders' names."""
+"""DuckDB beside Spark: values in the names of folders, and texts that Spark alone knows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from sqlglot import exp
 
-from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
+from impctl.app.measuring.kinds.duckdb_recapture import _translated, duckdb_plain
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.parquet_sql import ParquetSql
+from impctl.capture.render_expr import render_expr
+from impctl.data.schema import LONG
+from impctl.expr.nodes import ColumnRef
+from impctl.expr.one_row import SEVERAL_ROWS, one_row
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.source import open_source
 from tests.tables import handmade
@@ -68,3 +73,16 @@ def test_partitions_that_no_folder_names_are_not_plain(tmp_path: Path) -> None:
     )
     snapshot = open_source("h", str(tmp_path / "h")).snapshot()
     assert why_not_plain(snapshot, reads_folders=True) == "it has partition columns"
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_second_row_of_a_subquery_fails_there_too(rows: int) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    check = render_expr(one_row(ColumnRef("q.n", LONG), None), {"q.n": "n"})
+    counted = exp.select(exp.alias_(exp.Literal.number(rows), "n")).subquery("q")
+    text = _translated(exp.select("n").from_(counted).where(check))
+    if rows == 1:
+        assert duckdb.sql(text).fetchall() == [(1,)]
+    else:
+        with pytest.raises(duckdb.Error, match=SEVERAL_ROWS):
+            duckdb.sql(text).fetchall()

@@ -1,8 +1,7 @@
-"""The shipped suite `recursion` has its figures; a small one of its kind goes to the page."""
+"""The shipped suites `recursion` and `trees` have their figures; small ones go to the page."""
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 
 import pytest
@@ -49,28 +48,10 @@ figures:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("links.txt", b"# nodes\n1 2\n2 3\n3 1\n3 4\n"),
-        pytest.param(
-            "links.csv", b"src,dst,cost\n1,2,7\n2,3,1\n3,1,1\n3,4,2\n", marks=pytest.mark.long
-        ),
-        pytest.param(
-            "links.txt.gz",
-            gzip.compress(b"# From\tTo\n1\t2\n2\t3\n3\t1\n3\t4\n"),
-            marks=pytest.mark.long,
-        ),
-    ],
-    # What is packed holds the time: two processes would call one test two names.
-    ids=["blanks", "commas", "packed"],
-)
-def test_figures_run_and_are_drawn_over_a_list_that_is_given(
-    tmp_path: Path, name: str, text: bytes
-) -> None:
-    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", name))
+def test_figures_run_and_are_drawn_over_a_list_that_is_given(tmp_path: Path) -> None:
+    suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", "links.txt"))
     suite.write_text(SUITE)
-    links.write_bytes(text)
+    links.write_text("# nodes\n1 2\n2 3\n3 1\n3 4\n")
     request = SuiteRequest(
         str(suite), repeat=1, folder=tmp_path / "data", report=report, source=links
     )
@@ -107,3 +88,47 @@ def test_a_list_that_is_none_is_told_before_anything_is_measured(tmp_path: Path)
     with pytest.raises(UsageError, match="line 3 has fewer than two columns") as caught:
         run_suite(request, SilentReporter())
     assert "two nodes a line" in (caught.value.hint or "")
+
+
+TREES = """\
+version: 1
+data:
+  g: {example: graph, rows: 300, per_group: 5}
+workload:
+  tables: {g: {path: g}}
+  queries:
+    hop: {sql: SELECT a.src AS a FROM g a JOIN g b ON a.dst = b.src, sketch: {g: src}}
+figures:
+  window:
+    title: A window
+    measure: trees
+    with: {kind: window, changes: 20, most_joined: 10}
+    cases: [{query: hop, asks: full}]
+    chart: {x: asks, y: [tree_ms, index_ms, duckdb_ms]}
+"""
+
+
+@pytest.mark.slow
+def test_a_figure_runs_and_is_drawn(tmp_path: Path) -> None:
+    suite, report = tmp_path / "own.yaml", tmp_path / "own.html"
+    suite.write_text(TREES)
+    request = SuiteRequest(str(suite), repeat=1, folder=tmp_path / "data", report=report)
+    outcome = run_suite(request, SilentReporter())
+    assert not outcome.failures
+    record = outcome.results[0]
+    assert isinstance(record, Record)
+    (cell,) = record.cells
+    assert (cell.covers, cell.slack) == (True, 0)
+    page = report.read_text(encoding="utf-8")
+    assert cell.note in page
+    assert "index join not run: " in cell.note
+
+
+def test_every_figure_of_trees_has_its_place(tmp_path: Path) -> None:
+    planned = planned_suite(SuiteRequest("trees", folder=tmp_path), SilentReporter())
+    names = {figure.spec.name for figure in planned.figures}
+    assert {"hops", "network", "lambda", "selectivity", "scale", "latency", "memory"} <= names
+    whole = planned_suite(SuiteRequest("trees", folder=tmp_path, scale=1.0), SilentReporter())
+    assert sum(len(figure.cases) for figure in whole.figures) > sum(
+        len(figure.cases) for figure in planned.figures
+    )

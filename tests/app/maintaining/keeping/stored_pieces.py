@@ -1,0 +1,58 @@
+"""How the state of a query is stored, piece by piece, and whether its twin has the same sketch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from impctl.store.records import MaintainCommit
+from impctl.store.store import Store
+from tests.support.kept_workload import fragments_by_access, stored
+from tests.support.run_cli import Cli
+from tests.support.run_records import run_record
+
+
+def read_pieces(folder: Path, name: str) -> list[str]:
+    """The sides of joins and the groupings that are read from the tables."""
+    found = stored(folder, name).state_meta.get("from_files", [])
+    assert isinstance(found, list)
+    return found
+
+
+def stored_pieces(folder: Path, name: str) -> set[str]:
+    """All of which the store has rows."""
+    with Store.open(folder / ".impctl", create=False) as held:
+        return {run.arrangement for run in held.run_refs(name)}
+
+
+def fragments(folder: Path, name: str) -> dict[str, set[int]]:
+    return fragments_by_access(stored(folder, name))
+
+
+def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> None:
+    """Each query and its twin, whose state is kept, have the same sketches of the same versions."""
+    for name in names:
+        one, other = stored(folder, name), stored(folder, twin.format(name))
+        assert one.versions == other.versions
+        assert fragments_by_access(one) == fragments_by_access(other), name
+        assert one.state_meta["unsure"] == other.state_meta["unsure"]
+
+
+def say(cli: Cli, before: str, after: str) -> None:
+    """Change a word of the workload file."""
+    text = cli.workload.read_text()
+    assert before in text
+    cli.workload.write_text(text.replace(before, after))
+
+
+def describe(folder: Path, name: str, **said: Any) -> None:
+    """Say something else of a stored state."""
+    with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
+        held = store.load(name)
+        assert held is not None
+        record = run_record("exact", versions=held.versions)
+        meta = {**held.state_meta, **said}
+        store.commit_maintain(
+            MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
+        )
