@@ -31,11 +31,12 @@ def nodes(kind: type[Node]) -> Iterator[tuple[Path, Node]]:
 @cache
 def _by_kind() -> Mapping[type[ast.AST], list[tuple[Path, ast.AST]]]:
     kinds: dict[type[ast.AST], list[tuple[Path, ast.AST]]] = defaultdict(list)
-    gc.disable()  # Otherwise each of its runs looks at a million nodes that all stay.
+    gc.disable()  # No run of it, now or later, has to look at a million nodes that all stay.
     try:
         for path, text in texts().items():
             for node in ast.walk(ast.parse(text)):
                 kinds[type(node)].append((path, node))
     finally:
         gc.enable()
+    gc.freeze()
     return kinds
