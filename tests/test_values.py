@@ -285,6 +285,7 @@ def test_a_plain_class_below_a_value_takes_its_init_and_attributes_of_its_own() 
         below.number = 4  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_every_value_of_the_package_is_as_dataclasses_would_make_it() -> None:
     """The signature of each class that maintaining loads, whether a value of it was made or not."""
     importlib.import_module("impctl.app.maintaining.run")

@@ -72,6 +72,7 @@ def test_older_versions(folder: Path) -> None:
         assert caught.value.code == "no_sketch_at"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [True, -1, 1.0, "x", {"t": None}, {"u": 0}, {}, []])
 def test_what_is_no_version(folder: Path, at: Any) -> None:
     with impctl.open(folder / "w.yaml") as opened:

@@ -100,6 +100,7 @@ def answer(sql: str, **tables: pa.Table) -> list[tuple[Any, ...]]:
 READERS = pytest.mark.parametrize("rows_of", [duckdb_rows, polars_rows])
 
 
+@pytest.mark.slow
 @READERS
 def test_files_and_predicate_give_the_answer(tmp_path: Path, rows_of: Any) -> None:
     rows = scattered()
@@ -167,6 +168,7 @@ def mapped(folder: Path, kind: Any = "long") -> None:
         handmade.commit(folder, at + 1, handmade.add(name, 3, size))
 
 
+@pytest.mark.slow
 @READERS
 def test_names_in_the_files_of_a_table_that_maps_them(tmp_path: Path, rows_of: Any) -> None:
     mapped(tmp_path / "t")

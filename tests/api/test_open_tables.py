@@ -112,6 +112,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_state_stays_from_one_maintain_to_the_next(file: Path, loaded: list[str]) -> None:
     table = file.parent / "t"
     with impctl.open(file) as workload, impctl.open(file) as other:

@@ -101,6 +101,7 @@ def test_only_what_is_due_is_maintained(opened: impctl.OpenWorkload, timed: Path
     assert done(opened.maintain("five", "bound", due=True)) == set()
 
 
+@pytest.mark.slow
 def test_a_point_takes_its_queries_alone(opened: impctl.OpenWorkload, timed: Path) -> None:
     append(timed, 1)
     found = opened.maintain(point="nightly")
@@ -110,6 +111,7 @@ def test_a_point_takes_its_queries_alone(opened: impctl.OpenWorkload, timed: Pat
     assert done(opened.maintain(*TRIGGERS)) == set(TRIGGERS) - {"nightly", "night_too"}
 
 
+@pytest.mark.slow
 def test_values_are_those_of_the_command_line(
     opened: impctl.OpenWorkload, timed: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def digest(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @random_cases(fast=3, check=12, total=50)
 def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases: range) -> None:
     folder, draw = kept.workload.parent, random.Random(len(cases))
@@ -78,6 +79,7 @@ def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases
     assert all(told[name] for name in QUERIES)
 
 
+@pytest.mark.slow
 def test_looks_one_after_the_other_tell_what_came_in_between(kept: Cli) -> None:
     """As `--follow` looks: in memory, whatever others commit meanwhile."""
     folder, draw = kept.workload.parent, random.Random(5)
@@ -133,6 +135,7 @@ def refuse(*_: object) -> None:
     raise RecaptureNeededError("history is gone", code="history_gone")
 
 
+@pytest.mark.slow
 def test_since_older_versions_two_answers_are_compared(kept: Cli) -> None:
     folder, draw = kept.workload.parent, random.Random(8)
     for _ in range(3):
@@ -162,6 +165,7 @@ def test_since_needs_no_answer_that_is_kept(
     assert result["by"] == "engine"
 
 
+@pytest.mark.slow
 def test_the_whole_answer_is_that_of_the_store(kept: Cli) -> None:
     folder = kept.workload.parent
     grow(folder)
@@ -270,6 +274,7 @@ def expected(folder: Path, name: str, today: int) -> Rows:
     return answer_of([(*row, days(today)["day"][0].as_py()) for row in rows])
 
 
+@pytest.mark.slow
 def test_changes_follow_the_clock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def bag(cli: Cli) -> list[str]:
     return sorted(map(repr, read_rows(snapshot, snapshot.schema.names).to_pylist()))
 
 
+@pytest.mark.slow
 def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
     cli.good("capture", "--query", "g")
     before = bag(cli)
@@ -86,6 +87,7 @@ def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
     assert again["action"] == "none", "there is nothing more to gain"
 
 
+@pytest.mark.slow
 def test_several_attributes_give_a_z_order(cli: Cli) -> None:
     cli.good("capture")
     [done] = cli.good("cluster", "--table", "t").results

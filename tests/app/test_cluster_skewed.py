@@ -130,6 +130,7 @@ def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
     assert (found["action"], cli.version) == ("none", 1)
 
 
+@pytest.mark.slow
 def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
     """That a table was clustered once does not keep it from being clustered again."""
     cli = made(even, 40)
@@ -143,6 +144,7 @@ def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
     assert found["action"] == "cluster"
 
 
+@pytest.mark.slow
 def test_a_z_order_is_made_once(made: Any) -> None:
     cli = made(half_of_one, 500)
     cli.good("capture")
@@ -176,6 +178,7 @@ def no_order_helps(cli: Skewed) -> None:
     assert cli.good("cluster").results[0]["action"] == "none"
 
 
+@pytest.mark.slow
 def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
     """One range of two hundred, and nine tenths of the rows in it."""
 
@@ -185,6 +188,7 @@ def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
     no_order_helps(made(nearly_all, 1000))
 
 
+@pytest.mark.slow
 def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
     cli = made(even, 40)

@@ -96,6 +96,7 @@ def test_only_what_is_due_is_maintained(many: Cli) -> None:
     assert again["daily"]["reason_code"] == "not_due"
 
 
+@pytest.mark.slow
 def test_the_clock_makes_due(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     append(many, 3)
     many.good("maintain", "--due")
@@ -256,6 +257,7 @@ def test_who_has_to_be_ready_starts_earlier_for_what_is_to_come(
     assert found["plain"]["start_at"] == at_first["plain"]["start_at"]
 
 
+@pytest.mark.slow
 def test_status_says_how_old_what_is_pending_is(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(many, "status")["bound"]["fresh"] == {"bound_s": 3600, "age_s": 0, "late": False}
     append(many, 1)
@@ -338,6 +340,7 @@ def test_commits_are_read_once_and_forgotten_when_nobody_needs_them(
         assert len(log) == 0
 
 
+@pytest.mark.slow
 def test_another_table_at_the_path_is_due(many: Cli) -> None:
     for entry in (table_of(many) / "_delta_log").iterdir():
         entry.unlink()

@@ -138,6 +138,7 @@ def test_a_row_is_live_until_it_is_as_old_as_that(captured: Cli) -> None:
     assert [0, 50] not in rows_told(captured, "sums", 1)
 
 
+@pytest.mark.slow
 def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
     for minutes in (0, 0.5, 1 - 1 / 60):
         ran = one(captured, "maintain", "sums", minutes)
@@ -156,6 +157,7 @@ def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
     assert one(captured, "maintain", "sums", 9000)["action"] == "none"
 
 
+@pytest.mark.slow
 def test_rows_of_the_future_and_of_the_past_come_with_versions(captured: Cli) -> None:
     table = str(captured.workload.parent / "links")
     # Late rows that were never live, one that expires between the runs, ones to come.
@@ -182,6 +184,7 @@ def anew(cli: Cli, minutes: float) -> list[list[Any]]:
     return sorted([src, total] for src, total in sums.items() if total > 30)
 
 
+@pytest.mark.slow
 def test_the_clock_never_goes_back(cli: Cli) -> None:
     one(cli, "capture", "sums", 10)
     before = one(cli, "status", "sums", 10)
@@ -231,6 +234,7 @@ def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> N
     assert "TIMESTAMP or DATE" in found["hint"]
 
 
+@pytest.mark.slow
 def test_every_reading_sees_live_rows_alone(captured: Cli) -> None:
     by_engine = rows_told(captured, "sums", 10, "--by", "engine")
     assert by_engine == rows_told(captured, "sums", 10) == anew(captured, 10)
@@ -284,6 +288,7 @@ def test_explain_names_it(cli: Cli) -> None:
     assert any("rows expire: of 2026-03-01T12:00:00+00:00" in text for text in told), told
 
 
+@pytest.mark.slow
 def test_join_trees_follow(cli: Cli) -> None:
     store = str(cli.workload.parent / "another")
     one(cli, "capture", "beside", 0)

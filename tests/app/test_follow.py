@@ -76,6 +76,7 @@ def run_of(line: dict[str, Any]) -> tuple[int, int]:
     return line["run"]["number"], line["run"]["exit_code"]
 
 
+@pytest.mark.slow
 def test_runs_and_their_lines_in_this_process(workload: Path) -> None:
     def react(line: dict[str, Any]) -> None:
         if line["run"]["number"] == 1:

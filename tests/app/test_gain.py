@@ -81,6 +81,7 @@ def ranges_of(intervals: list[str]) -> list[tuple[float, float]]:
     return found
 
 
+@pytest.mark.slow
 @random_cases(fast=10, check=40, total=200, all_when_long=True)
 def test_the_ledger_equals_the_logs(cli: Cli, cases: range) -> None:
     uses = len(cases)

@@ -76,6 +76,7 @@ def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> None:
     rows = pa.table(
         {
@@ -183,6 +184,7 @@ def test_mapped_names_and_tables_without_statistics(impctl: Init, tmp_path: Path
     assert "unknown rows in 1 file" in (tmp_path / "impctl.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> None:
     """All but the last two, which start Spark."""
     code, document = impctl("init", "--demo")
@@ -212,6 +214,7 @@ def test_the_demo_answers(impctl: Init, tmp_path: Path, spark: Any) -> None:
     assert [one["results_equal"] for one in answers["verify"]["results"]] == [True, True]
 
 
+@pytest.mark.slow
 def test_two_files_of_one_folder_have_two_stores(impctl: Init, tmp_path: Path) -> None:
     create_table(str(tmp_path / "visits"), VISITS)
     assert impctl("init", "visits")[0] == 0

@@ -78,6 +78,7 @@ def test_a_plan_tells_the_next_change(cli: Cli, hourly: str) -> None:
     assert (found["rows_low"], found["rows"], found["rows_high"]) == (4, 4, 4)
 
 
+@pytest.mark.slow
 def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
     # It comes when it was expected: who forecasts an hour does so after it, too.
     came_hourly(table, HOUR)
@@ -89,6 +90,7 @@ def test_what_is_pending_came_already(cli: Cli, table: str) -> None:
         assert found[part] == pytest.approx(HOUR, abs=90)
 
 
+@pytest.mark.slow
 def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: str) -> None:
     cli.good("capture")
     assert arrivals(cli) == list(range(1, 9))
@@ -100,6 +102,7 @@ def test_captures_and_runs_keep_the_commits_and_plans_do_not(cli: Cli, hourly: s
     assert arrivals(cli) == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_what_a_run_has_read_of_a_log_is_not_read_again(
     cli: Cli, hourly: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +116,7 @@ def test_what_a_run_has_read_of_a_log_is_not_read_again(
     assert [(each.version, each.inserted) for each in found] == [(9, 2), (10, 5), (11, 3)]
 
 
+@pytest.mark.slow
 def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> None:
     cli.good("capture")
     before = cli.good("plan").results[0]["next_change"]
@@ -150,6 +154,7 @@ def test_a_run_that_fails_for_all_keeps_nothing(cli: Cli, hourly: str) -> None:
     assert arrivals(cli) == list(range(1, 9))
 
 
+@pytest.mark.slow
 def test_a_change_that_was_never_to_come_is_told_once(cli: Cli, table: str) -> None:
     text = cli.workload.read_text()
     cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
@@ -217,6 +222,7 @@ def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
     assert (found["rows"], found["by"]) == (200, "the workload file")
 
 
+@pytest.mark.slow
 def test_tables_that_move_together_are_told_together(cli: Cli, hourly: str) -> None:
     other = str(Path(hourly).parent / "u")
     write_deltalake(other, pa.table({"g": [1, 2], "y": [1, 2]}))

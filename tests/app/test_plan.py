@@ -96,6 +96,7 @@ def codes(cli: Cli, *words: str) -> tuple[str, str]:
     return result["action"], result["reason_code"]
 
 
+@pytest.mark.slow
 def test_from_capture_to_current(auto: Cli, table: str) -> None:
     (first,) = auto.good("plan").results
     assert (first["action"], first["by"], first["reason_code"]) == (
@@ -156,6 +157,7 @@ def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
         assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe"), words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("plan",), ("maintain", "--dry-run"), ("capture", "--dry-run")])
 def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> None:
     command, *options = words

@@ -46,6 +46,7 @@ def largest(cli: Cli, folder: Path) -> int:
     return int(np.bincount(np.searchsorted(boundaries, values, side="right")).max())
 
 
+@pytest.mark.slow
 @random_cases(1, 2, 20)
 def test_the_largest_range_is_never_larger(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range

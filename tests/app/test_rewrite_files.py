@@ -42,6 +42,7 @@ def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
     return sorted(connection.run(sql).to_pylist(), key=lambda row: str(row["g"]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ParquetSql.is_installed(), reason="needs DuckDB")
 def test_text_and_files_give_the_answer(cli: Cli) -> None:
     cli.good("capture")

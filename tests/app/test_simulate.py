@@ -122,6 +122,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
     }
 
 
+@pytest.mark.slow
 def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
     result, _ = simulated(followed, "--interval", "6s")
     recorded, (present,) = result["recorded"], result["settings"]
@@ -165,6 +166,7 @@ def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
         assert each["age_worst_s"] < 10 < 200 < bound["age_s"] <= bound["age_worst_s"] <= 240
 
 
+@pytest.mark.slow
 def test_nothing_is_written_and_the_same_comes_again(followed: Cli) -> None:
     before = contents(followed.workload.parent)
     words = ("simulate", "--disk", "0,all", "--trigger", "every: 2m", "--since", "8m")

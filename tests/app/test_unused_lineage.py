@@ -102,6 +102,7 @@ def told(document: dict[str, Any]) -> dict[str, str]:
     return {text.split("query `")[1].split("`")[0]: text for text in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check", "explain", "capture"])
 def test_what_changes_nothing_is_told_with_its_place_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str
@@ -153,6 +154,7 @@ def test_sketches_are_those_of_all_lineage_where_it_is_told_so(
     assert some["narrow"] != every["narrow"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(LOST))
 def test_beside_a_recursion_that_is_kept_whole_another_table_is_read_in_part(
     folder: Path, capsys: pytest.CaptureFixture[str], name: str

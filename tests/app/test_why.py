@@ -142,6 +142,7 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
     return ["--row", ",".join(f"{c}={v}" for c, v in zip(columns, values, strict=True))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, pytest.param(12, marks=pytest.mark.slow)])
 def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> None:
     for name in QUERIES:

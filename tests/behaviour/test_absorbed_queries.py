@@ -50,6 +50,7 @@ def fast_by(ship: str) -> pytest.MarkDecorator:
     )
 
 
+@pytest.mark.slow
 @with_diagrams
 @fast_by("lazy")
 def test_sketches_deltas_and_answers_are_those_by_ranks(
@@ -162,6 +163,7 @@ def test_why_tells_from_the_state_what_it_tells_from_the_tables(
     assert seen["gone"]
 
 
+@pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize("ship", SHIPS)
 def test_explain_and_status_say_how_recursion_is_kept(
@@ -298,6 +300,7 @@ def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
     assert not [one for one in cli("doctor").results if one["check"] == "extras"]
 
 
+@pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize("ship", ["lazy", pytest.param("eager", marks=pytest.mark.slow)])
 def test_only_changes_and_captures_need_the_package(

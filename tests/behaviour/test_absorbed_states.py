@@ -86,6 +86,7 @@ def test_every_change_by_a_process_of_its_own(
     check(both)
 
 
+@pytest.mark.slow
 @fast_by("lazy")
 def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provenance: str) -> None:
     cli = network(tmp_path, capsys, TOLD)
@@ -151,6 +152,7 @@ class _Memory:
             raise too_large(10**6)
 
 
+@pytest.mark.slow
 @fast_by("eager")
 def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
@@ -239,6 +241,7 @@ def ask(cli: Cli, seen: Counter[str]) -> None:
         assert Counter(map(tuple, result["rows"])) == by_duckdb(cli, QUERIES[KEPT])
 
 
+@pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize(
     ("provenance", "is_file"),

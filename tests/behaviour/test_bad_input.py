@@ -210,6 +210,7 @@ def test_dry_runs_write_nothing(captured: Cli, table: str, tmp_path: Path) -> No
     assert sketch(captured) == ([0, 1], {"t": 0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

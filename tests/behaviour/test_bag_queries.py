@@ -25,6 +25,7 @@ from tests.support.run_cli import Cli
 ENDLESS = ["as_deep"]
 
 
+@pytest.mark.slow
 @random_seeds(1, 3, 9)
 def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of_all_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
@@ -60,6 +61,7 @@ def test_a_level_too_many_is_an_error_and_nothing_is_stored(
     assert cli.good("status").results[0]["versions"] == {}
 
 
+@pytest.mark.slow
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

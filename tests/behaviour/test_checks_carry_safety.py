@@ -92,6 +92,7 @@ def stored(folder: Path) -> dict[str, list[int]]:
 BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statistics"])
 
 
+@pytest.mark.slow
 @BY
 def test_a_capture_keeps_the_rows_of_a_barrier(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool
@@ -101,6 +102,7 @@ def test_a_capture_keeps_the_rows_of_a_barrier(
     assert {bool(r["assumptions"]) for r in captured} == {not is_checked}
 
 
+@pytest.mark.slow
 @BY
 def test_a_maintained_sketch_keeps_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool
@@ -113,6 +115,7 @@ def test_a_maintained_sketch_keeps_them(
     assert stored(tmp_path) == dict.fromkeys(QUERIES, [0, 1])
 
 
+@pytest.mark.slow
 @BY
 def test_a_reuse_for_a_smaller_limit_has_them(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool

@@ -261,6 +261,7 @@ def test_another_text_finds_a_sketch_that_stands_for_yesterday(ground: Ground) -
     assert "DATE '2026-03-02'" in ran["sql"]
 
 
+@pytest.mark.slow
 def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
     one = ("--query", "sums")
     path = str(ground.folder / "t")
@@ -273,6 +274,7 @@ def test_an_older_version_has_the_clock_of_then(ground: Ground) -> None:
     assert "DATE '2026-03-01'" in ran["sql"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
@@ -351,6 +353,7 @@ def test_a_column_of_the_name_is_not_taken_for_the_clock(
         assert code == 0 or ran.error["code"] == "clock_ambiguous"
 
 
+@pytest.mark.slow
 def test_files_that_no_row_leaves_or_enters_are_not_read(ground: Ground) -> None:
     """The window's middle is left alone: its file may even be gone."""
     days = [START.date() + timedelta(days=n) for n in range(-13, 3)]

@@ -128,6 +128,7 @@ def lived(days: Days, count: int, verify_every: int | None) -> Lived:
     return done
 
 
+@pytest.mark.slow
 def test_a_window_moves_for_days(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

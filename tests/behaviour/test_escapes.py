@@ -257,6 +257,7 @@ def literal(sql: str) -> list[str]:
     return [token.text for token in Spark().tokenize(sql) if token.token_type is TokenType.STRING]
 
 
+@pytest.mark.slow
 def test_values_of_parameters_stay_values(guarded: Cli) -> None:
     """A text is one literal of the rewritten query, whatever it holds; a number takes no text."""
     plain = guarded.good("rewrite", "--param", "word=b").results[0]["sql"]

@@ -218,6 +218,7 @@ def _answer(results: list[Any]) -> list[str]:
     return sorted(map(repr, one["rows"]))
 
 
+@pytest.mark.slow
 @random_seeds(2, 4, 24)
 def test_sketches_hold_what_is_live(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
@@ -238,6 +239,7 @@ def test_sketches_hold_what_is_live(
     ground.check()
 
 
+@pytest.mark.slow
 def test_why_and_changes_are_told_as_of_the_instant_given(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,7 @@ def assert_alike(folder: Path) -> None:
         assert mine == theirs, name
 
 
+@pytest.mark.slow
 def test_every_type_of_key_is_found_in_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support.random_cases import random_seeds
 EVERY = {**KEYED, **BARRIER}
 
 
+@pytest.mark.slow
 @random_seeds(1, 3, 9)
 def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of_all_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int

@@ -67,6 +67,7 @@ def captured_before(
     return cli
 
 
+@pytest.mark.slow
 def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: Path) -> None:
     set_policy(tmp_path, "auto")
     captured_before.good("rewrite")
@@ -74,6 +75,7 @@ def test_it_is_captured_anew_before_it_is_used(captured_before: Cli, tmp_path: P
     assert captured_before.good("maintain").results[0]["action"] == "none"
 
 
+@pytest.mark.slow
 def test_the_policy_decides_whether_it_is(captured_before: Cli, tmp_path: Path) -> None:
     before = fragments(tmp_path)
     assert captured_before.good("rewrite").results[0]["sketches"] == []
@@ -120,6 +122,7 @@ def test_it_is_not_used_for_its_own_version_either(captured_before: Cli) -> None
     assert (ran.code, ran.error["code"]) == (7, "engine_changed")
 
 
+@pytest.mark.slow
 def test_its_ranges_are_evened_out_once_it_is_captured_anew(
     captured_before: Cli, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def size(sketches: list[list[int]]) -> int:
     return sum(map(len, sketches))
 
 
+@pytest.mark.slow
 @random_seeds(1, 3, 9)
 def test_answers_over_it_are_those_of_all_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
@@ -98,6 +99,7 @@ def test_answers_over_it_are_those_of_all_rows(
     assert sum(size(held[name]) < size(every[name]) for name in held) > 1
 
 
+@pytest.mark.slow
 def test_it_leaves_out_what_leads_nowhere(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,6 +119,7 @@ def test_it_leaves_out_what_leads_nowhere(
     assert answers(cli, "reach", "--sketch", "always") == {(5,): 1, (8,): 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("not_reached", "NOT EXISTS or NOT IN keeps rows"), ("of_seeds", "HAVING compares")],
@@ -167,6 +170,7 @@ def test_explain_says_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "UNION ALL counts all derivations" in text["walks_of_reached"]
 
 
+@pytest.mark.slow
 def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     cli.workload.write_text(cli.workload.read_text().replace("answer: false", "answer: true"))

@@ -117,6 +117,7 @@ def cheapest(cli: Cli, add: Callable[[int, int], int]) -> Answer:
     return Counter(least.items())
 
 
+@pytest.mark.slow
 def test_the_best_rows_of_circles_are_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def test_it_is_less_where_there_are_many_ways(
     assert sum(map(len, held)) < sum(map(len, every)), (held, every)
 
 
+@pytest.mark.slow
 def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_sketch_left_as_it_is_would_lack_a_row_and_is_never_used(
     assert kept["mode"] == "exact"
 
 
+@pytest.mark.slow
 def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """CE-R6: with a narrower condition inside, the way chosen is not there."""
     cli = network(tmp_path, capsys, ["reach"], "witness")

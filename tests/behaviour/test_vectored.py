@@ -90,6 +90,7 @@ def agree(held: dict[str, Any]) -> None:
         assert held[name] == held[f"{name}_all"] == held[f"{name}_eager"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", [("p",), pytest.param((), marks=pytest.mark.slow)])
 def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
     by: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -9,6 +9,7 @@ import pytest
 from impctl.bench.yardstick import noise_of, yardstick
 
 
+@pytest.mark.slow
 def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
     assert yardstick(tmp_path) > 0
     assert list(tmp_path.iterdir()) == []

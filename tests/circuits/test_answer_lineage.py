@@ -263,6 +263,7 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
             query = stored.taken_up(query, compiled(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NARROW)
 @random_cases(1, 4, 100)
 def test_what_takes_part_and_how_often_it_counts(name: str, cases: range) -> None:

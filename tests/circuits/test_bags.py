@@ -82,6 +82,7 @@ def bag_case(name: str) -> Case:
     return case_of_sql(QUERIES[name], SKETCHED.get(name, tuple(COLUMNS)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUERIES)
 @random_cases(2, 6, 12)
 def test_sketches_and_rows_are_those_of_the_reference(name: str, cases: range) -> None:

@@ -103,6 +103,7 @@ def change(
     return pa.concat_tables([kept, new]), TableChange(pa.concat_tables([gone, new]), weights)
 
 
+@pytest.mark.slow
 @random_cases(0, 3, 24, also="5")
 @pytest.mark.parametrize("name", SQL)
 def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:

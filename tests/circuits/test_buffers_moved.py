@@ -128,6 +128,7 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @random_cases(1, 2, 40, all_when_long=True)
 @pytest.mark.parametrize("name", MOVED)
 def test_whatever_is_bounded_when(name: str, cases: range) -> None:

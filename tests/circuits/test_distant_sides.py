@@ -156,6 +156,7 @@ def compared(
     assert counts(read) == counts(kept)
 
 
+@pytest.mark.slow
 @random_cases(1, 3, 24)
 @joins_and_sides
 def test_whichever_sides_are_kept(name: str, sides: str, cases: range) -> None:
@@ -166,6 +167,7 @@ def test_whichever_sides_are_kept(name: str, sides: str, cases: range) -> None:
         compared(name, SIDES[sides], seed, reader=reader)
 
 
+@pytest.mark.slow
 @random_cases(1, 2, 12)
 @joins_and_sides
 def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> None:

@@ -323,6 +323,7 @@ def run(cases: Sequence[int]) -> Counter[str]:
     return seen
 
 
+@pytest.mark.slow
 @random_cases(0, 30, 340, also="18 20 22 27 29 30 32 36 53-55 61 64 71 73")
 def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
     seen = run(cases)
@@ -332,6 +333,7 @@ def test_what_is_live_is_what_is_kept(cases: Sequence[int]) -> None:
     assert seen["read"] < seen["files"]
 
 
+@pytest.mark.slow
 @with_diagrams
 @pytest.mark.parametrize("ship", list(Ship))
 @random_cases(4, 8, 200)

@@ -70,6 +70,7 @@ def held(session: MaintainedQuery) -> list[list[int]]:
     return [counts.tolist() for counts in session.merge.counts]
 
 
+@pytest.mark.slow
 @every_query
 @random_seeds(1, 1, 6)
 def test_any_batching_means_the_same(name: str, seed: int) -> None:
@@ -102,6 +103,7 @@ def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
     assert held(session) == before
 
 
+@pytest.mark.slow
 @every_query
 @random_seeds(1, 2, 4)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(name: str, seed: int) -> None:

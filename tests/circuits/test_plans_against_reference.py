@@ -17,6 +17,7 @@ from functools import partial
 from random import Random
 
 import pyarrow as pa
+import pytest
 
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
@@ -281,6 +282,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 300, seen
 
 
+@pytest.mark.slow
 @random_cases(0, 100, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()

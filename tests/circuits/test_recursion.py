@@ -268,6 +268,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_what_derives_rows_and_at_which_ranks_is_that_of_the_definition(name: str) -> None:
     """A rank that is not the greatest of all bodies would show here long before rows are wrong."""

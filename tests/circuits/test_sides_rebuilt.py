@@ -45,6 +45,7 @@ WHOLE = {
 }
 
 
+@pytest.mark.slow
 @random_cases(0, 3, 72, also="5")
 @pytest.mark.parametrize("sql", [*NARROWED.values(), *WHOLE.values()])
 def test_what_is_read_comes_to_what_is_kept(sql: str, cases: Sequence[int]) -> None:

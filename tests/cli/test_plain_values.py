@@ -31,6 +31,7 @@ def outcome(by: Any, value: Any, flag: Any, context: Any) -> Any:
     return type(found), found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_flag_gets_what_typer_would_give_it(command: str, tmp_path: Path) -> None:
     file = tmp_path / "file.yaml"

@@ -102,6 +102,7 @@ def test_groups_are_those_of_a_dictionary(table: tuple[list[SqlType], list[Any]]
     check_groups(*table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["key_codes", "_column_codes"])
 @pytest.mark.parametrize("codes", [1, 3])
 def test_groups_when_codes_collide(name: str, codes: int, monkeypatch: pytest.MonkeyPatch) -> None:

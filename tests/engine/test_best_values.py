@@ -40,6 +40,7 @@ def test_another_copy_of_the_edge_is_counted() -> None:
     assert (bool(found.is_found[0]), int(found.ranks[0])) == (True, edge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3])
 @random_seeds(3, 8, 30)
 def test_the_best_is_the_least_of_all(size: int, seed: int) -> None:

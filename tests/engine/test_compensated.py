@@ -9,6 +9,7 @@ from itertools import repeat
 from random import Random
 
 import numpy as np
+import pytest
 
 from impctl.data.keys import group_rows
 from impctl.data.schema import DOUBLE, LONG
@@ -201,6 +202,7 @@ def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> N
             assert float(high[at]) + float(low[at]) == float(high[at]), seed
 
 
+@pytest.mark.slow
 def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
     """Up to as many rows as are summed by slices, and one more."""
     random = np.random.default_rng(1)
@@ -215,6 +217,7 @@ def test_sums_of_many_rows_of_all_sizes_are_within_their_bound() -> None:
             assert abs(error) <= exact_sum(map(abs, group)) * Fraction(compensated.DRIFT)
 
 
+@pytest.mark.slow
 def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
     """A group far below the greatest keeps the digits that its own power would leave it."""
     random = np.random.default_rng(2)

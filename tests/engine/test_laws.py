@@ -27,6 +27,7 @@ def some_rows(rng: Random, most: int, values: tuple[int | None, ...]) -> list[Ro
     return [tuple(map(rng.choice, columns)) for _ in range(rng.randint(0, most))]  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @shapes
 @random_cases(3, 15, 60)
 def test_any_batching_means_the_same(shape: str, cases: range) -> None:
@@ -44,6 +45,7 @@ def test_any_batching_means_the_same(shape: str, cases: range) -> None:
         assert contents(parts) == contents(whole), seed
 
 
+@pytest.mark.slow
 @shapes
 @random_cases(3, 15, 60)
 def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> None:
@@ -64,6 +66,7 @@ def test_a_batch_and_its_negative_leave_nothing(shape: str, cases: range) -> Non
         assert contents(circuit) == before, seed
 
 
+@pytest.mark.slow
 @shapes
 @random_cases(3, 15, 40)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(shape: str, cases: range) -> None:

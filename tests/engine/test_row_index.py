@@ -78,6 +78,7 @@ def rows_of(found: Batch) -> Rows:
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("united", [0, 1 << 16])
 @pytest.mark.parametrize("hardly", [0.1, 1.0])
 @pytest.mark.parametrize("many", [1, 10**6])

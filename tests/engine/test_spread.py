@@ -125,6 +125,7 @@ def agrees(found: tuple[float | None, float], wanted: float | None) -> bool:
     return abs(Fraction(value) - Fraction(wanted)) <= Fraction(error)
 
 
+@pytest.mark.slow
 @every_kind
 @random_cases(12, 40, 120)
 def test_spark_lies_within_the_error(kind: SqlType, arrow: pa.DataType, cases: range) -> None:

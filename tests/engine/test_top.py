@@ -94,6 +94,7 @@ def rows_of(change: Batch) -> list[tuple[tuple[Row, int], int]]:
     return list(zip(rows, change.weights.tolist(), strict=True))
 
 
+@pytest.mark.slow
 @random_cases(1, 2, 4)
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("name", ORDERS)

@@ -44,6 +44,7 @@ def moments(kind: str, count: int) -> list[float]:
     return times
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", ["hourly", "equal", "any"])
 @pytest.mark.parametrize("name", list(histories()))
 def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: str) -> None:
@@ -68,6 +69,7 @@ def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
         assert found.values[n] == pytest.approx(said[n - 1][found.by[n]], rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", ["hourly", "equal", "any"])
 @pytest.mark.parametrize("name", list(histories()))
 def test_hard_histories_have_sound_forecasts(name: str, times: str) -> None:
@@ -126,6 +128,7 @@ def gain(values: Floats, times: Floats) -> tuple[float, float, float]:
     return float(last / error), float(mean / error), float(held.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("width", "over_last", "over_mean"),
     [(86_400, 1.17, 2.18), (3600, 1.56, 1.65), (900, 1.57, 1.0)],

@@ -143,6 +143,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
         connection.close()
 
 
+@pytest.mark.slow
 @random_cases(4, 12, 60)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -162,6 +163,7 @@ def test_a_damaged_store(
     assert refused > len(cases) / 4
 
 
+@pytest.mark.slow
 @random_cases(1, 4, 20)
 def test_a_damaged_delta_log(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -64,6 +64,7 @@ def test_the_text_finds_a_sketch_as_it_is(opened: impctl.OpenWorkload, text: BiT
     assert found.files_kept <= opened.rewrite(text.name).files_kept
 
 
+@pytest.mark.slow
 def test_most_texts_read_less(opened: impctl.OpenWorkload) -> None:
     narrowed = {text.name for text in TEXTS if opened.rewrite(sql=text.sql).sql != text.sql}
     assert len(narrowed) >= 30, sorted({text.name for text in TEXTS} - narrowed)

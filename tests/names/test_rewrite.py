@@ -18,6 +18,7 @@ def captured(cli: Cli) -> Cli:
     return cli
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("written", "alias"),
     [

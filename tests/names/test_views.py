@@ -31,6 +31,7 @@ def viewed(cli: Cli, shop: Path) -> Cli:
     return cli
 
 
+@pytest.mark.slow
 def test_a_query_over_views_has_a_sketch_that_its_own_text_finds_too(viewed: Cli) -> None:
     viewed.good("capture", "--query", "busy")
     (found,) = viewed.good("rewrite", "--query", "busy").results

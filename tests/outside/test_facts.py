@@ -30,6 +30,7 @@ def summed(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     return make_place(folder, capsys, sql=SUMMED, sketch="x", ranges=BY_X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x", [0, 40, None])
 def test_rows_that_keep_the_fact(summed: Place, x: int | None) -> None:
     summed.append(0, 1, x)
@@ -110,6 +111,7 @@ def test_a_constraint_comes_back_after_it_was_broken(promised: Place) -> None:
     expect_carried(promised)
 
 
+@pytest.mark.slow
 def test_a_row_on_which_the_query_fails_came_and_went(place: Place) -> None:
     """No answer at the version it was there, one before and after."""
     sql = "SELECT g, SUM(100 DIV x) AS s FROM t GROUP BY g HAVING SUM(100 DIV x) > 20"
@@ -128,6 +130,7 @@ def test_a_row_on_which_the_query_fails_came_and_went(place: Place) -> None:
     assert ran.document["warnings"]
 
 
+@pytest.mark.slow
 def test_a_subquery_used_as_a_value_has_a_second_row(place: Place) -> None:
     """No answer while it is there, as in Spark; the sketch is carried on once it is gone."""
     sql = "SELECT g, SUM(x) AS s FROM t WHERE x > (SELECT x FROM t WHERE x = 3) GROUP BY g"

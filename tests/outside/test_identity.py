@@ -23,6 +23,7 @@ def recreate(place: Place, versions: int, rows: pa.Table = ROWS) -> None:
         place.append()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("versions", [0, 1, 3])
 def test_created_anew_with_fewer_as_many_and_more_versions(place: Place, versions: int) -> None:
     place.append(1)
@@ -95,6 +96,7 @@ def said_by_spark(place: Place) -> None:
         entry.write_text(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_spark", [True, False])
 def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> None:
     """The change feed tells what was deleted; what deltalake copied has to be looked at, too."""

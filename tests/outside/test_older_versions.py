@@ -67,6 +67,7 @@ def expect_none_there(ran: Ran, code: str, *offered: str) -> None:
         assert words in ran.error["hint"], ran.error
 
 
+@pytest.mark.slow
 def test_every_version_is_answered_by_its_own_sketch(eager: Place) -> None:
     newest = eager.delta.version()
     assert newest == 5
@@ -104,6 +105,7 @@ def test_without_one_the_versions_there_are_are_named(eager: Place) -> None:
     expect_none_there(at(eager, 7), "no_sketch_at", "versions 0 to 6 and 8")
 
 
+@pytest.mark.slow
 def test_a_lazy_query_has_those_it_was_maintained_to(place: Place) -> None:
     append(place, 5, 7)
     place.cli.good("maintain")
@@ -166,6 +168,7 @@ def test_what_both_histories_share_is_used(lost: Place) -> None:
         assert result["versions"] == {"t": version}
 
 
+@pytest.mark.slow
 def test_the_lost_history_put_back(lost: Place) -> None:
     """Version 3 was reached twice; the newer sketch of it is of the other history now."""
     shutil.rmtree(lost.table)
@@ -210,6 +213,7 @@ def test_a_version_that_the_log_no_longer_holds(eager: Place) -> None:
     assert "Version 2 of table `t` is gone from its log" in ran.error["message"]
 
 
+@pytest.mark.slow
 def test_without_its_entry_the_files_tell(eager: Place) -> None:
     """The last one of a run has a mark of its files, those between have none."""
     eager.forget(keep=6)
@@ -255,6 +259,7 @@ def test_an_earlier_entry_that_lost_a_line(place: Place) -> None:
     expect_none_there(at(place, 2), "table_recreated")
 
 
+@pytest.mark.slow
 def test_restored_forward(eager: Place) -> None:
     """RESTORE makes a new version with older files; each has its own sketch."""
     eager.delta.restore(1)
@@ -290,6 +295,7 @@ def test_stored_by_another_release(eager: Place, monkeypatch: pytest.MonkeyPatch
     expect_none_there(ran, "engine_changed")
 
 
+@pytest.mark.slow
 def test_an_assumption_that_broke_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Versions before it rest on it, as it held then; the newest sketch no longer does."""
     write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
@@ -325,6 +331,7 @@ def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
     expect_none_there(at(eager, 2), "no_sketch_at", "version 6")
 
 
+@pytest.mark.slow
 def test_a_check_that_is_gone_carries_older_sketches(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

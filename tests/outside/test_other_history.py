@@ -55,6 +55,7 @@ def test_a_backup_at_the_same_version(place: Place) -> None:
     expect_recapture(place, "table_recreated", "`t`")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["rewrite", "query"])
 def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
     backup_went_on(place, versions=1, keep=2)
@@ -68,6 +69,7 @@ def test_a_backup_is_not_answered_from(place: Place, command: str) -> None:
     assert result["action"] == "no_sketch"
 
 
+@pytest.mark.slow
 def test_a_backup_that_went_further(either: Place) -> None:
     backup_went_on(either, versions=3, keep=2)
     expect_recapture(either, "table_recreated", "`t`")
@@ -130,6 +132,7 @@ def test_an_entry_with_change_data_lost_an_added_file(place: Place) -> None:
     expect_recapture(place, "log_differs", "`t`", "version 1")
 
 
+@pytest.mark.slow
 def test_an_entry_before_the_sketch_lost_a_line(either: Place) -> None:
     either.append()
     either.append(1)
@@ -166,6 +169,7 @@ def updated(place: Place) -> None:
     place.delta.update(updates={"x": "x - 30"}, predicate="g = 0 AND x = 5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fixture", "change", "is_between"),
     [

@@ -72,6 +72,7 @@ CASES: dict[Callable[[Place], None], dict[str, Outcome]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CASES, ids=lambda change: change.__name__)
 def test_each_policy(place: Place, change: Callable[[Place], None]) -> None:
     change(place)

@@ -58,6 +58,7 @@ def test_a_used_column_is_renamed(place: Place, name: str) -> None:
     expect_refused(place, 3, "column_unknown", f"`{name}`")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["renamed", "dropped", "retyped", "widened"])
 def test_an_unused_column_is_changed(place: Place, change: str) -> None:
     rows = {
@@ -70,6 +71,7 @@ def test_an_unused_column_is_changed(place: Place, change: str) -> None:
     expect_carried(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["g", "x"])
 def test_a_used_column_is_widened(place: Place, name: str) -> None:
     overwrite(place, retyped(name, pa.int64()))

@@ -67,6 +67,7 @@ def joined(tables: dict[str, pa.Table]) -> Counter[int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keeps", [False, True])
 def test_answer_and_sketches_follow_rows_that_come_and_go(keeps: bool) -> None:
     tables, steps = SMALL.tables(), SMALL.steps(50)

@@ -53,6 +53,7 @@ def sketches(draw: st.DrawFn) -> tuple[RangePartition, set[int], int, list[int] 
     return partition, ids, limit, rows
 
 
+@pytest.mark.slow
 @given(sketches())
 def test_intervals_let_every_value_through_and_are_in_order_and_apart(
     case: tuple[RangePartition, set[int], int, list[int] | None],

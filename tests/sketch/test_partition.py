@@ -83,6 +83,7 @@ def cases(draw: st.DrawFn) -> tuple[RangePartition, list[Any]]:
     return partition(kind, *boundaries), values
 
 
+@pytest.mark.slow
 @given(cases())
 def test_every_value_has_the_fragment_of_the_definition(
     case: tuple[RangePartition, list[Any]],

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +68,7 @@ def _ends(partition: RangePartition, fragment: int) -> tuple[Any, Any]:
     return edges[fragment], edges[fragment + 1]
 
 
+@pytest.mark.slow
 @given(cases(), st.data())
 def test_counts_are_carried_where_ranges_live_on(
     case: tuple[SqlType, RangePartition, RangePartition, FragmentSet], data: st.DataObject

@@ -63,6 +63,7 @@ def test_a_child_whose_number_the_parent_never_got(monkeypatch: pytest.MonkeyPat
     assert has_ended(children[0])
 
 
+@pytest.mark.slow
 def test_those_below_the_child_are_waited_for(tmp_path: Path) -> None:
     """Spark's script has another Java read the settings: their folder must be there until then."""
     read = tmp_path / "read"

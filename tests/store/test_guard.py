@@ -42,6 +42,7 @@ def refused(root: Path, code: str, *words: str) -> None:
 _NAMES = ["", "catalog.sqlite", "state", "lock"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("mode", [0o020, 0o002, 0o022])
 def test_what_others_may_write_is_refused(root: Path, name: str, mode: int) -> None:

@@ -130,6 +130,7 @@ def test_fragments_that_are_alike_are_not_multiplied() -> None:
     assert spans.chances((weights * ways).sum(axis=0)) == pytest.approx(1 - 0.775**10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["up", "text", "any"])
 def test_places_on_a_line_go_up_with_values(
     name: str, snapshot: Snapshot, bounds: dict[str, ColumnBounds], sample: FileSample

@@ -23,6 +23,7 @@ WRONG_IN_DELTALAKE = {"table_with_edge_timestamps"}
 """INT96 timestamps in year 9999, which deltalake reads as 1816."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", fixture_tables())
 def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
     snapshot = open_source("t", str(path)).snapshot()
@@ -42,6 +43,7 @@ def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
         assert bag(found) == bag(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", fixture_tables())
 def test_changes_are_the_difference_of_the_snapshots(path: Path) -> None:
     source = open_source("t", str(path))

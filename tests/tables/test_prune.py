@@ -157,6 +157,7 @@ _KINDS: list[tuple[SqlType, pa.DataType, st.SearchStrategy[Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "arrow", "values"), _KINDS)
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())

@@ -65,6 +65,7 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
     return len(told)
 
 
+@pytest.mark.slow
 @random_cases(4, 8, 100)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:

@@ -28,6 +28,7 @@ def make(folder: Path, group: int) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [1, 3, 10])
 @pytest.mark.parametrize("deleted", [[], [0], [2, 3, 9], [4, 5, 6, 7], list(range(ROWS))])
 def test_deleted_rows_are_left_out_of_each_group(

@@ -70,6 +70,7 @@ def test_bounds_hold_every_value(tmp_path: Path, values: pa.Array) -> None:
     check_sound(write(tmp_path / "t", v=values), "v")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("precision", "scale"), [(5, 2), (18, 0), (22, 2), (38, 0), (38, 10)])
 def test_bounds_hold_every_decimal(tmp_path: Path, precision: int, scale: int) -> None:
     random = np.random.default_rng(precision * 100 + scale)

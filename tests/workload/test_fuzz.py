@@ -88,6 +88,7 @@ def test_the_text_to_damage_is_sound(tmp_path: Path) -> None:
     assert load_or_refuse(tmp_path / "w.yaml", RICH.encode()) is not None
 
 
+@pytest.mark.slow
 @given(text=damaged_texts(), line=st.integers(-1, 5), column=st.integers(-1, 90))
 @FEW
 def test_a_damaged_file_is_read_or_refused(

@@ -184,6 +184,7 @@ def problems_of(path: Path, document: Any) -> list[str]:
     return []
 
 
+@pytest.mark.slow
 @FEW
 @given(documents())
 def test_what_the_loader_accepts_the_schema_accepts_and_the_other_way_round(
@@ -206,6 +207,7 @@ def change(document: Any, path: str, value: Any) -> Any:
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value", "is_fine"),
     [

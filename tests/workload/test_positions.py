@@ -106,6 +106,7 @@ def test_an_alias_bomb_is_refused_at_once(width: int) -> None:
         compose("\n".join(levels))
 
 
+@pytest.mark.slow
 def test_a_long_chain_of_aliases_is_refused() -> None:
     chain = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: *a{n - 1}}}" for n in range(1, 2000))]
     with pytest.raises(YamlFault, match="too deep"):

@@ -25,6 +25,7 @@ def test_suites_are_shipped() -> None:
     assert {"crimes", "micro", "tpch"} <= {path.stem for path in SHIPPED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_a_shipped_suite_satisfies_the_schema_and_says_what_it_is(path: Path) -> None:
     from impctl.app.measuring.plan import VOCABULARY

@@ -64,6 +64,7 @@ def test_a_table_in_no_order_is_told_with_what_to_do(
 FEW_PLACES = np.concatenate([groups(1000), np.zeros(ROWS, np.int64)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [np.sort(groups()), groups(ROWS - 3_200), FEW_PLACES],

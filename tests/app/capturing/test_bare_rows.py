@@ -51,6 +51,7 @@ def sketch(cli: Cli, name: str) -> list[int]:
     return list(found["fragments"])
 
 
+@pytest.mark.slow
 def test_each_row_is_joined_once(cli: Cli, tmp_path: Path) -> None:
     assert answer(cli, "few") == [(1, 2), (2, 2)]
     assert sketch(cli, "few") == [0, 1]

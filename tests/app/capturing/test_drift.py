@@ -60,6 +60,7 @@ def drift(cli: Cli, tmp_path: Path) -> dict[str, dict[str, Any]]:
     return {r["query"]: r for r in cli.good("maintain").results}
 
 
+@pytest.mark.slow
 def test_maintain_tells_and_rebalance_mends(cli: Cli, tmp_path: Path) -> None:
     found = drift(cli, tmp_path)
     assert found["big"]["ranges"]["drifted"]
@@ -85,6 +86,7 @@ def test_maintain_tells_and_rebalance_mends(cli: Cli, tmp_path: Path) -> None:
     assert big["last_action"] == "rebalance"
 
 
+@pytest.mark.slow
 def test_rebalanced_twice_is_rebalanced_once(cli: Cli, tmp_path: Path) -> None:
     drift(cli, tmp_path)
     cli.good("capture", "--rebalance", "--query", "big")
@@ -99,6 +101,7 @@ def test_a_stale_sketch_is_maintained_first(cli: Cli, tmp_path: Path) -> None:
     assert (big["action"], big["versions"]) == ("rebalance", {"t": 1})
 
 
+@pytest.mark.slow
 def test_earlier_versions_keep_their_ranges(cli: Cli, tmp_path: Path) -> None:
     drift(cli, tmp_path)
     with Store.open(tmp_path / ".impctl") as store:
@@ -130,6 +133,7 @@ def test_a_dry_run_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     assert cli.good("status").results == before
 
 
+@pytest.mark.slow
 def test_the_threshold_is_a_setting(cli: Cli, tmp_path: Path) -> None:
     drift(cli, tmp_path)
     (big,) = cli.good("status", "--query", "big", "--imbalance", "100").results

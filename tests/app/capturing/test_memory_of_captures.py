@@ -59,6 +59,7 @@ def asked(cli: Cli, **settings: Any) -> None:
     cli.workload.write_text(json.dumps(document))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_kept_joined_is_kept_as_trees(cli: Cli) -> None:
     """By their keys alone, each with one partner, an index was chosen."""
     (entry,) = cli.good("explain").results[0]["trees"]
@@ -150,6 +151,7 @@ class Joining:
         return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("partners", "limit", "most"),
     [(1, None, 8_000_000), (200, None, 8_000_000), (200, 300 * 10**6, 750_000), (0, None, 10**9)],

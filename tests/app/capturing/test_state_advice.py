@@ -51,6 +51,7 @@ def state(cli: Cli, query: str) -> int:
     return int(result["state_bytes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("query", "about"), [("top", "about"), ("least", "up to")])
 def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: str) -> None:
     (text,) = told(cli, query)
@@ -73,6 +74,7 @@ def test_a_top_k_of_all_rows_is_bounded_unless_asked(cli: Cli) -> None:
     assert told(cli, "least"), "of many groups everything is kept"
 
 
+@pytest.mark.slow
 def test_state_from_before_there_was_a_bound_is_taken_up(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

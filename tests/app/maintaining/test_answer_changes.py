@@ -147,6 +147,7 @@ def step(
     return found
 
 
+@pytest.mark.slow
 @random_cases(20, 88, 400)
 def test_changes_rebuild_every_answer(cases: range) -> None:
     seen = several_cases(cases)

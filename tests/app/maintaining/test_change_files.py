@@ -48,6 +48,7 @@ def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:
     return programs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "seed"),
     [(2, 3), pytest.param(12, 4, marks=SLOW), *(pytest.param(40, n, marks=LONG) for n in range(2))],
@@ -115,6 +116,7 @@ def test_a_step_that_changes_nothing_leaves_a_file_all_the_same(kept: Cli) -> No
     assert len(list((folder / "out" / "plain").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_recapture_is_told_as_the_difference_of_two_answers(kept: Cli) -> None:
     folder = kept.workload.parent
     programs = readers(folder)

@@ -31,6 +31,7 @@ def rows_of(batch: VersionedChange) -> list[int]:
     return rows
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(3, 9), min_size=1, max_size=30), st.integers(1, 12))
 def test_batches_are_whole_versions_in_order(versions: list[int], batch_rows: int) -> None:
     batches = by_version(change(versions), 11, batch_rows)

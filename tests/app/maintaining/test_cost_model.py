@@ -26,6 +26,7 @@ def test_an_estimate_is_never_negative_nor_absurd(points, rows: int) -> None:
         assert value >= 0
 
 
+@pytest.mark.slow
 @given(LINES, st.lists(ROWS, min_size=2, max_size=16, unique=True), ROWS)
 def test_a_known_line_is_learned(line, sizes, rows: int) -> None:
     fixed, per_row = line

@@ -96,6 +96,7 @@ def changed(folder: Path, rng: random.Random, step: int) -> None:
     DeltaTable(str(folder / "r")).update(predicate=f"id % 11 = {step}", updates={"a": "a + 1"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [2, pytest.param(6, marks=pytest.mark.slow)])
 def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, steps: int) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
@@ -125,6 +126,7 @@ def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
     assert [result["mode"] for result in ran.results] == ["exact"]
 
 
+@pytest.mark.slow
 def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> None:
     results = {result["query"]: result for result in cli.good("explain").results}
     (tree,) = results["path_tree"]["trees"]
@@ -139,6 +141,7 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
     assert results["one_tree"]["trees"] == []
 
 
+@pytest.mark.slow
 def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a release would write it that hangs the same tables together otherwise."""
     with monkeypatch.context() as patched:
@@ -219,6 +222,7 @@ def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
     cli.good("capture", "--query", "rows_tree", "--query", "top_tree")
 
 
+@pytest.mark.slow
 def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     with_answers(cli)
     name = "rows_tree"

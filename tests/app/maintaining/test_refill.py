@@ -75,6 +75,7 @@ def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
     assert "refilled the buffers of 1 group" in status["least"]["last_reason"]
 
 
+@pytest.mark.slow
 def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
     tmp_path = cli.workload.parent
     path = str(tmp_path / "t")
@@ -91,6 +92,7 @@ def test_bounded_eager_and_unbounded_agree_after_every_batch(cli: Cli) -> None:
     assert refilled > 5
 
 
+@pytest.mark.slow
 def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
     tmp_path = cli.workload.parent
     table = DeltaTable(str(tmp_path / "t"))
@@ -118,6 +120,7 @@ def test_explain_says_what_a_bound_means(cli: Cli) -> None:
     assert reasons["least_all"] == "every operator is maintained incrementally"
 
 
+@pytest.mark.slow
 def test_another_bound_is_another_state(cli: Cli) -> None:
     file = cli.workload
     file.write_text(file.read_text().replace("buffer: 1,", "buffer: 2,").replace("1}", "2}"))

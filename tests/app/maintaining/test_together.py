@@ -124,6 +124,7 @@ def test_where_the_commit_fails_nothing_is_told_and_nothing_kept(
     assert versions(workload) == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_state_that_was_kept_is_not_read_again(
     workload: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def demo(
     return demo
 
 
+@pytest.mark.slow
 def test_a_recapture_has_no_number_of_changes(demo: Cli, tmp_path: Path) -> None:
     file = tmp_path / "m.prom"
     foreseen = demo.good("maintain", "--policy", "full", "--dry-run").results
@@ -141,6 +142,7 @@ store: st
 ANEW = "most rows of the recursion went out, so they were found anew from its state"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gone", "is_told"), [(39, False), (25, False), (4, True), (0, True)])
 def test_it_is_told_where_most_rows_went(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], gone: int, is_told: bool

@@ -78,6 +78,7 @@ def ranges(cli: Cli, name: str) -> tuple[int, ...]:
         return tuple(held.sketches[0].fragments.ids)
 
 
+@pytest.mark.slow
 def test_many_to_many_is_a_tree_and_a_key_is_looked_up(cli: Cli) -> None:
     results = {one["query"]: one for one in cli.good("explain").results}
     (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
@@ -113,6 +114,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
     assert "counted" not in pairs["reason"]
 
 
+@pytest.mark.slow
 def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(cli: Cli) -> None:
     cli.good("capture")
     before, folder = trees(cli), cli.workload.parent
@@ -128,6 +130,7 @@ def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(cli: Cli)
     assert held == [ranges(cli, name) for name in ("pairs", "keyed")]
 
 
+@pytest.mark.slow
 def test_another_way_that_is_asked_for_is_captured_anew(cli: Cli) -> None:
     cli.good("capture")
     with altered(cli) as queries:
@@ -159,6 +162,7 @@ def test_check_reads_no_rows_of_keys(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert "fan-out is not known: a file is gone" in entry["reason"]
 
 
+@pytest.mark.slow
 def test_what_trees_did_is_told_of_a_run_and_since_the_capture(cli: Cli) -> None:
     """The rows of a key are one tuple of `many`, and its group another."""
     cli.good("capture")

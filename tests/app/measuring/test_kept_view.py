@@ -114,6 +114,7 @@ def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
     return view
 
 
+@pytest.mark.slow
 @random_cases(fast=2, check=10, total=10)
 def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
     connection: ParquetSql, cases: range

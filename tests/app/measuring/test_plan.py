@@ -33,6 +33,7 @@ def write(folder: Path, text: str = SUITE) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_shipped_suites_are_found_by_name_and_are_right() -> None:
     assert {"crimes", "micro", "tpch"} <= shipped_suites().keys()
     assert suite_file("micro") == shipped_suites()["micro"]

@@ -80,6 +80,7 @@ def means(found: DrawnGroups) -> np.ndarray:
     return np.bincount(codes, weights=prices) / np.bincount(codes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.0, pytest.param(4.0, marks=pytest.mark.slow), 20.0])
 def test_groups_drawn_in_part_differ_as_whole_ones_do(tmp_path: Path, effect: float) -> None:
     """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""

@@ -45,9 +45,11 @@ def files_left(cli: Cli, query: str) -> int:
     return int(result["files_kept"])
 
 
+@pytest.mark.slow
 def test_a_condition_leaves_files_out(cli: Cli) -> None:
     assert files_left(cli, "late") == 2
 
 
+@pytest.mark.slow
 def test_an_access_without_the_condition_needs_all_files(cli: Cli) -> None:
     assert files_left(cli, "twice") == DAYS

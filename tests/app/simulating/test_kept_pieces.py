@@ -7,6 +7,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
 from impctl.app.maintaining.keeping.bounds import Bound
 from impctl.app.maintaining.keeping.choice import Kept
@@ -42,6 +44,7 @@ def pieces(
     return Pieces(kept, expected, ({"q": graph},) * SIZES, {"q": now})
 
 
+@pytest.mark.slow
 def test_bounds_urge_what_a_rare_change_needs() -> None:
     urged_ones = 0
     for seed in range(20):
@@ -89,6 +92,7 @@ def test_what_is_kept_stays_where_another_choice_does_not_pay(seed: int) -> None
         assert not found.exceeds
 
 
+@pytest.mark.slow
 def test_what_may_not_stay_as_it_is_goes_whatever_it_costs() -> None:
     rng = Random(3)
     for _ in range(15):

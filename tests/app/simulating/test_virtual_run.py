@@ -120,6 +120,7 @@ def slow(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trigger", TRIGGERS)
 def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None:
     """Two queries with this trigger, and one with another."""
@@ -134,6 +135,7 @@ def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None
     assert_alike(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02)
 
 
+@pytest.mark.slow
 @random_cases(fast=8, check=40, total=150)
 def test_runs_are_those_of_making_every_look(cases: range) -> None:
     for seed in cases:
@@ -171,6 +173,7 @@ def assert_alike(
     assert found.late == wanted.late
 
 
+@pytest.mark.slow
 @random_cases(fast=4, check=30, total=30)
 def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
     """Long steps on commit, so that starts of others come while they run, in the same runs too."""
@@ -185,6 +188,7 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
         assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
 
 
+@pytest.mark.slow
 @random_cases(fast=3, check=20, total=20)
 def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
     for seed in cases:

@@ -55,6 +55,7 @@ def test_duckdb_is_named_with_the_command_for_it(cli: Cli) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow_engine")
 @pytest.mark.parametrize(("query", "by"), [("plain", "engine"), ("kept", "auto")])
 def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
@@ -64,6 +65,7 @@ def test_who_asked_for_the_engine_or_has_the_answer_is_not_told(
     assert result["quicker"] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine_ms", "duckdb_ms"), [(1500.0, 1100.0), (100.0, 20.0)])
 def test_a_little_quicker_is_not_worth_a_word(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, engine_ms: float, duckdb_ms: float

@@ -64,6 +64,7 @@ def answer(cli: Cli, query: str, *more: str) -> Any:
     return {name: result[name] for name in result if not name.endswith("_ms")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", KEPT)
 def test_it_is_what_is_told_of_a_query_that_is_read(
     cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str
@@ -83,6 +84,7 @@ def test_a_condition_that_is_none_is_refused_as_ever(cli: Cli) -> None:
     assert (ran.code, ran.error["code"]) == (2, "where_unread")
 
 
+@pytest.mark.slow
 def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
     write_deltalake(str(cli.workload.parent / "t"), MORE, mode="append")
     assert answer(cli, "kept")["action"] == "exact"
@@ -93,6 +95,7 @@ def test_rows_that_came_are_maintained_first(cli: Cli, read: Read) -> None:
     assert after["rows"] == answer(cli, "kept", "--by", "engine")["rows"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["window", "late"])
 def test_the_clock_that_moved_is_followed_first(
     cli: Cli, read: Read, monkeypatch: pytest.MonkeyPatch, query: str

@@ -122,6 +122,7 @@ def changed(cli: Cli) -> None:
     write_deltalake(path, rows_of((3, 15, 2.0, 5)), mode="append")
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_the_answer(held: Cli) -> None:
     assert asked(held, "kept", "state")[0] == [None, 2, 30, 1.0]
     changed(held)

@@ -36,6 +36,7 @@ def query(cli: Cli, name: str, *words: str) -> Ran:
     return cli("query", "--query", name, "--sketch", "auto", *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "policy"),
     [
@@ -118,6 +119,7 @@ def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     assert result["rows"] == asked(cli, "kept", "engine")
 
 
+@pytest.mark.slow
 def test_what_gc_collects_is_no_part_of_an_answer(held: Cli) -> None:
     for _ in range(2):
         changed(held)
@@ -128,6 +130,7 @@ def test_what_gc_collects_is_no_part_of_an_answer(held: Cli) -> None:
         assert asked(held, name, "state") == asked(held, name, "engine") != []
 
 
+@pytest.mark.slow
 def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
     """What was written before answers were kept says nothing of them."""
     cli.good("capture", "--query", "plain")
@@ -172,6 +175,7 @@ def _forget_answers(cli: Cli, name: str) -> None:
         )
 
 
+@pytest.mark.slow
 def test_new_ranges_take_answers_along(cli: Cli) -> None:
     file = cli.workload
     file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {fragments: 3}"))

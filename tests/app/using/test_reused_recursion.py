@@ -72,6 +72,7 @@ def _by_sqlite(sql: str, links: list[Any]) -> list[Any]:
     return sorted(map(list, database.execute(sql).fetchall()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("above", OTHERS)
 def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
     cli: Cli, folder: Path, above: str

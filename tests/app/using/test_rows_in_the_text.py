@@ -54,6 +54,7 @@ def _by_sqlite(sql: str, links: list[Any]) -> list[Any]:
     return sorted(map(list, database.execute(sql).fetchall()), key=str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 def test_it_is_kept_as_others_are(cli: Cli, tmp_path: Path, query: str) -> None:
     cli.good("capture", "--query", query)

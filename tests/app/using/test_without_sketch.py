@@ -72,6 +72,7 @@ def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
     assert not (cli.workload.parent / ".impctl").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["maintain", "verify"])
 def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -> None:
     assert cli(command, "--query", "good").error["code"] == "not_captured"

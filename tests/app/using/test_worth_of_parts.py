@@ -31,6 +31,7 @@ def found(folder: Path, capsys: pytest.CaptureFixture[str], order: Order, column
         return weighed(desk.tables, prepared, stored.sketches, stored.versions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "column", "is_used"),
     [

@@ -89,6 +89,7 @@ def test_capture_goes_on(many: Cli) -> None:
     assert many("plan", "--detailed-exitcode").code == 0
 
 
+@pytest.mark.slow
 def test_maintain_goes_on_and_converges(
     spoiled: Cli, table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_all_that_decides_is_looked_at(judged: list[object]) -> None:
     assert len(judged) == 4
 
 
+@pytest.mark.slow
 def test_verdicts_are_let_go_when_plans_are(judged: list[object]) -> None:
     memory = Memory()
     facts = [

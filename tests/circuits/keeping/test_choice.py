@@ -51,6 +51,7 @@ def total(frontiers: list[Frontier], points: list[int]) -> tuple[int, float]:
     return sum(int(f.bytes[at]) for f, at in chosen), sum(float(f.cost[at]) for f, at in chosen)
 
 
+@pytest.mark.slow
 @random_seeds(6, 18, 60)
 def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
     random = Random(seed)
@@ -174,6 +175,7 @@ def test_reads_that_are_shared_are_counted_once() -> None:
     assert sum(query.ms_per_day for query in found.queries.values()) == 2 * (3 * 30 + 1)
 
 
+@pytest.mark.slow
 def test_the_correction_is_kept_only_where_it_helps() -> None:
     """Against the choice that knows nothing of shared reads; random prices of two tables."""
     random = Random(3)

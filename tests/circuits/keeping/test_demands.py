@@ -195,6 +195,7 @@ def test_queries_share_the_longest_read_of_the_same_tables() -> None:
     assert per_day_together([], []) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_the_evaluator_says_what_the_arrays_say(seed: int) -> None:
     random = Random(seed)

@@ -47,6 +47,7 @@ def test_pieces_are_all_of_the_state(name: str, trees: dict[str, int] | None) ->
     assert all(piece.modes == (Mode.KEPT,) for piece in graph.pieces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tpch.NAMES)
 def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     chooser = Recorded()
@@ -65,6 +66,7 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
             assert set(pieces[facts.name].source) == set(facts.tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tpch.NAMES)
 def test_changes_arrive_where_their_tables_are_below(name: str) -> None:
     """Node s is source s, and the operators follow in order."""

@@ -96,6 +96,7 @@ def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:
     return [one for one in query.circuit if isinstance(one, AbsorbedFixpoint)]
 
 
+@pytest.mark.slow
 @with_diagrams
 @ships
 @pytest.mark.parametrize("name", NAMES)

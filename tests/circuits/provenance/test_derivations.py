@@ -138,6 +138,7 @@ def plan_of(sql: str) -> Plan:
     return apply_rules(parse_query(sql, CATALOG).root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*LINES, *OTHERS])
 @random_seeds(2, 6, 24)
 def test_a_smallest_set_is_one(name: str, seed: int) -> None:

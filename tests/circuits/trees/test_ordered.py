@@ -159,6 +159,7 @@ STEPS: dict[str, tuple[str, list[Step]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_step_by_step(name: str) -> None:
     followed(*STEPS[name])

@@ -55,6 +55,7 @@ def compiled(sql: str) -> Compiled:
     return compile_plan(root, ranges, {}, barriers=(), trees={})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @random_cases(0, 10, 250, also="3 5")
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:

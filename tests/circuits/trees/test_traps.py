@@ -333,6 +333,7 @@ JOINED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parts", JOINED)
 @pytest.mark.parametrize("end", ["", " GROUP BY r.e HAVING SUM(u.f) > 1"])
 def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], end: str) -> None:

@@ -44,6 +44,7 @@ def random_columns(draw: random.Random) -> list[TextColumn]:
     ]
 
 
+@pytest.mark.slow
 def test_it_is_the_table_that_rich_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     draw, own = random.Random(7), 0
     for _ in range(400):

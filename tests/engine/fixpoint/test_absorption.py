@@ -139,6 +139,7 @@ class Driven:
         return {number for copies in self.copies.values() for number in copies}
 
 
+@pytest.mark.slow
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -94,6 +94,7 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
     return rows
 
 
+@pytest.mark.slow
 @cases
 @random_seeds(1, 3, 100)
 def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed: int) -> None:
@@ -124,6 +125,7 @@ def tried(program: str, kind: str, seed: int) -> None:
     assert not len(made.fixpoint._choices.index.whole())
 
 
+@pytest.mark.slow
 @cases
 @random_seeds(1, 2, 20)
 def test_filled_or_stepped_each_row_has_a_choice(program: str, kind: str, seed: int) -> None:

@@ -62,6 +62,7 @@ def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
     return Counter({row: n for row, n in found.items() if n})
 
 
+@pytest.mark.slow
 @cases
 @random_seeds(1, 5, 100)
 def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:

@@ -111,6 +111,7 @@ def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
     return Counter({row: 1 if row in after else -1 for row in after ^ before})
 
 
+@pytest.mark.slow
 @cases
 @random_seeds(1, 4, 100)
 def test_every_batch_leaves_what_the_definition_says(

@@ -149,6 +149,7 @@ def test_a_group_that_vanishes_and_comes_back_in_one_batch_keeps_its_number() ->
     assert tree.sketches == {"s": {1}, "r": {6}}
 
 
+@pytest.mark.slow
 def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
     tree = pair(bound=1)
     tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])

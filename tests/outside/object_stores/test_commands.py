@@ -18,6 +18,7 @@ DELAY = 5
 """Milliseconds that each request takes longer, as one over a network does."""
 
 
+@pytest.mark.slow
 def test_commands_do_what_they_do_on_the_local_disk(lake: Lake) -> None:
     beside = lake.folder / "beside"
     write_deltalake(str(beside), ROWS, configuration=FEED)
@@ -71,6 +72,7 @@ def test_a_first_workload_file_is_written_from_the_tables(
     Cli(lake.capsys, file).good("check")
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_looked_for_without_spark(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), mixed(2))
     place.cli.good("capture")

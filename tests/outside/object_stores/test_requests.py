@@ -28,6 +28,7 @@ def own_requests(lake: Lake, batches: list[Batch]) -> int:
     return len(lake.asked())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [appends, mixed])
 def test_apply(lake: Lake, make: Maker) -> None:
     batches = make(BATCHES)
@@ -76,6 +77,7 @@ def test_capture_reads_what_a_reader_of_the_column_reads(lake: Lake) -> None:
     assert len(asked) <= MOST * own, kinds(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [appends, mixed])
 def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make: Maker) -> None:
     place = lake.workload(lake.make("t"))
@@ -90,6 +92,7 @@ def test_maintain_reads_what_a_reader_of_the_change_feed_reads(lake: Lake, make:
     assert len(asked) <= MOST * own, (own, kinds(asked))
 
 
+@pytest.mark.slow
 def test_commands_that_look_open_the_log_once(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), appends(3))
     place.cli.good("capture")

@@ -48,6 +48,7 @@ def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
     assert sorted(k for k in found if k >= 1000) == [1000 + at for at in range(6)]
 
 
+@pytest.mark.slow
 def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     lake.make("t")
     one, two = (prepare_batch(table(lake), INSERT) for _ in range(2))
@@ -58,6 +59,7 @@ def test_of_two_commits_at_once_one_gets_in(lake: Lake) -> None:
     assert commit_update(prepare_update(source, INSERT)) == AppliedUpdate(1)
 
 
+@pytest.mark.slow
 def test_what_others_write_in_between_is_seen(lake: Lake) -> None:
     lake.make("t")
     followed = table(lake)
@@ -67,6 +69,7 @@ def test_what_others_write_in_between_is_seen(lake: Lake) -> None:
     assert done == AppliedUpdate(3, deleted=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("request_of", [INSERT, DELETE], ids=["insert", "delete"])
 def test_a_table_put_in_its_place_is_not_written(lake: Lake, request_of: UpdateRequest) -> None:
     lake.make("t")

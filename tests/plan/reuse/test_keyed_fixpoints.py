@@ -49,6 +49,7 @@ def _links(rng: Random) -> dict[str, Any]:
     return {"links": own}
 
 
+@pytest.mark.slow
 @random_cases(30, 120, 2000, also="293")
 def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
     allowed = 0

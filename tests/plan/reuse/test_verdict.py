@@ -18,6 +18,7 @@ def test_refused_with_its_reason(case: Case) -> None:
     assert verdict.reason == case.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_allowing_it_would_change_the_answer(case: Case) -> None:
     assert case.is_harmed()

@@ -110,6 +110,7 @@ class Tables(Mapping[str, Schema]):
         return 1
 
 
+@pytest.mark.slow
 def test_no_catalog_is_kept(planned: Callable[..., Planned]) -> None:
     catalog = Tables()
     gone = weakref.ref(catalog)

@@ -56,6 +56,7 @@ def test_unsafe_is_refused_with_its_reason(example: Example) -> None:
     assert verdict.span is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", [*UNSAFE, *CORNERS, *RARE_CORNERS], ids=str)
 def test_accepting_the_unsafe_sketch_would_change_the_answer(example: Example) -> None:
     whole, sketched, covers = _results(example)

@@ -52,6 +52,7 @@ def check(cases: Iterable[int], make: Callable[[int], Trial]) -> None:
     assert {Status.EXACT, Status.KEYED, Status.CONTAINED} <= {*(plain.by_status or ())}
 
 
+@pytest.mark.slow
 @random_cases(
     67,
     250,
@@ -64,6 +65,7 @@ def test_trials_of_sets(cases: Iterable[int]) -> None:
     check(cases, make_keyed_trial)
 
 
+@pytest.mark.slow
 @random_cases(
     67,
     250,

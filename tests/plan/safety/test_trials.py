@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
+import pytest
+
 from impctl.plan.nodes import Query
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.status import Status
@@ -63,6 +65,7 @@ def test_plans_with_barriers(cases: Iterable[int]) -> None:
     check(cases, make_barrier_trial, 1 / 2)
 
 
+@pytest.mark.slow
 @random_cases(
     60,
     400,
@@ -87,6 +90,7 @@ def test_fixpoints_of_union_all(cases: Iterable[int]) -> None:
     check(cases, make_bag_trial, 1 / 3, {Status.EXACT, Status.KEYED})
 
 
+@pytest.mark.slow
 @random_cases(
     60,
     400,

@@ -151,6 +151,7 @@ def test_depth_is_bounded_where_the_host_raised_the_interpreters_limit() -> None
         sys.setrecursionlimit(usual)
 
 
+@pytest.mark.slow
 def test_long_chains_are_read() -> None:
     many = " OR ".join(f"price = {n}" for n in range(1500))
     assert text_of(f"SELECT sid FROM sales WHERE {many}").count("price =") == 1500

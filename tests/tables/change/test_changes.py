@@ -41,6 +41,7 @@ def test_same_version_reads_nothing(tmp_path: Path) -> None:
     assert (found.method, found.rows, found.table.column_names) == ("none", 0, ["price", "id"])
 
 
+@pytest.mark.slow
 def test_every_kind_of_commit_through_the_feed(tmp_path: Path) -> None:
     path = make(tmp_path / "t", configuration=FEED)
     write_deltalake(path, ROWS, mode="append")

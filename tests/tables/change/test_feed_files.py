@@ -46,6 +46,7 @@ def read(source: DeltaSource, since: int, until: int, columns: list[str]) -> Fee
     return read_feed_files(commits, since, source.snapshot(until), columns)
 
 
+@pytest.mark.slow
 def test_same_rows_as_the_reader_of_deltalake(source: DeltaSource) -> None:
     for since in range(source.version):
         for until in range(since + 1, source.version + 1):

@@ -92,6 +92,7 @@ STEPS: dict[str, list[Callable[[Log], object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", STEPS.values(), ids=STEPS.keys())
 def test_they_are_those_of_the_log_read_anew(
     log: Log, steps: list[Callable[[Log], object]]

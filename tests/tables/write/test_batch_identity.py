@@ -47,6 +47,7 @@ def other_commit(path: str) -> None:
     write_deltalake(path, pa.table({"id": [9], "x": [9]}), mode="append")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [

@@ -101,6 +101,7 @@ def compare(path: Path, kind: UpdateKind, condition: Condition, data: pa.Table) 
     return "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "statistics"), [(UpdateKind.UPDATE, True), (UpdateKind.DELETE, False)]
 )

@@ -85,6 +85,7 @@ def hit_and_meant(
     return set(range(ROWS)) - set(left), meant, done.deleted + done.updated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", OF_PARTITIONS)
 def test_a_delete_by_partition_columns_alone_leaves_the_other_rows(
     tmp_path: Path, where: str
@@ -99,6 +100,7 @@ def test_a_delete_by_partition_columns_alone_leaves_the_other_rows(
 OF_NANS = ("g < 0", "g > 1", "-g < 0", "g - g < 1", "g - g > 5", "g <=> -g", "h < 1", "h <=> g")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", OF_NANS)
 def test_a_nan_is_above_all_numbers_whatever_its_sign(tmp_path: Path, where: str) -> None:
     values = [nan, copysign(nan, -1.0), inf, 1.0]
@@ -112,6 +114,7 @@ def test_a_nan_is_above_all_numbers_whatever_its_sign(tmp_path: Path, where: str
     assert set(range(4)) - set(left) == meant
 
 
+@pytest.mark.slow
 @random_seeds(8, 24, 80)
 def test_random_conditions_hit_the_rows_spark_would(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)

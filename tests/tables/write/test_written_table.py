@@ -101,6 +101,7 @@ def test_a_batch_that_another_run_brought_in_is_left_out(path: str) -> None:
     assert insert(table, "b") == AppliedUpdate(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(UpdateKind))
 @pytest.mark.parametrize(("has_own", "commits"), [(True, 0), (True, 1), (False, 4)])
 def test_a_table_put_in_its_place_is_not_written(

@@ -154,6 +154,7 @@ def by_trying(trigger: Trigger, since: datetime) -> datetime:
         at += timedelta(minutes=1)
 
 
+@pytest.mark.slow
 @random_seeds(2, 6, 12)
 def test_moments_are_those_found_by_trying(seed: int) -> None:
     rng = random.Random(seed)

@@ -112,6 +112,7 @@ def played(make: type[Quick], seed: int, most: float = inf, trigger: Trigger = R
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "seeds"),
     [

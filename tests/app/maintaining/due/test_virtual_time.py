@@ -77,6 +77,7 @@ def fourteen(rng: random.Random, bound: Trigger) -> dict[str, Query]:
 HISTORIES = {"steady": (steady, 0.2, 1.0), "loads": (loads, 1.0, 4.0), "bursts": (bursts, 0.5, 3.0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bound", "is_long"),
     [
@@ -180,6 +181,7 @@ def test_a_process_that_was_stopped_starts_at_once_and_says_how_late_it_is() -> 
     assert first.steps_late == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [300.0, pytest.param(900.0, marks=pytest.mark.slow)])
 def test_a_query_that_always_fails_moves_no_start_of_others(bound: float) -> None:
     rng = random.Random(3)
@@ -221,6 +223,7 @@ def test_a_moment_without_changes_runs_nothing() -> None:
     assert [run.start for run in runs] == [900.0, 4_500.0]
 
 
+@pytest.mark.slow
 def test_work_is_done_ahead_of_a_moment() -> None:
     """An hour of ten rows in ten seconds, 10 ms each: 36 s of work, of which 3 s may be left."""
     arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]

@@ -177,6 +177,7 @@ def test_buffers_come_and_go_and_no_sketch_or_answer_notices(
     assert refilled > 0
 
 
+@pytest.mark.slow
 def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> None:
     """Another query is captured, where this one is three commits behind."""
     cli, tmp_path = few, few.workload.parent
@@ -194,6 +195,7 @@ def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> No
     assert_same(cli, tmp_path, FEW)
 
 
+@pytest.mark.slow
 def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     """Whatever wrote that: rows that are bounded must never be taken for all."""
     tmp_path = cli.workload.parent
@@ -215,6 +217,7 @@ def said(cli: Cli, command: str, *arguments: str) -> str:
     return " ".join(cli.capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None:
     cli, tmp_path = few, few.workload.parent
     cli.good("capture", "--query", "first", "--query", "first_kept", "--disk", "0")
@@ -285,6 +288,7 @@ def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
     assert piece["bytes"] == top["state_bytes"]
 
 
+@pytest.mark.slow
 def test_first_rows_of_an_older_store_wait_for_a_capture(
     few: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

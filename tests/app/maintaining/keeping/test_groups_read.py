@@ -52,6 +52,7 @@ def maintained(cli: Cli, folder: Path, names: Iterable[str], *flags: str) -> Non
     assert_alike(folder, names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "turns"),
     [
@@ -127,6 +128,7 @@ def how_it_groups(explained: Any) -> str:
     return str(why)
 
 
+@pytest.mark.slow
 def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
     cli = make(["by_s"])
     cli.good("capture")
@@ -186,6 +188,7 @@ def spread_rows(low: int, high: int) -> pa.Table:
     return pa.table({"x": pa.array(rng.choices(range(low, high), k=4 * (high - low)), pa.int64())})
 
 
+@pytest.mark.slow
 def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
     make: Make, tmp_path: Path
 ) -> None:
@@ -204,6 +207,7 @@ def test_a_capture_fills_groups_by_a_pass_and_reads_them_again_after(
     assert run["action"] != "convert"
 
 
+@pytest.mark.slow
 def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
     make: Make, tmp_path: Path
 ) -> None:

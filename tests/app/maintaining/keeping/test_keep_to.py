@@ -85,6 +85,7 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
     assert_alike(folder, NAMES)
 
 
+@pytest.mark.slow
 def test_a_budget_in_the_file_holds_and_a_flag_wins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +126,7 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert "join0" in latest["reason"]
 
 
+@pytest.mark.slow
 def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
     (free,) = captured.good("plan", "--query", "two").results
     assert free["state"] == []
@@ -148,6 +150,7 @@ def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
+@pytest.mark.slow
 def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     """As it is stored, whatever a capture without the budget would choose; and ever after."""
     folder = captured.workload.parent
@@ -224,6 +227,7 @@ def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> 
     assert state_bytes(folder, ("other",)) == whole > 0
 
 
+@pytest.mark.slow
 def test_a_query_that_cannot_be_read_any_more_stops_no_capture_of_others(captured: Cli) -> None:
     folder = captured.workload.parent
     path = str(folder / "v")
@@ -249,6 +253,7 @@ def test_a_capture_puts_a_damaged_description_right(captured: Cli) -> None:
     assert read_pieces(folder, "l")
 
 
+@pytest.mark.slow
 def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
     folder = captured.workload.parent
     change(folder, random.Random(1), 0)

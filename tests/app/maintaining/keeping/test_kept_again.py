@@ -99,6 +99,7 @@ def test_a_clock_moves_what_is_kept_again(cli: Cli, monkeypatch: pytest.MonkeyPa
         assert fragments(folder, "q") == fragments(folder, "twin"), day
 
 
+@pytest.mark.slow
 def test_sides_that_the_clock_moves_are_not_given_up(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +167,7 @@ def grouped_rows(first: int) -> pa.Table:
     return pa.table({"g": groups, "k": pa.array([0, 1, 2, None] * 2, pa.int64()), "d": days})
 
 
+@pytest.mark.slow
 def test_they_are_kept_where_sides_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

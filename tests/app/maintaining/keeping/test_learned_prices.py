@@ -279,6 +279,7 @@ def costs_in(folder: Path) -> list[RunCost]:
         return [one for one in store.costs("two") if one.kind is RunKind.MAINTAIN]
 
 
+@pytest.mark.slow
 def test_each_run_records_its_operators_and_its_reads(cli: Cli, tmp_path: Path) -> None:
     cli.good("capture")
     rng = random.Random(1)
@@ -305,6 +306,7 @@ def test_each_run_records_its_operators_and_its_reads(cli: Cli, tmp_path: Path) 
     assert sum(one.ms for one in latest.parts.reads) <= sum(latest.parts.times)
 
 
+@pytest.mark.slow
 def test_a_plan_says_by_how_many_runs(cli: Cli, tmp_path: Path) -> None:
     coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
     text = cli.workload.read_text()

@@ -78,6 +78,7 @@ def kept_of(graph: Graph, now: Mapping[str, Mode], choice: StateChoice, ms: floa
     return Kept({}, choice, 0, {}, {"q": graph}, {"q": now}, {"q": takes})
 
 
+@pytest.mark.slow
 @random_seeds(10, 60, 300)
 def test_choices_do_not_take_turns(seed: int) -> None:
     """What was carried out stays while rates and prices move a little to and fro."""
@@ -200,6 +201,7 @@ def test_a_budget_that_is_too_small_is_looked_at_once(
     assert len(looks) == before + 1, "a rate that moved"
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_to_do_looks_at_another_budget(
     cli: Cli, tmp_path: Path, looks: list[Any]
 ) -> None:

@@ -41,6 +41,7 @@ def how_many(folder: Path, *names: str) -> tuple[int, ...]:
     return tuple(len(read_pieces(folder, name)) for name in names)
 
 
+@pytest.mark.slow
 def test_the_word_of_the_file_holds_with_and_without_a_budget(captured: Cli) -> None:
     folder = captured.workload.parent
     assert how_many(folder, "kept", "least") == (0, 3)
@@ -63,6 +64,7 @@ def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) ->
         assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
 
 
+@pytest.mark.slow
 def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured: Cli) -> None:
     """Without one it waits for a capture."""
     folder = captured.workload.parent
@@ -83,6 +85,7 @@ def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured: Cl
     assert how_many(folder, "least") == (0,)
 
 
+@pytest.mark.slow
 def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_path: Path) -> None:
     coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
     say(cli, "t: {path: t}", f"t: {{path: t, {coming}}}")

@@ -38,6 +38,7 @@ def modes(cli: Cli) -> dict[str, set[str]]:
     return {one["query"]: {x["mode"] for x in (*one["joins"], *one["groups"])} for one in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -65,6 +66,7 @@ def test_sketches_stay_those_of_all_state_kept(
             changed(cli, tmp_path, rng, 2 * turn + more, "--disk", "1GB")
 
 
+@pytest.mark.slow
 def test_a_plan_tells_what_is_rebuilt(cli: Cli, tmp_path: Path) -> None:
     asked = [f"--query={name}" for name in ("merged", "groups", "own")]
     cli.good("capture", "--disk", "0", *asked)

@@ -65,6 +65,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
         MEASURES["recursion"].run(ground_of(desk, "recursion", "few", **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "options", "rows"),
     [
@@ -99,6 +100,7 @@ def test_all_ways_agree_and_are_timed(
             assert cell.note == (NO_SCIPY if "sources" in options else "")
 
 
+@pytest.mark.slow
 def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> None:
     pytest.importorskip("duckdb")
     (cell,) = cells(

@@ -34,6 +34,7 @@ def core_of(found: Choices) -> Plan:
     return core
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query",
     [
