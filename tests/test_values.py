@@ -161,6 +161,7 @@ def test_a_value_is_made_refused_and_shown_as_by_dataclasses(
                 assert done == asked or asked[0][0] is TypeError, (name, act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", PARAMETERS, ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_values_are_equal_and_hashed_as_by_dataclasses(

@@ -82,6 +82,7 @@ def test_what_is_no_version(folder: Path, at: Any) -> None:
         assert caught.value.code in ("at_syntax", "at_table_unknown")
 
 
+@pytest.mark.slow
 def test_every_call_pins_the_newest_versions(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
@@ -147,6 +148,7 @@ def test_warnings_point_at_the_line_of_the_call(folder: Path) -> None:
     assert "runs without a sketch" in str(told[1].message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [15, "15"])
 def test_values_become_typed_literals(folder: Path, value: Any) -> None:
     opened = impctl.open(folder / "w.yaml")

@@ -216,6 +216,7 @@ def test_a_range_that_nan_lies_in_is_not_asked_of_files_that_may_hide_it(
     assert answer(counted, t=rows_of(found.tables["t"], ["g", "x"])) == answer(counted, t=rows)
 
 
+@pytest.mark.slow
 @READERS
 def test_lower_ranges_of_doubles_are_asked_for(tmp_path: Path, rows_of: Any) -> None:
     rows = doubles(tmp_path / "t", float("nan"))
@@ -292,6 +293,7 @@ def test_a_query_that_only_spark_reads_gets_whole_tables(tmp_path: Path) -> None
     assert len(found.tables["t"].files) == 1
 
 
+@pytest.mark.slow
 def test_uses_are_counted(tmp_path: Path) -> None:
     rows = scattered()
     create_laid_out_table(str(tmp_path / "t"), (rows.slice(at, 100) for at in range(0, 4000, 100)))

@@ -54,6 +54,7 @@ def groups(workload: impctl.OpenWorkload) -> list[tuple[Any, ...]]:
     return list(workload.query("q", by="state").rows)
 
 
+@pytest.mark.slow
 def test_a_log_is_read_once_and_then_followed(file: Path, opened: list[str]) -> None:
     with impctl.open(file) as workload:
         workload.capture()

@@ -28,6 +28,7 @@ def table_rows(folder: Path) -> dict[str, list[tuple[int, int]]]:
     return {name: rows(folder / name) for name in WANTED}
 
 
+@pytest.mark.slow
 def test_a_repeat_says_where_the_batches_are(cli: Cli, tmp_path: Path) -> None:
     done = cli.good("apply", "--all").results
     assert [r["already_applied"] for r in done] == [False] * 6

@@ -122,6 +122,7 @@ def test_a_second_time_does_nothing(
         assert sketch["bytes_expected"] == sketch["bytes"], "no more is promised"
 
 
+@pytest.mark.slow
 def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
     cli = made(half_of_one, 500)
     cli.good("capture")

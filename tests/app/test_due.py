@@ -77,6 +77,7 @@ def done(results: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, result in results.items() if result["action"] != "none"}
 
 
+@pytest.mark.slow
 def test_only_what_is_due_is_maintained(many: Cli) -> None:
     append(many, 3)
     found = told(many, "maintain", "--due")
@@ -349,6 +350,7 @@ def test_another_table_at_the_path_is_due(many: Cli) -> None:
     assert {name for name, is_due in found.items() if not is_due} == {"nightly", "noon", "used"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [timedelta(hours=2), timedelta(days=3_650)])
 def test_a_bound_ends_for_a_commit_from_the_future(
     many: Cli, monkeypatch: pytest.MonkeyPatch, ahead: timedelta

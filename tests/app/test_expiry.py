@@ -129,6 +129,7 @@ def test_only_files_that_meet_what_expired_are_read(captured: Cli) -> None:
     assert "6 of 6 files" in one(captured, "maintain", "sums", 500)["reason"]
 
 
+@pytest.mark.slow
 def test_a_row_is_live_until_it_is_as_old_as_that(captured: Cli) -> None:
     # The row of 11:01 has cost 50 and source 0, beside one of 11:50 that costs nothing.
     second = 1 / 60
@@ -207,6 +208,7 @@ def error_of(ran: Ran) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", at(20))
     assert one(cli, "capture", "sums", 10)["moments"] == {"now": at(10)}
@@ -310,6 +312,7 @@ def test_a_sketch_that_only_grows_follows(cli: Cli) -> None:
     assert touched["changes"] == 2
 
 
+@pytest.mark.slow
 def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
     then = anew(captured, 0)
     write_deltalake(str(captured.workload.parent / "links"), rows(-5, 5), mode="append")
@@ -317,6 +320,7 @@ def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
     assert rows_told(captured, "sums", 30, "--at", "links=5", "--by", "engine") == then
 
 
+@pytest.mark.slow
 def test_eager_queries_pass_versions_first(cli: Cli) -> None:
     text = cli.workload.read_text().replace("answer: true", "maintain: eager", 1)
     cli.workload.write_text(text)
@@ -329,6 +333,7 @@ def test_eager_queries_pass_versions_first(cli: Cli) -> None:
     assert rows_told(cli, "sums", 10, "--by", "engine") == anew(cli, 10)
 
 
+@pytest.mark.slow
 def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
     text = cli.workload.read_text().replace("answer: true", "trigger: {fresh_within: 5m}", 1)
     cli.workload.write_text(text)

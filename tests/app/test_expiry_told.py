@@ -66,6 +66,7 @@ def test_rows_and_files_are_told_once_however_often_their_table_is_read(cli: Cli
     assert ran["reason"].endswith("7 rows expired, for which 1 of 2 files was read")
 
 
+@pytest.mark.slow
 def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(cli: Cli) -> None:
     """Of the three that expire one alone is seen by the base, which asks for source 0."""
     cli.good("capture", "--query", "reach", "--now", NOON.isoformat())
@@ -94,6 +95,7 @@ def test_a_time_that_its_zone_puts_before_all_times_is_none(cli: Cli) -> None:
     assert _failed(cli("check", "--now", "0001-01-01T00:00:00+02:00")) == "now_syntax"
 
 
+@pytest.mark.slow
 def test_what_would_expire_after_all_times_never_does(cli: Cli, tmp_path: Path) -> None:
     last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
     write_deltalake(str(tmp_path / "links"), _rows(last), mode="overwrite")

@@ -348,6 +348,7 @@ def queries(line: dict[str, Any]) -> set[str]:
     return {result["query"] for result in line["results"]}
 
 
+@pytest.mark.slow
 def test_late_runs_and_others_are_told_apart(triggered: Path) -> None:
     """A bound that is over, and three rows."""
 

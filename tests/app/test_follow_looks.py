@@ -55,6 +55,7 @@ def append(table: str, rows: int) -> None:
     write_deltalake(table, ROWS.slice(0, rows), mode="append")
 
 
+@pytest.mark.slow
 def test_each_by_its_trigger(following: _Following, table: str) -> None:
     append(table, 2)
     assert work(following) == ["q"]
@@ -64,6 +65,7 @@ def test_each_by_its_trigger(following: _Following, table: str) -> None:
     assert work(following) == []
 
 
+@pytest.mark.slow
 def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
     following: _Following, table: str
 ) -> None:
@@ -75,6 +77,7 @@ def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
     assert "three" in work(following)
 
 
+@pytest.mark.slow
 def test_a_look_that_failed_leaves_all_as_new(
     following: _Following, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
     assert following.pause() > 0
 
 
+@pytest.mark.slow
 def test_a_look_that_failed_after_a_run_is_made_up_for(
     following: _Following, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ def text_of(cli: Cli, command: str) -> str:
     return " ".join(cli.capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_metrics_are_what_prometheus_reads(cli: Cli) -> None:
     cli.good("capture")
     cli.good("rewrite")

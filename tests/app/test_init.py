@@ -100,6 +100,7 @@ def test_names_that_yaml_or_sql_could_misread(impctl: Init, tmp_path: Path) -> N
     assert impctl("capture", "x/w.yaml")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["visits", "--out", "my files/w.yaml"], ["--demo", "a $demo"]])
 def test_printed_commands_can_be_pasted_whatever_the_folder(
     impctl: Init, tmp_path: Path, words: list[str]

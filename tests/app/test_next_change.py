@@ -135,6 +135,7 @@ def test_a_log_that_was_cleaned_takes_nothing_away(cli: Cli, hourly: str) -> Non
     assert unknown["unknown"] == "1 change is known, a forecast needs 5"
 
 
+@pytest.mark.slow
 def test_a_store_of_before_is_brought_up_by_the_next_run(cli: Cli, hourly: str) -> None:
     cli.good("capture")
     as_format(cli.workload.parent / ".impctl", 5)
@@ -144,6 +145,7 @@ def test_a_store_of_before_is_brought_up_by_the_next_run(cli: Cli, hourly: str) 
     assert arrivals(cli) == list(range(1, 10))
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_for_all_keeps_nothing(cli: Cli, hourly: str) -> None:
     cli.good("capture")
     gone = append(hourly, 0.0)
@@ -212,6 +214,7 @@ def test_what_cannot_be_remembered_stops_nothing(
     assert arrivals(cli) == list(range(1, 11))
 
 
+@pytest.mark.slow
 def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
     said = "{path: t, changes: {every: 2h, rows: 200}}"
     cli.workload.write_text(cli.workload.read_text().replace("{path: t}", said))

@@ -128,6 +128,7 @@ def test_a_change_grouped_by_spark_is_told_without_reading_it(auto: Cli, table: 
     assert planned["pending"][0]["rows"] == 10
 
 
+@pytest.mark.slow
 def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Path) -> None:
     """A change whose file is gone: the plan says recapture, as the run would find out."""
     auto.good("capture")
@@ -143,6 +144,7 @@ def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Pa
     assert auto("plan", "--policy", "strict").code == 4
 
 
+@pytest.mark.slow
 def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
     text = auto.workload.read_text().replace("HAVING COUNT(*) > 2", "HAVING SUM(x) > 20")
     auto.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))

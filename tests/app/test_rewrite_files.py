@@ -94,6 +94,7 @@ def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
         cli.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
 
 
+@pytest.mark.slow
 def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
     """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
     scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
@@ -110,6 +111,7 @@ def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
     assert found["auto"]["sql"] == found["never"]["sql"] != found["always"]["sql"]
 
 
+@pytest.mark.slow
 def test_a_sketch_that_pays_is_kept(cli: Cli) -> None:
     cli.good("capture")
     always = cli.good("rewrite").results

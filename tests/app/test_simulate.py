@@ -140,6 +140,7 @@ def test_the_present_setting_is_what_was_recorded(followed: Cli) -> None:
     assert 0 < present["age_s"] <= present["age_99_s"] <= present["age_worst_s"] < 6 + 2
 
 
+@pytest.mark.slow
 def test_a_budget_reads_and_a_bound_runs_less(followed: Cli) -> None:
     words = ("--disk", "0,all", "--trigger", "commit", "--trigger", "fresh_within: 4m")
     result, _ = simulated(followed, *words)

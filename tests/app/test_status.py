@@ -21,6 +21,7 @@ def status(cli: Cli, *words: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
     cli.good("capture")
     assert status(cli)["pending"] == []

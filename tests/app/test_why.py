@@ -149,6 +149,7 @@ def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> 
         rows_give_their_row(*captured, name, most)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "most"),
     [(("reach", "joined", "groups"), 1), pytest.param(QUERIES, 4, marks=pytest.mark.slow)],
@@ -232,6 +233,7 @@ def test_what_would_go_is_the_difference(
         assert still["row_count"] == sum(before.values())
 
 
+@pytest.mark.slow
 def test_what_a_sketch_leaves_out_is_not_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -229,6 +229,7 @@ def test_a_value_given_stands_for_the_clock(ground: Ground) -> None:
     assert ground.mine("maintain", "--param", "day=2026-03-05").error["code"] == "parameter_unknown"
 
 
+@pytest.mark.slow
 def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
     ground.at(START + timedelta(days=2, hours=5))
     one = ("--query", "sums")
@@ -245,6 +246,7 @@ def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
     assert (again["action"], again["moments"]) == ("none", {"current_date": "2026-03-03"})
 
 
+@pytest.mark.slow
 def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
     ground.at(START + timedelta(days=1))
     (ran,) = ground.mine.good("rewrite", "--query", "sums").results
@@ -252,6 +254,7 @@ def test_a_sketch_that_is_used_follows_first(ground: Ground) -> None:
     assert (ran["action"], ran["moments"]) == ("exact", {"current_date": "2026-03-02"})
 
 
+@pytest.mark.slow
 def test_another_text_finds_a_sketch_that_stands_for_yesterday(ground: Ground) -> None:
     ground.at(START + timedelta(days=1))
     text = QUERIES["sums"].replace("> 10", "> 12")
@@ -309,6 +312,7 @@ def _with(ground: Ground, queries: str, policy: str) -> None:
     ground.at(START + timedelta(days=3))
 
 
+@pytest.mark.slow
 def test_a_constant_above_a_grouping_turns_groups(ground: Ground) -> None:
     sql = "SELECT g, MAX(day) AS d FROM t GROUP BY g HAVING MAX(day) >= current_date"
     _with(ground, sql, "strict")
@@ -329,6 +333,7 @@ def test_a_constant_in_what_is_summed_recaptures_and_says_so(ground: Ground) -> 
     assert again["action"] == "none"
 
 
+@pytest.mark.slow
 def test_a_constant_that_is_only_put_out_moves_nothing(ground: Ground) -> None:
     sql = "SELECT g, current_date AS d, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10"
     _with(ground, sql, "strict")

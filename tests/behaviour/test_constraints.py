@@ -95,6 +95,7 @@ def test_not_null_is_not_believed_of_rows_that_lack_the_column(
     assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
 
 
+@pytest.mark.slow
 def test_not_null_is_an_assumption_where_statistics_bear_it_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

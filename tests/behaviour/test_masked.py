@@ -88,6 +88,7 @@ def test_nothing_of_it_is_in_the_store_and_a_new_signature_is_no_new_table(
     assert cli.good("maintain").results[0]["action"] == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [[], ["--json"], ["-vv"]])
 @pytest.mark.parametrize("command", ["doctor", "check", "plan"])
 def test_no_command_prints_it(
@@ -118,6 +119,7 @@ def assert_masked(printed: str) -> None:
     assert re.search(r"sig=\*\*\*", printed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["a", "s3://", "a:", "&x.", "?key=", "://a:b@"])
 def test_a_long_text_takes_no_long_time(piece: str) -> None:
     text = "://" + piece * (200_000 // len(piece))

@@ -149,6 +149,7 @@ def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "lineage: answer" in candidate["reason"]
 
 
+@pytest.mark.slow
 def test_another_lineage_is_another_sketch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,6 +183,7 @@ def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: pytest.CaptureFixt
     assert size(fragments(cli)["reach"]) < size(of_all(cli)["reach"])
 
 
+@pytest.mark.slow
 def test_why_reads_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It holds all ways in which rows of the answer are made."""
     cli = narrow(tmp_path, capsys, "reach")
@@ -193,6 +195,7 @@ def test_why_reads_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert told["lineage"] == every["lineage"]
 
 
+@pytest.mark.slow
 def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

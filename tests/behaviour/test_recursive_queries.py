@@ -79,6 +79,7 @@ def test_a_recursion_without_end_is_an_error_and_nothing_is_stored(
     assert "raise `limits: {rows: 7}` in the workload file" in cli("capture").error["hint"]
 
 
+@pytest.mark.slow
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

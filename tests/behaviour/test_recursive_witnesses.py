@@ -63,6 +63,7 @@ def test_answers_over_what_is_chosen_are_those_of_all_rows(
             assert {*some} <= {*whole}, name
 
 
+@pytest.mark.slow
 def test_it_is_less_where_there_are_many_ways(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ def mean_span(parts: list[pa.Table], name: str) -> float:
     return float(np.mean([found["max"] - found["min"] for found in spans]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", list(Order))
 def test_rows_depend_on_neither_order_nor_files(order: Order) -> None:
     plain = pa.concat_tables(files(Order.SORTED, 1))

@@ -21,6 +21,7 @@ OF_MANY = {errors.WorkloadError, errors.QueriesFailedError, errors.InvariantErro
 """Made of several errors, or with a hint of their own: not raised by a message and a hint."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in tree() if kind not in OF_MANY])
 def test_every_error_gives_its_exit_code_and_is_in_the_tables(fake, impctl, kind) -> None:
     fake.answer = kind("It went wrong", hint="do better")

@@ -28,6 +28,7 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
     return {"all_updates": all_updates, "again": again}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "called"),
     [

@@ -71,6 +71,7 @@ def test_no_command_shows_the_help() -> None:
     assert start().stdout == start("--help").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", list(COMMANDS))
 def test_help_of_a_command_has_purpose_and_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -243,6 +243,7 @@ def test_void_and_no_columns() -> None:
     assert group_rows([void.take(np.zeros(0, dtype=np.int64))], 0).index().tolist() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [1, 7, 2**16 - 1, 2**16, 2**40, 2**64 - 1])
 @pytest.mark.parametrize("lowest", [0, -5, -(2**63)])
 def test_many_rows_are_grouped_however_far_their_codes_spread(spread: int, lowest: int) -> None:

@@ -118,6 +118,7 @@ def test_rows_of_a_slice_are_those_behind_its_start() -> None:
         held.pages.check_rows(part, np.array([333]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("seed", range(20))
 def test_a_search_that_altered_codes_mislead_is_found(seed: int, side: Any) -> None:

@@ -56,6 +56,7 @@ def test_each_forecaster_says_what_it_says_number_by_number(name: str, times: st
     np.testing.assert_allclose(said[:, 1:].T, all_said(values, at), rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(histories()))
 def test_the_one_with_the_least_error_of_late_speaks(name: str) -> None:
     values = histories()[name]

@@ -68,6 +68,7 @@ store: .other
 """
 
 
+@pytest.mark.slow
 def test_a_default_that_makes_a_name_another_table_makes_another_query(
     shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

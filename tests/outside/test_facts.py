@@ -37,6 +37,7 @@ def test_rows_that_keep_the_fact(summed: Place, x: int | None) -> None:
     expect_carried(summed)
 
 
+@pytest.mark.slow
 def test_a_negative_value_and_nothing_else_is_allowed(summed: Place) -> None:
     """The workload insists on `x`: nothing is recaptured, and the message says what to do."""
     summed.append(0, 1, -5)
@@ -104,6 +105,7 @@ def test_a_constraint_is_dropped_and_broken(promised: Place) -> None:
         assert (ran.code, ran.error["code"]) == outcome, policy
 
 
+@pytest.mark.slow
 def test_a_constraint_comes_back_after_it_was_broken(promised: Place) -> None:
     promised.append(0, 1, -5)
     promised.delta.delete("x < 0")

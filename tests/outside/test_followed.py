@@ -46,6 +46,7 @@ def files(desk: Workbench) -> set[str]:
     return {file.uri for file in desk.tables.snapshot("t").files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_another_log_that_came_during_a_run_is_no_continuation(
     place: Place, desk: Workbench, aside: Callable[[], None], goes_on: bool

@@ -32,6 +32,7 @@ def test_created_anew_with_fewer_as_many_and_more_versions(place: Place, version
     expect_recapture(place, "table_recreated", "`t`")
 
 
+@pytest.mark.slow
 def test_a_backup_put_back_with_as_many_versions(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.table, tmp_path / "backup")
     place.append(1)
@@ -42,6 +43,7 @@ def test_a_backup_put_back_with_as_many_versions(place: Place, tmp_path: Path) -
     expect_recapture(place, "table_recreated", "`t`")
 
 
+@pytest.mark.slow
 def test_a_backup_from_before_the_sketch(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.table, tmp_path / "backup")
     place.append()
@@ -67,6 +69,7 @@ def test_the_log_before_the_sketch_is_cleaned(place: Place) -> None:
     expect_carried(place, changes=3)
 
 
+@pytest.mark.slow
 def test_the_log_since_the_sketch_is_cleaned(place: Place) -> None:
     place.append(1)
     place.append()
@@ -74,6 +77,7 @@ def test_the_log_since_the_sketch_is_cleaned(place: Place) -> None:
     expect_recapture(place, "history_gone", "`t`", "Version 0")
 
 
+@pytest.mark.slow
 def test_nothing_but_a_checkpoint_is_left(place: Place) -> None:
     place.append()
     place.forget(keep=99)
@@ -113,6 +117,7 @@ def test_files_of_the_sketchs_version_are_gone(place: Place, by_spark: bool) -> 
         expect_recapture(place, "history_gone", "`t`")
 
 
+@pytest.mark.slow
 def test_files_needed_for_the_change_are_gone(place: Place) -> None:
     place.delta.delete("x = 5")
     place.delta.update(updates={"x": "x + 1"}, predicate="g = 3")
@@ -120,12 +125,14 @@ def test_files_needed_for_the_change_are_gone(place: Place) -> None:
     expect_recapture(place, "history_gone", "`t`")
 
 
+@pytest.mark.slow
 def test_without_a_feed_files_needed_for_the_change_are_gone(without_feed: Place) -> None:
     without_feed.delta.delete("x = 5")
     vacuum(without_feed, and_change_data=True)
     expect_recapture(without_feed, "history_gone", "`t`")
 
 
+@pytest.mark.slow
 def test_a_file_of_the_newest_version_is_gone(place: Place) -> None:
     """Somebody removed what the table still needs: no policy can answer."""
     place.append()

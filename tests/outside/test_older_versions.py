@@ -94,6 +94,7 @@ def test_nothing_is_maintained_and_nothing_written(eager: Place) -> None:
     assert status["pending_versions"] == {"t": 1}
 
 
+@pytest.mark.slow
 def test_without_one_the_versions_there_are_are_named(eager: Place) -> None:
     append(eager, 3)
     expect_none_there(at(eager, 6), "no_sketch_at", "versions 0 to 5")
@@ -161,6 +162,7 @@ def test_versions_of_a_lost_history_are_not_offered(lost: Place) -> None:
     expect_none_there(at(lost, 4), "no_sketch_at", "versions 0 and 3")
 
 
+@pytest.mark.slow
 def test_what_both_histories_share_is_used(lost: Place) -> None:
     for version in (0, 3):
         (result,) = at(lost, version).results
@@ -248,6 +250,7 @@ def test_without_its_entry_the_schema_has_to_be_the_same_too(place: Place, is_ot
         assert ran.code == 0, ran.document
 
 
+@pytest.mark.slow
 def test_an_earlier_entry_that_lost_a_line(place: Place) -> None:
     """The entry of the version itself is whole, but it has other files now."""
     for group in (5, 7):
@@ -312,6 +315,7 @@ def test_an_assumption_that_broke_later(tmp_path: Path, capsys: pytest.CaptureFi
         assert check_sound(kept(place, version)[0], sql, place.table) == 0
 
 
+@pytest.mark.slow
 def test_a_column_that_came_later(eager: Place) -> None:
     """The plan is read over the columns of then."""
     rows = more(5).append_column("extra", [["a"] * 3])

@@ -49,6 +49,7 @@ def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
 # A backup that went its own way, and whose commit at the stored version was cleaned up
 
 
+@pytest.mark.slow
 def test_a_backup_at_the_same_version(place: Place) -> None:
     """Nothing is newer, and no entry is left to compare."""
     backup_went_on(place, versions=1, keep=2)
@@ -98,6 +99,7 @@ def test_the_table_itself_with_its_log_cleaned_is_current(place: Place) -> None:
     assert result["reason_code"] == "up_to_date"
 
 
+@pytest.mark.slow
 def test_names_that_are_escaped_and_deleted_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +144,7 @@ def test_an_entry_before_the_sketch_lost_a_line(either: Place) -> None:
     expect_recapture(either, "table_recreated", "`t`")
 
 
+@pytest.mark.slow
 def test_an_entry_that_moves_rows_lost_a_line(place: Place) -> None:
     place.append()
     place.cli.good("maintain")
@@ -219,6 +222,7 @@ def older(
     return make_place(made_once.folder("older", make), capsys)
 
 
+@pytest.mark.slow
 def test_an_older_store_is_read_and_gets_its_marks(older: Place) -> None:
     (found,) = older.cli.good("status").results
     assert not found["stale"]

@@ -42,6 +42,7 @@ def test_a_column_is_added_without_a_row(place: Place) -> None:
     expect_carried(place, changes=0)
 
 
+@pytest.mark.slow
 def test_a_column_that_the_query_reads_is_gone_and_comes_back(place: Place) -> None:
     """In between nothing can answer; afterwards the table's files tell."""
     overwrite(place, ROWS.drop_columns(["x"]))
@@ -51,6 +52,7 @@ def test_a_column_that_the_query_reads_is_gone_and_comes_back(place: Place) -> N
     expect_carried(place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["g", "x"])
 def test_a_used_column_is_renamed(place: Place, name: str) -> None:
     names = [f"{name}2" if one == name else one for one in ROWS.column_names]
@@ -83,6 +85,7 @@ def test_a_used_column_is_retyped(place: Place) -> None:
     expect_recapture(place, "schema_changed", "`x`", "`int`", "`double`")
 
 
+@pytest.mark.slow
 def test_a_column_that_is_only_shown_is_retyped(place: Place) -> None:
     """The sketch does not depend on it."""
     shown = make_place(place.folder, place.cli.capsys, sql=SHOWN).captured()
@@ -101,6 +104,7 @@ def test_columns_changed_places(place: Place) -> None:
     expect_carried(place)
 
 
+@pytest.mark.slow
 def test_a_used_column_may_be_null_now(place: Place) -> None:
     place.delta.alter.add_constraint({"known": "x IS NOT NULL"})
     place.captured()

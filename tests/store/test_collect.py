@@ -43,6 +43,7 @@ def _over_other_ranges(query: str) -> NewCapture:
     return replace(capture(query), fingerprint="f-2", sketches=(sketch,))
 
 
+@pytest.mark.slow
 def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
     changes = {3: (1,), 7: (1, 2), 20: (0,)}
     with Store.open(root) as store:

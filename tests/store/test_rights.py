@@ -19,6 +19,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[None]:
     os.umask(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("umask")
 def test_files_and_folders_of_a_store_are_their_owners(tmp_path: Path) -> None:
     root = tmp_path / "new" / "deeper" / ".impctl"

@@ -104,6 +104,7 @@ def test_files_are_private(root: Path) -> None:
     assert "catalog.sqlite-wal" in modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 5, 1000, LARGE, 3 * LARGE + 1])
 def test_runs_come_back_as_they_went_in(root: Path, count: int) -> None:
     given = rows(count)

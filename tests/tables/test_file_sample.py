@@ -67,6 +67,7 @@ def test_the_draw_is_the_same_every_time_and_spread(
     assert np.diff(drawn).max() < 12, "no stretch of files goes without a window"
 
 
+@pytest.mark.slow
 def test_rows_of_whole_groups_stand_for_themselves(
     bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:

@@ -25,6 +25,7 @@ def table_of(folder: Path, count: int) -> None:
     write_deltalake(str(folder), pa.table(columns), mode="append")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 7, 64, 100, 1000])
 def test_parts_are_the_rows_that_are_left(
     tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch

@@ -106,6 +106,7 @@ def test_versions_outside_the_history(tmp_path: Path) -> None:
     assert caught.value.exit_code == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["a b", "é", "a+b", "a%b", "a#b", "a?b"])
 def test_folders_with_odd_names(
     tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch

@@ -50,6 +50,7 @@ def check_sound(snapshot: Snapshot, column: str) -> None:
             assert bounds.maximum is None or value <= bounds.maximum
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values",
     [

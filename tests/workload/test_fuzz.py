@@ -115,6 +115,7 @@ def shape(node: yaml.Node) -> object:
     return node.tag, node.start_mark.index, parts
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not yaml.__with_libyaml__, reason="PyYAML was built without libyaml")
 @given(text=damaged_texts())
 @example(RICH)

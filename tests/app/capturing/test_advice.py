@@ -50,6 +50,7 @@ def groups(rows: int = ROWS) -> np.ndarray:
     return np.arange(rows, dtype=np.int64) % 1000
 
 
+@pytest.mark.slow
 def test_a_table_in_no_order_is_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_advice_that_fails_is_no_failure_of_the_capture(
         assert not workload.status()[0].stale
 
 
+@pytest.mark.slow
 def test_a_sketch_that_holds_nearly_everything_is_told_so_alone(tmp_path: Path) -> None:
     (found,) = told(tmp_path, groups(), "g >= 0")
     assert "saves next to nothing" in found

@@ -140,6 +140,7 @@ def test_the_threshold_is_a_setting(cli: Cli, tmp_path: Path) -> None:
     assert not big["ranges"][0]["drifted"]
 
 
+@pytest.mark.slow
 def test_ranges_of_a_table_that_was_empty(cli: Cli, tmp_path: Path) -> None:
     """One range holds everything from then on, until it is split."""
     DeltaTable(str(tmp_path / "e")).delete()

@@ -97,6 +97,7 @@ def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
     assert any("beside the sketch" in warning for warning in ran.document["warnings"])
 
 
+@pytest.mark.slow
 def test_trees_stay_trees_where_the_answer_is_left_out(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +166,7 @@ def test_slices_join_to_no_more_than_there_is_room_for(
     assert len(others) <= 1_000_000 * max(partners, 1) // most + 1
 
 
+@pytest.mark.slow
 def test_rows_that_are_not_joined_pass_whole() -> None:
     session = Joining(5)
     session.compiled.writes_joins = False

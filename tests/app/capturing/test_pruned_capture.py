@@ -303,6 +303,7 @@ def test_files_that_are_left_out_are_not_opened(
     assert (counted["rows"], counted["largest"], counted["ranges"]) == (100, 25, 4)
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_spread_and_may_be_taken_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

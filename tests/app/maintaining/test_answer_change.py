@@ -146,6 +146,7 @@ def test_no_is_never_wrong(
     assert others_said >= others / 2, (others_said, others)
 
 
+@pytest.mark.slow
 def test_another_column_may_be_another_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

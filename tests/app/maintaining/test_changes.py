@@ -50,6 +50,7 @@ def test_batches_are_whole_versions_in_order(versions: list[int], batch_rows: in
     assert batches[-1].version == 11
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(3, 9), min_size=1, max_size=30), st.integers(1, 12))
 def test_batches_are_no_larger_than_need_be(versions: list[int], batch_rows: int) -> None:
     """Without its last version a batch would be too small."""

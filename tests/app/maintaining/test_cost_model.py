@@ -40,6 +40,7 @@ def test_a_known_line_is_learned(line, sizes, rows: int) -> None:
     assert found.at(rows) == pytest.approx(fixed + per_row * rows, rel=1e-6, abs=error)
 
 
+@pytest.mark.slow
 @given(
     LINES,
     st.lists(st.integers(0, 500), min_size=6, max_size=16, unique=True),

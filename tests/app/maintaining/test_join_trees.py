@@ -240,6 +240,7 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     assert sum(row[1] for row in told["rows"]) == len(whole) > 0
 
 
+@pytest.mark.slow
 def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> None:
     with_answers(cli)
     cli.good("capture", "--query", "rows_tree")

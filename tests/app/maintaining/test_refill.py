@@ -62,6 +62,7 @@ def sketches(cli: Cli) -> dict[str, object]:
     return {name: [s["fragments"] for s in entries] for name, entries in found.items()}
 
 
+@pytest.mark.slow
 def test_a_used_up_group_is_read_again_and_no_other(cli: Cli) -> None:
     tmp_path = cli.workload.parent
     DeltaTable(str(tmp_path / "t")).delete("x IN (1, 3, 5)")

@@ -90,6 +90,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return seen
 
 
+@pytest.mark.slow
 def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None:
     append(workload, 10, 5)
     append(workload, 10, 3)
@@ -101,6 +102,7 @@ def test_all_queries_are_one_commit(workload: Path, commits: list[bool]) -> None
     assert [len(r.steps) for r in results] == [0, 0, 2]
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_is_alone(workload: Path) -> None:
     append(workload, 0, 5)
     outcome = maintained(workload)

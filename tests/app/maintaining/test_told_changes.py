@@ -53,6 +53,7 @@ def maintained(cli: Cli, query: str) -> dict[str, object]:
     return result
 
 
+@pytest.mark.slow
 def test_a_deletion_of_few_rows_is_a_change_of_few_rows(cli: Cli) -> None:
     cli.good("capture", "--query", "exact")
     DeltaTable(str(cli.workload.parent / "t")).delete("other IN (5, 6, 3999)")
@@ -69,6 +70,7 @@ def test_what_the_query_does_not_read_changes_nothing(cli: Cli) -> None:
     assert (result["changes"], result["answer_changed"]) == (0, "no")
 
 
+@pytest.mark.slow
 def test_a_column_that_only_goes_out_may_change_the_answer(cli: Cli) -> None:
     """The circuit does not read `note`, and the answer does."""
     cli.good("capture", "--query", "shown")

@@ -93,6 +93,7 @@ def test_many_to_many_is_a_tree_and_a_key_is_looked_up(cli: Cli) -> None:
     assert stored["keyed"] == ("", None)
 
 
+@pytest.mark.slow
 def test_a_condition_on_rows_turns_the_choice_and_is_told(cli: Cli) -> None:
     """Of each table few rows are kept: there is hardly anything to join."""
     with altered(cli) as queries:

@@ -63,6 +63,7 @@ def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
     assert fingerprint(tmp_path, old, new) != fingerprint(tmp_path)
 
 
+@pytest.mark.slow
 def test_options_left_out_are_options_that_suites_give_to_these_measures(tmp_path: Path) -> None:
     suites = [load_suite(path, {}, tmp_path, VOCABULARY) for path in shipped_suites().values()]
     given = {

@@ -45,6 +45,7 @@ def safe(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {entry["attribute"]: entry for entry in entries if entry["safe"]}
 
 
+@pytest.mark.slow
 def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> None:
     (found,) = cli.good("explain").results
     entries = safe(found["attributes"])

@@ -38,6 +38,7 @@ def micros(at: datetime) -> int:
     return (at - EPOCH) // timedelta(microseconds=1)
 
 
+@pytest.mark.slow
 @random_seeds(2, 8, 8)
 def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
     random, path = Random(seed), str(tmp_path / "t")

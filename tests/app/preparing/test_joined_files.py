@@ -78,6 +78,7 @@ def test_few_keys_are_read_where_the_other_side_is_large(
     assert left(cli, "month") == {"sales": 40, "calendar": 2}
 
 
+@pytest.mark.slow
 def test_a_side_that_keeps_its_rows_is_read_whole(cli: Cli) -> None:
     assert left(cli, "kept") == {"sales": FACTS, "calendar": 2}
 

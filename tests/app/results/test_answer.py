@@ -53,6 +53,7 @@ def test_duckdb_reads_it_by_name() -> None:
     assert duckdb.sql("SELECT n + 1 FROM found WHERE s IS NULL").fetchall() == [(3,)]
 
 
+@pytest.mark.slow
 def test_polars_reads_it() -> None:
     polars = pytest.importorskip("polars")
     assert polars.DataFrame(result(TABLE.select([0, 1]))).rows() == [(1, "a"), (2, None)]

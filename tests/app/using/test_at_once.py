@@ -126,6 +126,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "build_mark", lambda: "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [another_program, no_files])
 def test_another_program_reads_the_query(
     cli: Cli,

@@ -141,6 +141,7 @@ def test_auto_takes_what_is_kept_and_says_so(held: Cli) -> None:
     assert result["by"] == "engine"
 
 
+@pytest.mark.slow
 def test_other_constants_and_versions_are_not_in_the_state(held: Cli) -> None:
     changed(held)
     sql = "SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t GROUP BY g"

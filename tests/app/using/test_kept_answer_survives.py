@@ -71,6 +71,7 @@ def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: tuple[s
     assert (strict.code, strict.error["code"]) == (7, "state_corrupt")
 
 
+@pytest.mark.slow
 def test_damaged_rows_are_captured_anew_where_tables_changed(held: Cli) -> None:
     damage(held, "kept")
     changed(held)
@@ -100,6 +101,7 @@ def test_a_query_that_was_never_captured_says_so(cli: Cli) -> None:
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
 
 
+@pytest.mark.slow
 def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
     """What maintaining needs is not read to answer; the next change finds it out."""
     cli.good("capture", "--query", "kept")
@@ -145,6 +147,7 @@ def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
     assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
 
 
+@pytest.mark.slow
 def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
     """So it is in a store of before, and what was kept goes where it is no longer asked for."""
     cli.good("capture", "--query", "plain")

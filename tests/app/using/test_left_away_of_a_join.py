@@ -25,6 +25,7 @@ SQL = (
 )
 
 
+@pytest.mark.slow
 def test_partners_are_those_of_what_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) ->
     return Cli(capsys, tmp_path / "w.yaml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("query", "line"), [("set", 9), ("plain", 17)])
 @pytest.mark.parametrize("command", ["query", "rewrite", "explain"])
 def test_it_fails_as_check_does(cli: Cli, query: str, line: int, command: str) -> None:

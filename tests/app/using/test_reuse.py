@@ -75,6 +75,7 @@ def _reasons(ran: Ran) -> dict[str, str]:
 IMPLIED = "what it asks for lies within what the sketch was captured for"
 
 
+@pytest.mark.slow
 def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
     cli.good("capture")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
@@ -100,6 +101,7 @@ def test_the_values_of_the_file_use_the_querys_own_sketch(cli: Cli) -> None:
     assert ran.results[0]["sketches"][0]["fragments"] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
     cli.good("capture")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=1")
@@ -129,6 +131,7 @@ def test_a_query_never_captured_is_told(cli: Cli) -> None:
     }
 
 
+@pytest.mark.slow
 def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
     cli.good("capture")
     sql = "select avg(x) from t as z where note<>'none' and z.x>=5 group by g having count(*)>=3"
@@ -146,6 +149,7 @@ def test_sql_of_another_text_hits_the_same_query(cli: Cli) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_stale_sketch_is_maintained_first(cli: Cli, folder: Path) -> None:
     cli.good("capture")
     _insert(folder, (7, 15, "l"), (7, 15, "m"), (1, -9, "n"))
@@ -233,6 +237,7 @@ def test_places_in_sql_given_on_the_command_line(cli: Cli) -> None:
     assert ran.error["location"] == {"file": "--sql", "line": 2, "column": 14}
 
 
+@pytest.mark.slow
 def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
     cli.good("capture")
     attack = "none' OR 1=1 --"
@@ -275,6 +280,7 @@ def test_a_new_default_is_another_definition(cli: Cli, folder: Path) -> None:
     assert ran.results[0]["reason_code"] == "definition_changed"
 
 
+@pytest.mark.slow
 def test_a_kept_answer_is_not_that_of_other_constants(cli: Cli, folder: Path) -> None:
     own = "    sketch: {t: g}\n  narrow"
     (folder / "w.yaml").write_text(WORKLOAD.replace(own, f"    answer: true\n{own}"))

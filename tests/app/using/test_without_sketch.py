@@ -176,6 +176,7 @@ def test_a_sketch_lost_by_a_fact_comes_back_with_it(cli: Cli) -> None:
     assert again["sketches"]
 
 
+@pytest.mark.slow
 def test_policy_strict_fails_as_documented(cli: Cli) -> None:
     assert cli("rewrite", "--query", "strict").code == 7
     cli.good("capture", "--query", "strict")

@@ -75,6 +75,7 @@ def failures(document: dict[str, Any]) -> dict[str, str]:
     return {f["query"]: f["code"] for f in error.get("failures", [error])}
 
 
+@pytest.mark.slow
 def test_capture_goes_on(many: Cli) -> None:
     text = FILE.replace("u: {path: u}", "u: {path: nowhere}")
     many.workload.write_text(text.replace("div x) s FROM t GROUP", "div y) s FROM t GROUP"))
@@ -114,6 +115,7 @@ def test_maintain_goes_on_and_converges(
     assert spoiled("plan", "--detailed-exitcode").code == 0
 
 
+@pytest.mark.slow
 def test_auto_recaptures_a_corrupt_state(spoiled: Cli) -> None:
     (result,) = spoiled.good("maintain", "--query", "corrupt").results
     assert (result["action"], result["reason_code"]) == ("recapture", "catalog_corrupt")
@@ -121,6 +123,7 @@ def test_auto_recaptures_a_corrupt_state(spoiled: Cli) -> None:
     assert result["action"] == "none"
 
 
+@pytest.mark.slow
 def test_plan_goes_on(spoiled: Cli) -> None:
     ran = spoiled("plan", "--policy", "incremental")
     assert failures(ran.document).keys() == {"corrupt", "gone"}
@@ -132,6 +135,7 @@ def test_plan_goes_on(spoiled: Cli) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_an_unexpected_error_is_one_querys_own(
     many: Cli, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def test_batches_that_are_in_are_found_by_reading_the_log_once(lake: Lake) -> No
     assert known["GET commit"] <= BATCHES + 2 * 6, known
 
 
+@pytest.mark.slow
 def test_capture_reads_what_a_reader_of_the_column_reads(lake: Lake) -> None:
     lake.make("t")
     lake.asked()

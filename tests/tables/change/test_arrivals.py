@@ -44,6 +44,7 @@ def test_a_checkpoint_is_no_news(path: str) -> None:
     assert not has_new_log(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [0, 1, 3])
 def test_another_table_in_its_place_is_opened_anew(path: str, tmp_path: Path, commits: int) -> None:
     append(path)

@@ -105,6 +105,7 @@ def test_later_commits_do_not_leak_in(tmp_path: Path) -> None:
     assert read_changes(source, 0, source.version, ["id"]).method == "none"
 
 
+@pytest.mark.slow
 def test_without_a_feed_files_are_compared(tmp_path: Path) -> None:
     path = make(tmp_path / "t")
     DeltaTable(path).delete("id = 2")

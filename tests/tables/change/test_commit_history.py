@@ -76,6 +76,7 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(path: Path) -> None:
     assert not found.has_missed
 
 
+@pytest.mark.slow
 def test_in_pieces_as_at_once_and_each_entry_is_read_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ def test_rows_without_columns_are_counted(source: DeltaSource) -> None:
     assert (found.table.num_rows, found.weights.tolist()) == (3, [1, 1, 1])
 
 
+@pytest.mark.slow
 def test_partition_columns_are_left_to_deltalake(tmp_path: Path) -> None:
     source = history(tmp_path / "t", partition_by=["p"])
     assert read(source, 0, 1, ["id", "p"]) is None

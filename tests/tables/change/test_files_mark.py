@@ -45,6 +45,7 @@ def _commits(path: str, since: int, until: int) -> Commits:
     return found
 
 
+@pytest.mark.slow
 def test_commits_lead_from_every_version_to_every_later_one(path: str) -> None:
     source = open_source("t", path)
     snapshots = [source.snapshot(version) for version in range(source.version + 1)]

@@ -15,6 +15,7 @@ from impctl.tables.commits import Commits, is_of_spark, read_commits
 from impctl.tables.source import open_source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feed", ["true", "false"])
 def test_rows_by_the_log_are_the_rows_read(tmp_path: Path, feed: str) -> None:
     path = str(tmp_path / "t")

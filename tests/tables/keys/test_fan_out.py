@@ -96,6 +96,7 @@ def less(name: str, bound: int) -> Compare:
     return Compare(CompareOp.LESS, ColumnRef(name, LONG), Literal(bound, LONG))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_a_condition_leaves_rows_out_on_either_side(seed: int) -> None:
     """Of the rows that meet it, which NULL does not, in whatever batches."""

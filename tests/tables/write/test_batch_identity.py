@@ -71,6 +71,7 @@ def test_a_repeat_does_nothing_and_says_where_the_batch_is(
     assert again.version == (3 if taken else 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -82,6 +82,7 @@ def test_it_is_opened_once_whatever_is_written(path: str, monkeypatch: pytest.Mo
     assert len(loads) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["b", None])
 def test_what_others_write_in_between_is_seen(path: str, name: str | None) -> None:
     table = opened(path)
@@ -202,6 +203,7 @@ def test_what_cannot_be_told_by_an_entry_is_told_by_the_table(path: str) -> None
     ready.table.check_unmoved()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(UpdateKind))
 def test_what_the_run_wrote_is_copied_faithfully(path: str, kind: UpdateKind) -> None:
     table = opened(path)

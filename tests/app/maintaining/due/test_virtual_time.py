@@ -242,6 +242,7 @@ def test_work_is_done_ahead_of_a_moment() -> None:
     assert run.end > 3_630.0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_ready_is_not_tried_without_end() -> None:
     arrivals = [(10.0 * at, "a", 10) for at in range(1, 361)]
     ready = Trigger(every=3_600.0, ready_within=1.0)

@@ -68,6 +68,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     assert (one.enough, one.enough_ms) == (11, 0.0)
 
 
+@pytest.mark.slow
 @random_seeds(12, 60, 150)
 def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: int) -> None:
     rng = Random(seed)

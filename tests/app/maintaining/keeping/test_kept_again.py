@@ -90,6 +90,7 @@ def test_rows_that_never_find_a_partner_do_not_come_back(cli: Cli) -> None:
     assert held(folder, "q") == held(folder, "twin") == {"join0.left": 9, "join0.right": 9}
 
 
+@pytest.mark.slow
 def test_a_clock_moves_what_is_kept_again(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cli.workload.parent
     for day in ("2026-01-25", "2026-02-05", "2026-02-15"):

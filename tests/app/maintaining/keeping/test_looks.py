@@ -222,6 +222,7 @@ def test_a_run_with_nothing_to_do_looks_at_another_budget(
     assert sorted(file.stat().st_mtime_ns for file in (tmp_path / ".impctl").rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_who_uses_a_sketch_looks_at_no_budget(
     cli: Cli, tmp_path: Path, looks: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

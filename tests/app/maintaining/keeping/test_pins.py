@@ -103,6 +103,7 @@ def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_pat
     assert how_many(tmp_path, "free") == (0,)
 
 
+@pytest.mark.slow
 def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
     for name in ("t", "u"):
         coming = "changes: {every: 10d, rows: 10, deletes: 50%}"

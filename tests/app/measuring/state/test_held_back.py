@@ -35,6 +35,7 @@ def held(desk: Workbench, table: str) -> Counter[int]:
     return Counter(read_rows(desk.tables.snapshot(table), ["id"]).column(0).to_pylist())
 
 
+@pytest.mark.slow
 def test_what_is_held_back_comes_back_row_by_row(desk: Workbench) -> None:
     whole = {table: held(desk, table) for table in ("t", "u")}
     changes = hold_back(desk, dict.fromkeys(("t", "u"), (0.2, 0.02, 0.001)), 0.0, seed=1)
