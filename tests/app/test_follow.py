@@ -318,6 +318,7 @@ def resident(pid: int) -> float:
     raise AssertionError("no VmRSS")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_does_not_grow(workload: Path) -> None:
     sizes = []

@@ -67,6 +67,8 @@ def verified(cli: Cli) -> None:
         assert result["slack"] == 0 or result["query"] == "touched", result
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, spark: Any) -> None:
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
     assert modes == {**dict.fromkeys(QUERIES, "exact"), "touched": "touch"}

@@ -67,6 +67,7 @@ def check(both: Both) -> None:
     assert check_functions(both.cli, TOLD, LEFT_OUT)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @fast_by("lazy")
 @random_seeds(1, 1, 6)
@@ -290,6 +291,8 @@ def test_a_damaged_state_tells_nothing_wrong(
     assert seen["maintain refused"] > len(cases) // 4, seen
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @with_diagrams
 def test_spark_derives_what_was_maintained(tmp_path: Path, capsys: Capsys) -> None:

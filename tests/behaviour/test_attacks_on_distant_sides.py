@@ -20,6 +20,8 @@ BELOW_A_TOP = (
 )
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("join", ["spark", "spark_unfiltered"])
 def test_a_barrier_above_keeps_in_mind_which_sides_are_distant(
     join: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any

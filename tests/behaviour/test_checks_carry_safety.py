@@ -213,6 +213,8 @@ def test_answers_and_recaptures_in_spark_agree(
             assert (result["covers"], result["slack"], result["results_equal"]) == (True, 0, True)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @BY
 def test_nan_does_no_harm_to_a_double_that_is_never_negative(

@@ -57,6 +57,8 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     return Cli(capsys, file)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_days_pass(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any) -> None:
     cli.good("capture")
     random, now, changed = Random(5), START, 0

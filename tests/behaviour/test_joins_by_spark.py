@@ -29,6 +29,8 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, write_workload(tmp_path, queries))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_every_type_of_key_goes_to_spark_and_back(cli: Cli, tmp_path: Path, spark: Any) -> None:
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}

@@ -68,6 +68,8 @@ def extremes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     return Cli(capsys, file)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_reads_filters_of_proposed_ranges(extremes: Cli) -> None:
     extremes.good("capture")

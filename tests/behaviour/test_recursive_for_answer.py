@@ -203,6 +203,8 @@ def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
     assert actions_by_strict(cli) <= {"exact", "none"}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_verify_goes_back_from_the_answer_by_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -25,6 +25,8 @@ pytestmark = pytest.mark.spark
 NAMES = (KEPT, "from_one", "not_reached", "by_groups", "running", *BEST)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_spark_derives_what_was_maintained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -140,6 +140,8 @@ def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
     assert actions_by_strict(cli) <= {"exact", "none"}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_verify_derives_the_rows_over_the_sketch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

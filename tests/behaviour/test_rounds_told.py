@@ -58,6 +58,8 @@ def network(tmp_path: Path, capsys: pytest.CaptureFixture[str], lineage: str) ->
     return cli
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_each_round_is_told_and_each_back_from_the_answer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,6 +84,8 @@ def test_rounds_over_the_sketch_are_told_apart(
     ]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_who_does_not_ask_hears_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cli = network(tmp_path, capsys, "all")
     assert cli.good("verify").stderr == ""

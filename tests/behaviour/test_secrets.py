@@ -123,6 +123,7 @@ def check_files(folder: Path) -> None:
     assert looked
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_commands_that_work(tmp_path: Path) -> None:
     create_table(str(tmp_path / "t"), ROWS)
@@ -150,6 +151,7 @@ BAD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_commands_that_fail(case: str, tmp_path: Path) -> None:
@@ -171,6 +173,8 @@ def test_python_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         check_kept(f"{caught.value!r} {caught.value} {caught.value.hint}", "error")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("launched_here")
 def test_spark_with_its_whole_log(tmp_path: Path) -> None:

@@ -203,6 +203,8 @@ IN_SPARK = {
 ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) >= 2"
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
     tmp_path: Path,

@@ -91,6 +91,8 @@ def verified(cli: Cli) -> None:
         assert result["slack"] == 0, result
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_witnesses_suffice_and_are_fewer_and_are_kept(cli: Cli) -> None:
     captured = cli.good("capture").results
     assert {result["mode"] for result in captured} == {"exact"}

@@ -76,12 +76,16 @@ def test_synthetic(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     check(run("synthetic"), 7, 7)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_joins(run: Run, tmp_path: Path) -> None:
     for seed, table in enumerate("rs", start=1):
         made(tmp_path, Example.SYNTHETIC, rows=2000, groups=200, seed=seed, table=table)
     check(run("joins", 0.05), 13, 13)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(_generator() is None, reason="tpchgen-cli is not installed")
 def test_tpch(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "source"

@@ -86,6 +86,8 @@ def use(monkeypatch: pytest.MonkeyPatch, disk: object) -> None:
     monkeypatch.setattr("impctl.store.store.RealDisk", lambda: disk)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", scenarios)
 def test_what_a_crash_leaves_is_usable_at_every_step(
     cli: Cli, tmp_path: Path, name: str, record_property: Callable[[str, object], None]

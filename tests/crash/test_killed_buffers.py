@@ -40,6 +40,7 @@ def begun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_buffers_are_whole(

@@ -82,6 +82,7 @@ def put_back(folder: Path, saved: Path) -> None:
     shutil.copytree(saved, folder)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_the_choice_is_whole(

@@ -64,6 +64,7 @@ def cases() -> Iterator[Any]:
             yield pytest.param(said, part, id=f"{name}-{part}", marks=marks)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(("provenance", "part"), [*cases()])
 def test_killed_at_every_write_sketches_are_of_before_or_after(

@@ -54,6 +54,8 @@ def until(condition: bytes | None, mark: str) -> bool:
     return False
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks into /proc")
 @pytest.mark.parametrize(("number", "stage", "seconds"), _MOMENTS)
 def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float) -> None:

@@ -218,6 +218,7 @@ def test_a_cron_line_that_fails_says_so(site: Site) -> None:
     assert told["error"]["code"] == "workload_not_found"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.spark
 def test_the_weekly_verification(site: Site) -> None:

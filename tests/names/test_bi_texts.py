@@ -19,7 +19,7 @@ import impctl
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from tests.names.bi_shop import BiText, bi_texts, write_shop
-from tests.support.random_cases import half_then_rest
+from tests.support.random_cases import quarter_then_rest
 
 TEXTS = tuple(bi_texts())
 TOOLS = ("dbt", "metabase", "powerbi", "superset", "tableau")
@@ -71,7 +71,7 @@ def test_most_texts_read_less(opened: impctl.OpenWorkload) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("text", half_then_rest(TEXTS), ids=lambda text: text.name)
+@pytest.mark.parametrize("text", quarter_then_rest(TEXTS), ids=lambda text: text.name)
 def test_the_answer_through_the_sketch_is_the_answer(captured: Path, text: BiText) -> None:
     answers = [
         command_line("query", captured, "--sql", text.sql, "--sketch", use)["results"][0]

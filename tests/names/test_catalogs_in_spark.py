@@ -58,6 +58,8 @@ queries:
 """
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("launched_here")
 @pytest.mark.parametrize("kind", ["in-memory", "hive"])
 def test_a_table_is_found_where_the_catalog_says(tmp_path: Path, kind: str) -> None:

@@ -31,7 +31,7 @@ from impctl.data.schema import (
 from impctl.plan.nodes import Plan, attributes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from tests.support.random_cases import half_then_rest
+from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
 
@@ -129,7 +129,7 @@ def test_there_are_queries() -> None:
     assert len(QUERIES) > 100
 
 
-@pytest.mark.parametrize("sql", half_then_rest(QUERIES))
+@pytest.mark.parametrize("sql", quarter_then_rest(QUERIES))
 def test_the_plan_answers_as_spark_does(tables: Any, sql: str) -> None:
     frame = tables.sql(sql)
     expected = _bag(frame)

@@ -111,6 +111,8 @@ def test_the_installation_does_not_change_what_a_query_means(tmp_path: Path) -> 
     assert installed(tmp_path, LEGACY) == ["[]", "CORRECTED", "CORRECTED"]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_the_installation_says_for_good_is_refused_by_name(tmp_path: Path) -> None:
     name = "spark.sql.legacy.sessionInitWithConfigDefaults"

@@ -319,6 +319,8 @@ TOGETHER = {
 }
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("sql", "sketched"), TOGETHER.values(), ids=list(TOGETHER))
 def test_accesses_together_have_the_sketches_they_have_alone(spark, frames, sql, sketched):
     parsed = parse_query(sql, CATALOG)

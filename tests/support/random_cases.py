@@ -1,7 +1,7 @@
 """How many random cases a test tries: a few in `make test`, more in `make check`, the rest by hand.
 
-The parts are disjoint, so `make test-all` tries every case once. What a test asks of the number of
-cases must be a share of those it was given. IMPCTL_FUZZ multiplies all parts.
+What a test asks of the number of cases must be a share of those it was given. IMPCTL_FUZZ
+multiplies all parts.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ def random_cases(
     """Parametrizes `cases` with seeds: some for `make test`, more for `make check`, the rest.
 
     The fast part is the first `fast` seeds and those in `also` ("3 7-9"), which execute branches
-    that the first do not, or kill mutants. Seeds are counted from `first`. The long part is all
-    seeds with `all_when_long`, for what only all together show.
+    that the first do not, or kill mutants. The check part has these seeds too, so that what is
+    asserted of shares holds for it. The long part has them with `all_when_long`. Seeds are counted
+    from `first`.
     """
     seeds = range(first, first + total * TIMES)
     known = sorted({*seeds[: fast * TIMES], *(first + seed for seed in _numbers(also))})
@@ -42,7 +43,7 @@ def random_cases(
     more = (check - fast) * TIMES
     parts = [
         pytest.param(known, id="fast"),
-        pytest.param(others[:more], id="check", marks=_CHECK),
+        pytest.param(sorted([*known, *others[:more]]), id="check", marks=_CHECK),
         pytest.param(seeds if all_when_long else others[more:], id="long", marks=_LONG),
     ]
     return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
@@ -79,9 +80,9 @@ def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> 
     ]
 
 
-def half_then_rest(values: Iterable[object]) -> list[Any]:
-    """Values of a parameter, every second one only when long: Spark takes a second for each."""
+def quarter_then_rest(values: Iterable[object]) -> list[Any]:
+    """Values of a parameter, three of four only when long: Spark takes a second for each."""
     return [
-        pytest.param(value, marks=_LONG if number % 2 else ())
+        pytest.param(value, marks=_LONG if number % 4 else ())
         for number, value in enumerate(values)
     ]

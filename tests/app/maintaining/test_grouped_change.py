@@ -82,6 +82,8 @@ def sketches(results: list[dict[str, Any]]) -> dict[str, Any]:
     return {r["query"]: [s["fragments"] for s in r["sketches"]] for r in results}
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_grouped_by_spark_and_row_by_row(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
 ) -> None:

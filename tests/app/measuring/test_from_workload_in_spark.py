@@ -28,6 +28,8 @@ queries:
 """
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_from_the_workload_to_the_comparison(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

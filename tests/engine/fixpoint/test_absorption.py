@@ -143,7 +143,7 @@ class Driven:
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@random_seeds(1, 3, 60)
+@random_seeds(1, 2, 60)
 def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"absorption {program} {seed}")
     made, driven = recursive(program, "numbers"), Driven(program, ship)
@@ -162,7 +162,7 @@ def test_every_batch_leaves_what_ranks_do(program: str, ship: Ship, seed: int) -
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@random_seeds(1, 3, 40)
+@random_seeds(1, 2, 40)
 def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"without {program} {seed}")
     driven = Driven(program, ship)
@@ -179,7 +179,7 @@ def test_what_would_go_is_what_goes(program: str, ship: Ship, seed: int) -> None
 @with_diagrams
 @ships
 @pytest.mark.parametrize("program", PROGRAMS)
-@random_seeds(1, 3, 40)
+@random_seeds(1, 2, 40)
 def test_smallest_sets_are_those_that_the_search_finds(program: str, ship: Ship, seed: int) -> None:
     rng = random.Random(f"smallest {program} {seed}")
     driven = Driven(program, ship)

@@ -112,6 +112,8 @@ def test_rivals_answer_alike_and_the_view_follows(desk: Workbench) -> None:
     assert found["bytes_ratio"] >= 1
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["sums", "leaders"])
 def test_every_way_to_an_answer_gives_the_same_after_each_change(
@@ -255,6 +257,8 @@ def test_duckdb_that_fails_later_is_a_note(
             opened[0].run("SELECT 1")
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_mixed_strategies_agree(desk: Workbench, spark: Any) -> None:
     found = cells(
@@ -288,6 +292,8 @@ def test_eager_and_lazy_reach_the_same_sketch(desk: Workbench, spark: Any, query
     assert [cell.note.split(" in ")[1] for cell in found] == ["10 steps", "3 steps", "1 steps"]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["top", "groups"])
 def test_bounded_buffers_are_refilled(desk: Workbench, spark: Any, query: str) -> None:
@@ -314,6 +320,8 @@ def test_bounded_buffers_are_refilled(desk: Workbench, spark: Any, query: str) -
     assert query != "top" or bounded["refill_count"] > 0
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_memory_of_a_fresh_process(desk: Workbench, spark: Any) -> None:
     (found,) = cells(desk, "memory", "join", changes=10, ranges=5)
@@ -327,6 +335,8 @@ def test_memory_of_a_fresh_process(desk: Workbench, spark: Any) -> None:
     assert held["sketch_bytes"] == 14
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["window", "join"])
 def test_old_rows_are_deleted_and_come_back(desk: Workbench, spark: Any, query: str) -> None:
@@ -336,6 +346,8 @@ def test_old_rows_are_deleted_and_come_back(desk: Workbench, spark: Any, query: 
     assert (both.metrics["maintain_ms"].runs, old.metrics["maintain_ms"].runs) == (2, 1)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_fresh_process_is_timed_beside_a_step(desk: Workbench, spark: Any) -> None:
     ten, twenty = cells(desk, "maintain", "window", changes=(10, 20), processes=10)

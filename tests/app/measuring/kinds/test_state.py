@@ -94,6 +94,8 @@ def test_a_wrong_option_is_refused_before_anything_runs(
         MEASURES[measure].run(ground(desk, measure, **options))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_every_way_maintains_the_same_and_keeps_what_it_says(spark: Any, desk: Workbench) -> None:
     tables = ("items", "orders", "shops")
@@ -128,6 +130,8 @@ def test_late_rows_come_one_after_the_other(spark: Any, desk: Workbench) -> None
     assert took[1]["total_ms"] == pytest.approx(took[0]["total_ms"] + took[1]["maintain_ms"])
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("deletes", [0.5, 1.0])
 def test_deletions_and_expectations_are_labels(spark: Any, desk: Workbench, deletes: float) -> None:
@@ -150,6 +154,8 @@ def test_deletions_and_expectations_are_labels(spark: Any, desk: Workbench, dele
     assert all((cell.covers, cell.slack) == (True, 0) for cell in cells)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_what_is_kept_moves_with_the_tables_that_change(spark: Any, desk: Workbench) -> None:
     cells = cells_of(
@@ -170,6 +176,7 @@ def test_what_is_kept_moves_with_the_tables_that_change(spark: Any, desk: Workbe
     assert min(converted[2:]) > 0
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.slow
 def test_processes_of_their_own_warm_and_cold(spark: Any, desk: Workbench) -> None:
