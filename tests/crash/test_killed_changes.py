@@ -173,6 +173,7 @@ def sketches(
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_killed_at_some_writes_each_change_is_read_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -85,7 +85,10 @@ def test_groups_by_every_type_of_key_are_found_in_files(
 
 @pytest.mark.parametrize(
     ("names", "turns", "more"),
-    [(OTHERS, [0], 1), pytest.param(GROUPINGS, [0, 2, 4], 3, marks=pytest.mark.slow)],
+    [
+        (OTHERS, [0], 1),
+        pytest.param(GROUPINGS, [0, 2, 4], 3, marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
     ids=["others", "all"],
 )
 def test_groups_go_and_come_back_and_no_sketch_notices(
