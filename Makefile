@@ -42,10 +42,10 @@ test: $(READY) ## Fast tests, without Spark (three minutes on two idle cores)
 	@echo "fast tests, in random order: about three minutes on two idle cores"
 	$(PYTEST)
 
-test-check: $(READY) ## What `check` runs of the tests: all but the long ones (MINUTES_CHECKED)
+test-check: $(READY) ## What `check` runs of the tests: all but the long ones (18 minutes)
 	$(PYTEST) -m "not alone and not long"
 
-test-all: $(READY) ## Every test, the long ones too (MINUTES_ALL)
+test-all: $(READY) ## Every test, the long ones too (some hours)
 	$(PYTEST) -m "not alone"
 
 lint: $(READY) ## Style and format
