@@ -5,15 +5,18 @@ from __future__ import annotations
 import gc
 import locale
 import os
+import pkgutil
 import signal
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
 import typer
 from hypothesis import settings
 
+import impctl
 from tests.support.random_cases import seeds_wanted
 from tests.support.spark_classes import class_archive
 
@@ -42,6 +45,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
     Not where tests measure: users have the JVM as it is. Who sets the variable is left alone.
     """
+    # A module that is loaded while a test has replaced something would keep the replacement.
+    for module in pkgutil.walk_packages(impctl.__path__, "impctl."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
     gc.freeze()  # what collection made stays: looking at it again and again takes a tenth of a run
     marks = {mark.name for item in session.items for mark in item.iter_markers()}
     if "spark" in marks and "alone" not in marks and "SPARK_SUBMIT_OPTS" not in os.environ:
