@@ -41,15 +41,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    _load_everything()
+    gc.freeze()  # No later run of it has to look at all tests.
+    _start_spark_from_an_archive(session)
+
+
+def _load_everything() -> None:
+    """A module that is loaded while a test has replaced something would keep the replacement."""
+    for module in pkgutil.walk_packages(impctl.__path__, "impctl."):
+        if not module.name.endswith("__main__"):
+            import_module(module.name)
+
+
+def _start_spark_from_an_archive(session: pytest.Session) -> None:
     """Spark of tests, in whatever process, starts in half the time, from an archive of classes.
 
     Not where tests measure: users have the JVM as it is. Who sets the variable is left alone.
     """
-    # A module that is loaded while a test has replaced something would keep the replacement.
-    for module in pkgutil.walk_packages(impctl.__path__, "impctl."):
-        if not module.name.endswith("__main__"):
-            import_module(module.name)
-    gc.freeze()  # what collection made stays: looking at it again and again takes a tenth of a run
     marks = {mark.name for item in session.items for mark in item.iter_markers()}
     if "spark" in marks and "alone" not in marks and "SPARK_SUBMIT_OPTS" not in os.environ:
         options = f"{_SHORT_LIVED} {class_archive(_SHORT_LIVED)}"

@@ -178,7 +178,7 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
         "counted": "SELECT r.c, COUNT(DISTINCT s.b) AS n FROM r JOIN s ON s.a = r.a GROUP BY r.c",
     }
     with_answers(cli, **more)
-    names, rng = ["top", "rows", *more], random.Random(6)
+    names, rng, several = ["top", "rows", *more], random.Random(6), set()
     asked = [f"--query={name}_{way}" for name in names for way in ("tree", "index")]
     results = cli.good("capture", *asked).results
     assert {result["mode"] for result in results} == {"exact"}
@@ -187,6 +187,7 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
             found = answer(cli, f"{name}_tree")
             assert found == answer(cli, f"{name}_index"), (step, name)
             assert found or step, name
+            several.add((name, *found))
         changed(cli.workload.parent, rng, step)
         told = {}
         for name in (f"{name}_{way}" for name in names for way in ("tree", "index")):
@@ -196,6 +197,7 @@ def test_trees_keep_the_answers_that_joins_do(cli: Cli, steps: int) -> None:
             mine, theirs = (told[f"{name}_{way}"]["rows"] for way in ("tree", "index"))
             assert mine == theirs, (step, name)
         assert sum(bool(told[f"{name}_tree"]["rows"]) for name in names) >= 4
+    assert len(several) > 5 * steps // 2
 
 
 def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
