@@ -17,7 +17,7 @@ import typer
 from hypothesis import settings
 
 import impctl
-from tests.support.random_cases import seeds_wanted
+from tests.support.random_cases import cases_wanted, seeds_wanted
 from tests.support.spark_classes import class_archive
 
 # How long an example takes says more about the machine than about the code.
@@ -38,6 +38,8 @@ What else there is pays where rows are many, in a JVM that lives for long and ha
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for mark in metafunc.definition.iter_markers("random_seeds"):
         metafunc.parametrize("seed", seeds_wanted(metafunc.definition, *mark.args))
+    for mark in metafunc.definition.iter_markers("random_cases"):
+        metafunc.parametrize("cases", cases_wanted(metafunc.definition, *mark.args))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -56,7 +56,7 @@ def digest(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@random_cases(fast=3, check=12, total=50)
+@random_cases(fast=3, check=8, total=50)
 def test_what_is_told_leads_from_the_answer_kept_to_that_of_now(kept: Cli, cases: range) -> None:
     folder, draw = kept.workload.parent, random.Random(len(cases))
     told = Counter[str]()

@@ -249,8 +249,8 @@ def ask(cli: Cli, seen: Counter[str]) -> None:
     [
         pytest.param(SHIPS["lazy"], False, id="lazy-catalog"),
         pytest.param(SHIPS["eager"], True, id="eager-files"),
-        pytest.param(SHIPS["lazy"], True, id="lazy-files", marks=pytest.mark.slow),
-        pytest.param(SHIPS["eager"], False, id="eager-catalog", marks=pytest.mark.slow),
+        pytest.param(SHIPS["lazy"], True, id="lazy-files", marks=pytest.mark.long),
+        pytest.param(SHIPS["eager"], False, id="eager-catalog", marks=pytest.mark.long),
     ],
 )
 @random_cases(1, 3, 40)

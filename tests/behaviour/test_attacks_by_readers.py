@@ -42,71 +42,76 @@ partitions:
   w: {{id: {{boundaries: [4, 6, 8]}}}}
   t: {{cmd: {{boundaries: ["run $${{x}}"]}}}}
 queries:
-  q: {{sql: "{sql}", sketch: {sketch}}}
+{queries}
 spark: {{master: "local[2]"}}
 """
 
 
+READ: list[tuple[str, str, list[Any]]] = [
+    (
+        "SELECT c.g, COUNT(*) n FROM a CROSS JOIN b RIGHT JOIN c ON b.k = c.k"
+        " GROUP BY c.g ORDER BY n DESC, c.g LIMIT 1",
+        "{c: g}",
+        [["y", 4]],
+    ),
+    (
+        "SELECT id FROM r WHERE x < (SELECT SUM(y) FROM s WHERE CAST(s.k AS INT) = r.k)",
+        "{r: id}",
+        [[1]],
+    ),
+    (
+        "SELECT id FROM a UNION ALL SELECT id FROM b INTERSECT SELECT id FROM c",
+        "{a: id}",
+        [[1], [2], [2], [3]],
+    ),
+    ("SELECT id FROM w WHERE s NOT ILIKE 'a%'", "{w: id}", [[5], [7]]),
+    ("SELECT id FROM w WHERE s = '\\\\247'", "{w: id}", [[7]]),
+    ("SELECT p FROM s WHERE +k = '1'", "{s: p}", [[1], [2]]),
+    ("SELECT p FROM s WHERE k IN (+'1')", "{s: p}", [[1], [2]]),
+    ("SELECT id FROM w ORDER BY (1) LIMIT 1", "{w: id}", [[3]]),
+    (
+        "SELECT * FROM w LEFT SEMI JOIN v USING (id) ORDER BY 1 LIMIT 1",
+        "{w: id}",
+        [[3, 2, "Avocado"]],
+    ),
+    ("SELECT w.* FROM w JOIN v USING (id) ORDER BY 1 LIMIT 1", "{w: id}", [[3, 2, "Avocado"]]),
+    (
+        "SELECT v.*, w.* FROM w RIGHT JOIN v USING (id) ORDER BY 1 LIMIT 1",
+        "{v: id}",
+        [[3, 1, 3, 2, "Avocado"]],
+    ),
+    ("SELECT cmd FROM t WHERE n > 2", "{t: cmd}", [["run !"]]),
+    ("SELECT cmd FROM t WHERE cmd LIKE 'run $%' AND n < 2", "{t: cmd}", [["run ${x}"]]),
+]
+"""Queries, their sketch, and the rows Spark gives."""
+
+
 @pytest.fixture
 def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Any:
-    def open_with(sql: str, sketch: str) -> Cli:
+    def open_with(*queries: tuple[str, str]) -> Cli:
         for name, columns in TABLES.items():
             create_table(str(tmp_path / name), pa.table(columns))
         tables = ", ".join(f"{name}: {{path: {name}}}" for name in TABLES)
         file = tmp_path / "w.yaml"
-        file.write_text(WORKLOAD.format(tables=tables, sql=sql, sketch=sketch))
+        lines = [
+            f'  q{number}: {{sql: "{sql}", sketch: {sketch}}}'
+            for number, (sql, sketch) in enumerate(queries)
+        ]
+        file.write_text(WORKLOAD.format(tables=tables, queries="\n".join(lines)))
         return Cli(capsys, file)
 
     return open_with
 
 
-@pytest.mark.parametrize(
-    ("sql", "sketch", "rows"),
-    [
-        (
-            "SELECT c.g, COUNT(*) n FROM a CROSS JOIN b RIGHT JOIN c ON b.k = c.k"
-            " GROUP BY c.g ORDER BY n DESC, c.g LIMIT 1",
-            "{c: g}",
-            [["y", 4]],
-        ),
-        (
-            "SELECT id FROM r WHERE x < (SELECT SUM(y) FROM s WHERE CAST(s.k AS INT) = r.k)",
-            "{r: id}",
-            [[1]],
-        ),
-        (
-            "SELECT id FROM a UNION ALL SELECT id FROM b INTERSECT SELECT id FROM c",
-            "{a: id}",
-            [[1], [2], [2], [3]],
-        ),
-        ("SELECT id FROM w WHERE s NOT ILIKE 'a%'", "{w: id}", [[5], [7]]),
-        ("SELECT id FROM w WHERE s = '\\\\247'", "{w: id}", [[7]]),
-        ("SELECT p FROM s WHERE +k = '1'", "{s: p}", [[1], [2]]),
-        ("SELECT p FROM s WHERE k IN (+'1')", "{s: p}", [[1], [2]]),
-        ("SELECT id FROM w ORDER BY (1) LIMIT 1", "{w: id}", [[3]]),
-        (
-            "SELECT * FROM w LEFT SEMI JOIN v USING (id) ORDER BY 1 LIMIT 1",
-            "{w: id}",
-            [[3, 2, "Avocado"]],
-        ),
-        ("SELECT w.* FROM w JOIN v USING (id) ORDER BY 1 LIMIT 1", "{w: id}", [[3, 2, "Avocado"]]),
-        (
-            "SELECT v.*, w.* FROM w RIGHT JOIN v USING (id) ORDER BY 1 LIMIT 1",
-            "{v: id}",
-            [[3, 1, 3, 2, "Avocado"]],
-        ),
-        ("SELECT cmd FROM t WHERE n > 2", "{t: cmd}", [["run !"]]),
-        ("SELECT cmd FROM t WHERE cmd LIKE 'run $%' AND n < 2", "{t: cmd}", [["run ${x}"]]),
-    ],
-)
-def test_read_as_spark_reads_it(opened: Any, sql: str, sketch: str, rows: list[Any]) -> None:
-    cli = opened(sql, sketch)
+def test_read_as_spark_reads_it(opened: Any) -> None:
+    cli = opened(*(query[:2] for query in READ))
     cli.good("capture")
     for verified in cli.good("verify", "--results").results:
-        assert verified["covers"]
-        assert verified["results_equal"] is True
-    (answer,) = cli.good("query", "--query", "q").results
-    assert sorted(answer["rows"]) == rows
+        assert verified["covers"], verified
+        assert verified["results_equal"] is True, verified
+    for number, (sql, _, rows) in enumerate(READ):
+        (answer,) = cli.good("query", "--query", f"q{number}").results
+        assert sorted(answer["rows"]) == rows, sql
 
 
 @pytest.mark.parametrize(
@@ -137,5 +142,5 @@ def test_read_as_spark_reads_it(opened: Any, sql: str, sketch: str, rows: list[A
     ],
 )
 def test_refused_by_name(opened: Any, sql: str, sketch: str, code: str) -> None:
-    ran = opened(sql, sketch)("capture")
+    ran = opened((sql, sketch))("capture")
     assert (ran.code, ran.error["code"]) == (3, code)

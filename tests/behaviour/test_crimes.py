@@ -90,12 +90,13 @@ def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
     return results
 
 
-def test_thirty_days_and_corrections(cli: Cli) -> None:
+@pytest.mark.parametrize("days", [6, pytest.param(DAYS, marks=pytest.mark.long)])
+def test_days_and_corrections(cli: Cli, days: int) -> None:
     generated(cli)
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
     verified(cli)
-    names = [f"day-{n}" for n in range(1, DAYS + 1)] + [f"fix-{n}" for n in range(1, 5)]
+    names = [f"day-{n}" for n in range(1, days + 1)] + [f"fix-{n}" for n in range(1, 5)]
     for number, name in enumerate(names):
         (applied,) = cli.good("apply", name).results
         assert applied["inserted"] + applied["deleted"] + applied["updated"] > 0, applied

@@ -31,7 +31,7 @@ from tests.support.run_cli import Cli
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-CASES = 16 * int(os.environ.get("IMPCTL_FUZZ", "1"))
+CASES = 8 * int(os.environ.get("IMPCTL_FUZZ", "1"))
 BATCHES = 2
 
 WORKLOAD = """\

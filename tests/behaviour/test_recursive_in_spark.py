@@ -53,11 +53,14 @@ def test_spark_derives_what_was_maintained(
     assert Counter(map(tuple, ran["rows"])) == Counter(expected)
 
 
+@pytest.mark.parametrize(
+    "names", [["walks", "walks_of_reached"], pytest.param([*BAGS], marks=pytest.mark.long)]
+)
 def test_spark_runs_those_of_union_all_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: list[str]
 ) -> None:
     """With the ranges of the sketch in it, what is by UNION besides derived for it."""
-    cli = network(tmp_path, capsys, list(BAGS))
+    cli = network(tmp_path, capsys, names)
     cli.good("capture")
     change(tmp_path, random.Random(6))
     cli.good("maintain")
@@ -65,7 +68,7 @@ def test_spark_runs_those_of_union_all_itself(
         assert result["covers"], result
         assert result["slack"] == 0, result
         assert result["results_equal"], result
-    for name in BAGS:
+    for name in names:
         by_engine = answers(cli, name, "--sketch", "always", "--by", "engine")
         assert by_engine
         assert answers(cli, name, "--sketch", "always", "--by", "spark") == by_engine, name

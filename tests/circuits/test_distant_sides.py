@@ -196,7 +196,7 @@ def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> 
 
 
 @pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])
-@random_cases(3, 12, 24)
+@random_cases(3, 8, 24)
 def test_without_the_filter_it_is_the_same(cases: range, reader: Strategy) -> None:
     for seed in cases:
         compared("grouped", SIDES["both"], seed, has_filter=False, reader=reader)

@@ -266,7 +266,7 @@ def several_cases(
         one_case(seed, seen, make, lineage)
 
 
-@random_cases(0, 250, 2_000, also=OF_EACH_KIND)
+@random_cases(0, 125, 2_000, also=OF_EACH_KIND)
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen)
@@ -283,7 +283,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
 
 
 @pytest.mark.slow
-@random_cases(0, 100, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
+@random_cases(0, 50, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_barrier_trial)
@@ -293,7 +293,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
         assert seen[f"with {kind}"] > len(cases) // 20, seen
 
 
-@random_cases(0, 100, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
+@random_cases(0, 50, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     several_cases(cases, seen, make_witness_trial, Lineage.WITNESS)

@@ -28,7 +28,7 @@ from tests.support.reference_plan import evaluate
 
 @random_cases(
     0,
-    24,
+    12,
     150,
     also="2 3 6 9 11 15-17 25 26 28 32 34 35 38 39",
     first=50_000,

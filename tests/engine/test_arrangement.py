@@ -29,7 +29,7 @@ def vector(kind: str, keys: list[object]) -> Vector:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@random_cases(12, 80, 1_000)
+@random_cases(12, 46, 1_000)
 def test_find_and_gather_answer_like_a_dictionary(kind: str, cases: range) -> None:
     pool = KINDS[kind][2]
     for seed in cases:
@@ -68,7 +68,7 @@ def code_of(kind: str, key: object, modulus: int) -> int:
     return sum(repr(key).encode()) % modulus
 
 
-@random_cases(20, 80, 1_000)
+@random_cases(20, 50, 1_000)
 def test_slices_see_the_newest_living_rows(cases: range) -> None:
     for seed in cases:
         rng = Random(f"slices {seed}")

@@ -64,7 +64,7 @@ def state_of(steps: list[list[tuple[float, int]]], *, integral: bool = False) ->
     return state
 
 
-@random_cases(60, 500, 5_000)
+@random_cases(60, 280, 5_000)
 def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> None:
     for seed in cases:
         rng = Random(f"bound {seed}")
@@ -181,7 +181,7 @@ def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole
     assert found.error[0] > 0
 
 
-@random_cases(40, 400, 4_000)
+@random_cases(40, 220, 4_000)
 def test_sums_by_slices_are_within_their_bound_group_by_group(cases: range) -> None:
     for seed in cases:
         rng = Random(f"slices {seed}")
@@ -234,7 +234,7 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
             assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
 
 
-@random_cases(40, 400, 4_000)
+@random_cases(40, 220, 4_000)
 def test_sums_of_values_that_count_several_times_are_within_their_bound(cases: range) -> None:
     for seed in cases:
         rng = Random(f"several times {seed}")

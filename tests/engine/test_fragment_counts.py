@@ -52,7 +52,7 @@ def by_ordinal(pairs: Pairs) -> list[tuple[int, int, int]]:
     return sorted(zip(*columns, strict=True))
 
 
-@random_seeds(12, 60, 600)
+@random_seeds(12, 36, 600)
 def test_sets_and_crossings_are_those_of_a_counter(seed: int) -> None:
     counts, model = FragmentCounts("counts"), Counter[tuple[int, int]]()
     for wanted in some_steps(Random(seed)):
@@ -126,7 +126,7 @@ def test_every_fragment_a_workload_may_ask_for_has_its_own_number() -> None:
     assert MAX_FRAGMENTS + 2 <= 1 << FRAGMENT_BITS
 
 
-@random_seeds(12, 60, 600)
+@random_seeds(12, 36, 600)
 def test_adding_is_counting_without_being_told(seed: int) -> None:
     counted, added = FragmentCounts("counted"), FragmentCounts("added")
     groups = np.array(GROUPS, dtype=np.int64)

@@ -95,13 +95,13 @@ def expanded(tags: GroupTags | RowTags, rows: list[tuple[int, bool, int, int]]) 
     return summed(tags.expand(slots, weights))
 
 
-@random_seeds(10, 60, 600)
+@random_seeds(10, 35, 600)
 def test_groups_expand_to_their_old_and_new_sets(seed: int) -> None:
     case = some_case(Random(seed))
     assert expanded(case.tags, case.rows) == case.expected()
 
 
-@random_seeds(10, 60, 600)
+@random_seeds(10, 35, 600)
 def test_taking_rows_takes_their_tags(seed: int) -> None:
     rng = Random(seed)
     case = some_case(rng)
@@ -112,7 +112,7 @@ def test_taking_rows_takes_their_tags(seed: int) -> None:
     assert expanded(taken, part.rows) == part.expected()
 
 
-@random_seeds(10, 60, 600)
+@random_seeds(10, 35, 600)
 def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
     """Old row out, new row in, same slot: only what crossed zero is looked at."""
     case = some_case(Random(seed))
@@ -125,7 +125,7 @@ def test_a_group_that_stays_is_never_spelled_out(seed: int) -> None:
     assert len(found.slots) == sum(len(a ^ b) for a, b in zip(case.old, case.new, strict=True))
 
 
-@random_seeds(10, 60, 600)
+@random_seeds(10, 35, 600)
 def test_rows_expand_to_their_one_fragment(seed: int) -> None:
     rng = Random(seed)
     rows = [
@@ -143,7 +143,7 @@ def test_rows_expand_to_their_one_fragment(seed: int) -> None:
     assert tags.take(np.arange(len(rows))[::-1]).fragments.tolist() == [f for f, _, _ in rows][::-1]
 
 
-@random_seeds(10, 60, 600)
+@random_seeds(10, 35, 600)
 def test_neighbours_expand_to_their_one_fragment_and_others_to_none(seed: int) -> None:
     rng = Random(seed)
     before, after = rng.randint(0, 4), rng.randint(0, 4)

@@ -110,7 +110,7 @@ def walk(seed: int) -> None:
         assert state == wanted, (function, rows)
 
 
-@random_cases(60, 300, 1_000)
+@random_cases(60, 180, 1_000)
 def test_values_are_those_of_the_definition(cases: range) -> None:
     for seed in cases:
         walk(seed)

@@ -123,7 +123,7 @@ def test_with_entries_that_double() -> None:
     assert "tables" in error.message
 
 
-@random_cases(34, 80, 500)
+@random_cases(34, 57, 500)
 def test_parsed_or_refused(cases: range) -> None:
     read = 0
     for seed in cases:
@@ -151,7 +151,7 @@ OWN = [
 ]
 
 
-@random_cases(2, 8, 24, also="16", all_when_long=True)
+@random_cases(2, 5, 24, also="16", all_when_long=True)
 def test_through_the_command_line(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,7 +169,7 @@ def test_through_the_command_line(
     assert codes.count(0) > len(codes) / 50
 
 
-@random_cases(3, 9, 30, also="28", all_when_long=True)
+@random_cases(3, 6, 30, also="28", all_when_long=True)
 def test_update_batches(cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`where` and `set` by the same words; prepared, not committed."""
     create_table(str(tmp_path / "t"), ROWS)

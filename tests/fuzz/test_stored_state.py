@@ -144,7 +144,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
 
 
 @pytest.mark.slow
-@random_cases(4, 12, 60)
+@random_cases(4, 8, 60)
 def test_a_damaged_store(
     cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

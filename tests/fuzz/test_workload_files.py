@@ -57,7 +57,7 @@ def check_file(cli: Cli, text: str, what: str) -> int:
 
 
 @pytest.mark.slow
-@random_cases(4, 28, 96, also="23", all_when_long=True)
+@random_cases(4, 16, 96, also="23", all_when_long=True)
 def test_a_file_of_every_section(
     cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -92,8 +92,11 @@ def vacuum(table: Path) -> None:
 
 
 FOLLOWED = [
-    *(append, delete, merge, delete_and_restore, add_a_column),
-    *(pytest.param(change, marks=pytest.mark.long) for change in (overwrite, append_and_optimize)),
+    *(merge, delete_and_restore, add_a_column),
+    *(
+        pytest.param(change, marks=pytest.mark.long)
+        for change in (append, delete, overwrite, append_and_optimize)
+    ),
 ]
 LOST: dict[Change, str] = {
     create_anew: "table_recreated",

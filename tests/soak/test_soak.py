@@ -15,7 +15,7 @@ from impctl.app.workbench.envvars import SOAK
 from tests.soak.driver import QUERIES, Soak
 from tests.soak.writer import running_writer
 
-_COUNT, _, _SEED = os.environ.get(SOAK, "60").partition("@")
+_COUNT, _, _SEED = os.environ.get(SOAK, "40").partition("@")
 OPERATIONS, SEED = int(_COUNT), int(_SEED or 1)
 
 

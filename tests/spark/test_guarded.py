@@ -141,7 +141,13 @@ def counted(frame: Any, condition: str) -> tuple[int, int]:
     return frame.where(condition).count(), plain
 
 
-@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=["double", "float"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(pa.float64(), id="double"),
+        pytest.param(pa.float32(), id="float", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("values", VALUES)
 def test_no_filter_loses_a_row(spark, tmp_path, values, kind):
     """Files of all writers at once, each guarded for itself."""

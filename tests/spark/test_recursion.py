@@ -32,6 +32,7 @@ from tests.circuits.test_recursion import (
     some_row,
 )
 from tests.support.carried_queries import Row
+from tests.support.random_cases import quarter_then_rest
 from tests.support.reference_plan import bag
 from tests.support.restored_query import sketches_of
 
@@ -69,7 +70,7 @@ def loaded(case: Case, tables: dict[str, list[Row]], *, with_answer: bool) -> Ma
     return query
 
 
-@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("name", quarter_then_rest(ASKED))
 def test_rows_kept_are_those_of_spark_and_so_are_those_over_the_sketch(
     spark: Any, name: str
 ) -> None:
@@ -125,6 +126,7 @@ def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
     return found
 
 
+@pytest.mark.long
 def test_limits_are_those_of_spark(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(spark.conf.get("spark.sql.cteRecursionLevelLimit")) == LEVEL_LIMITS.levels
     assert int(spark.conf.get("spark.sql.cteRecursionRowLimit")) == LEVEL_LIMITS.rows

@@ -24,6 +24,7 @@ from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import RangePartition
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import capture_sketches
+from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
 
@@ -203,7 +204,7 @@ def results(spark, frames):
     "is_rest", [False, pytest.param(True, marks=(pytest.mark.slow, pytest.mark.long))]
 )
 @pytest.mark.parametrize(
-    ("at", "name", "access"), [(n, *case) for n, case in enumerate(accesses())]
+    ("at", "name", "access"), quarter_then_rest((n, *case) for n, case in enumerate(accesses()))
 )
 def test_filtered_result_is_the_result(spark, frames, results, at, name, access, is_rest):
     """Every safe sketch gives the query's own result; the cheap way finds what collecting finds.

@@ -21,6 +21,7 @@ from tests.circuits.test_windows import (
     random_row,
     table_of,
 )
+from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +36,7 @@ def frame_of(spark, rows):
     return spark.createDataFrame([], columns)
 
 
-@pytest.mark.parametrize("name", QUERIES)
+@pytest.mark.parametrize("name", quarter_then_rest(QUERIES))
 def test_after_each_batch_the_sketch_is_the_recaptured_one(spark, name):
     rng = random.Random(f"{name} 7")
     rows = [random_row(rng) for _ in range(20)]

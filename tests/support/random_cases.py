@@ -7,7 +7,7 @@ multiplies all parts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -34,9 +34,22 @@ def random_cases(
 
     The fast part is the first `fast` seeds and those in `also` ("3 7-9"), which execute branches
     that the first do not, or kill mutants. The check part has these seeds too, so that what is
-    asserted of shares holds for it. The long part has them with `all_when_long`. Seeds are counted
-    from `first`.
+    asserted of shares holds for it; a run that selects it leaves the fast part out. The long part
+    has them with `all_when_long`. Seeds are counted from `first`.
     """
+    return pytest.mark.random_cases(fast, check, total, also, first, all_when_long)
+
+
+def cases_wanted(
+    definition: pytest.Item,
+    fast: int,
+    check: int,
+    total: int,
+    also: str,
+    first: int,
+    all_when_long: bool,
+) -> list[Any]:
+    """The parts that the marker expression of this run selects."""
     seeds = range(first, first + total * TIMES)
     known = {*seeds[: fast * TIMES], *(first + seed for seed in _numbers(also))}
     others = [seed for seed in seeds if seed not in known]
@@ -46,7 +59,9 @@ def random_cases(
         pytest.param(sorted([*known, *others[:more]]), id="check", marks=_CHECK),
         pytest.param(seeds if all_when_long else others[more:], id="long", marks=_LONG),
     ]
-    return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
+    is_wanted = _selection(definition)
+    wanted = [part for part in parts if part.values[0] and is_wanted(part.marks)]
+    return wanted[1:] if [part.id for part in wanted[:2]] == ["fast", "check"] else wanted
 
 
 def _numbers(text: str) -> Iterator[int]:
@@ -65,8 +80,7 @@ def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> 
 
     Pytest would make an item for each before it leaves it out: 30,000 items take 5 s.
     """
-    others = {mark.name for mark in definition.iter_markers()}
-    wanted = Expression.compile(definition.config.getoption("markexpr") or "fast or not fast")
+    is_wanted = _selection(definition)
     parts = [
         (range(fast * TIMES), ()),
         (range(fast * TIMES, check * TIMES), _CHECK),
@@ -75,14 +89,27 @@ def seeds_wanted(definition: pytest.Item, fast: int, check: int, total: int) -> 
     return [
         pytest.param(seed, marks=marks)
         for seeds, marks in parts
-        if wanted.evaluate((others | {mark.name for mark in marks}).__contains__)
+        if is_wanted(marks)
         for seed in seeds
     ]
+
+
+def _selection(definition: pytest.Item) -> Callable[[Iterable[pytest.MarkDecorator]], bool]:
+    """Whether this run selects an item of this test that has these marks as well."""
+    others = {mark.name for mark in definition.iter_markers()}
+    wanted = Expression.compile(definition.config.getoption("markexpr") or "fast or not fast")
+
+    def is_wanted(marks: Iterable[pytest.MarkDecorator]) -> bool:
+        return wanted.evaluate((others | {mark.name for mark in marks}).__contains__)
+
+    return is_wanted
 
 
 def quarter_then_rest(values: Iterable[object]) -> list[Any]:
     """Values of a parameter, three of four only when long: Spark takes a second for each."""
     return [
-        pytest.param(value, marks=_LONG if number % 4 else ())
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=_LONG * bool(number % 4)
+        )
         for number, value in enumerate(values)
     ]

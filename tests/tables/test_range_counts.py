@@ -66,7 +66,7 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
 
 
 @pytest.mark.slow
-@random_cases(4, 8, 100)
+@random_cases(4, 6, 100)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:
     told = files = 0
@@ -80,7 +80,7 @@ def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -
     assert told < files
 
 
-@random_cases(4, 8, 60)
+@random_cases(4, 6, 60)
 def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
     told = 0
     for seed in cases:

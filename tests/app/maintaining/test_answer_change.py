@@ -104,7 +104,7 @@ def changed(path: str, rng: random.Random) -> set[int]:
 
 
 @pytest.mark.slow
-@random_cases(fast=8, check=30, total=300)
+@random_cases(fast=8, check=19, total=300)
 def test_no_is_never_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
 ) -> None:

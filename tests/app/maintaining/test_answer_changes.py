@@ -148,7 +148,7 @@ def step(
 
 
 @pytest.mark.slow
-@random_cases(20, 88, 400)
+@random_cases(20, 54, 400)
 def test_changes_rebuild_every_answer(cases: range) -> None:
     seen = several_cases(cases)
     assert seen["steps"] > 2 * len(cases)

@@ -56,7 +56,7 @@ def test_order_and_limit_are_asked_of_the_view() -> None:
     )
 
 
-@random_seeds(3, 20, 20)
+@random_seeds(3, 12, 20)
 def test_insertions_bring_it_to_what_asking_anew_gives(seed: int) -> None:
     view = kept_view(SQL)
     assert view is not None
@@ -115,7 +115,7 @@ def made(connection: ParquetSql, rows: pa.Table) -> SignedView:
 
 
 @pytest.mark.slow
-@random_cases(fast=2, check=10, total=10)
+@random_cases(fast=2, check=6, total=10)
 def test_rows_that_come_and_go_bring_it_to_what_asking_anew_gives(
     connection: ParquetSql, cases: range
 ) -> None:

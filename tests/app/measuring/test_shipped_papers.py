@@ -47,6 +47,7 @@ figures:
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_figures_run_and_are_drawn_over_a_list_that_is_given(tmp_path: Path) -> None:
     suite, report, links = (tmp_path / name for name in ("own.yaml", "own.html", "links.txt"))

@@ -110,7 +110,7 @@ def drawn(rng: Random, name: str) -> list[pa.Table]:
 
 
 @pytest.mark.slow
-@random_cases(10, 24, 200)
+@random_cases(10, 17, 200)
 def test_no_file_with_a_row_that_has_a_partner_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cases: range
 ) -> None:

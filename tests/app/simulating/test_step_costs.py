@@ -34,7 +34,7 @@ def runs(rng: random.Random) -> list[RunCost]:
     ]
 
 
-@random_seeds(5, 60, 60)
+@random_seeds(5, 33, 60)
 def test_lines_are_those_of_the_estimates(seed: int) -> None:
     rng = random.Random(seed)
     known = runs(rng)
@@ -72,7 +72,7 @@ def prices(rng: random.Random) -> dict[frozenset[str], Price]:
     return found
 
 
-@random_seeds(5, 60, 60)
+@random_seeds(5, 33, 60)
 def test_no_step_takes_more_than_the_most_of_a_larger_one(seed: int) -> None:
     rng = random.Random(seed)
     costs = StepCosts(lines_of(runs(rng)), prices(rng))

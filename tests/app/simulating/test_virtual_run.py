@@ -136,7 +136,7 @@ def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None
 
 
 @pytest.mark.slow
-@random_cases(fast=8, check=40, total=150)
+@random_cases(fast=8, check=24, total=150)
 def test_runs_are_those_of_making_every_look(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
@@ -174,7 +174,7 @@ def assert_alike(
 
 
 @pytest.mark.slow
-@random_cases(fast=4, check=30, total=30)
+@random_cases(fast=4, check=17, total=30)
 def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
     """Long steps on commit, so that starts of others come while they run, in the same runs too."""
     for seed in cases:
@@ -189,7 +189,7 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
 
 
 @pytest.mark.slow
-@random_cases(fast=3, check=20, total=20)
+@random_cases(fast=3, check=12, total=20)
 def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range) -> None:
     for seed in cases:
         rng = random.Random(seed)
@@ -238,7 +238,7 @@ CLOCKS = (
 )
 
 
-@random_cases(fast=10, check=40, total=100)
+@random_cases(fast=10, check=25, total=100)
 def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> None:
     """Few commits around midnight, some at a moment, so that looks go on from the right one."""
     since, until = 79_000.0, 93_000.0

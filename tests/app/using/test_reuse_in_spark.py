@@ -22,6 +22,7 @@ from impctl.app.using.same_rows import same_rows
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.tables.write.create import create_table
+from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark
 
@@ -146,7 +147,7 @@ def _check(
     return found.reuse.query
 
 
-@pytest.mark.parametrize(("query", "params", "used"), ASKED)
+@pytest.mark.parametrize(("query", "params", "used"), quarter_then_rest(ASKED))
 def test_with_the_sketch_as_without(
     desk: Workbench, query: str, params: tuple[str, ...], used: str | None
 ) -> None:

@@ -52,7 +52,7 @@ def total(frontiers: list[Frontier], points: list[int]) -> tuple[int, float]:
 
 
 @pytest.mark.slow
-@random_seeds(6, 18, 60)
+@random_seeds(6, 12, 60)
 def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
     random = Random(seed)
     largest = random.choice([9, 5000, 10**12])
@@ -73,7 +73,7 @@ def test_a_divided_budget_is_kept_and_well_used(seed: int) -> None:
             assert cost == pytest.approx(min(fitting))
 
 
-@random_seeds(12, 60, 120)
+@random_seeds(12, 36, 120)
 def test_urgency_is_chosen_by_and_not_told(seed: int) -> None:
     random = Random(seed)
     graph = tree(random)
@@ -115,7 +115,7 @@ def largest(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("draw", [tree, dag])
-@random_cases(10, 40, 80)
+@random_cases(10, 25, 80)
 def test_what_is_told_is_true(draw: object, cases: range) -> None:
     for seed in cases:
         graph = draw(Random(seed))  # type: ignore[operator]
@@ -130,7 +130,7 @@ def test_what_is_told_is_true(draw: object, cases: range) -> None:
             assert all(piece.reason for piece in query.pieces.values())
 
 
-@random_cases(10, 40, 80)
+@random_cases(10, 25, 80)
 def test_one_query_has_its_best_choice(cases: range) -> None:
     for seed in cases:
         graph = tree(Random(seed))

@@ -50,13 +50,13 @@ def check(graph: Graph, budgets: int, *, each_point: bool = True) -> bool:
     return found.is_exact
 
 
-@random_cases(40, 150, 10_000)
+@random_cases(40, 95, 10_000)
 def test_trees(cases: range) -> None:
     for seed in cases:
         assert check(tree(Random(seed)), 6), seed
 
 
-@random_cases(40, 160, 4_000)
+@random_cases(40, 100, 4_000)
 def test_shared_flows(cases: range) -> None:
     """Graphs without a shared flow are left out, and those that have too many demands."""
     graphs = (dag(Random(seed)) for seed in cases)
@@ -89,7 +89,7 @@ def test_circuits_of_few_pieces() -> None:
 
 
 @pytest.mark.parametrize("draw", [tree, dag])
-@random_cases(15, 60, 120)
+@random_cases(15, 38, 120)
 def test_thinned_points_are_a_little_dearer_at_most(
     draw: Callable[[Random], Graph], cases: range
 ) -> None:
@@ -108,7 +108,7 @@ def test_thinned_points_are_a_little_dearer_at_most(
     assert dropped > 0
 
 
-@random_cases(20, 60, 120)
+@random_cases(20, 40, 120)
 def test_too_many_demands_are_told_and_cost_what_they_say(cases: range) -> None:
     """How good such choices are is not promised; here most are the best there is."""
     best = count = 0

@@ -194,13 +194,13 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
 
 
 @with_diagrams
-@random_cases(0, 40, 600, also="5 11 22 31 44 49 66 78")
+@random_cases(0, 20, 600, also="5 11 22 31 44 49 66 78")
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
     of_random_plans(cases, is_keyed=False)
 
 
 @with_diagrams
-@random_cases(0, 40, 600, also="6 9 37 59 63 70 72")
+@random_cases(0, 20, 600, also="6 9 37 59 63 70 72")
 def test_sketches_of_random_plans_that_are_keyed(cases: Sequence[int]) -> None:
     of_random_plans(cases, is_keyed=True)
 

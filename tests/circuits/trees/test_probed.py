@@ -57,7 +57,7 @@ def compiled(sql: str) -> Compiled:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-@random_cases(0, 10, 250, also="3 5")
+@random_cases(0, 5, 250, also="3 5")
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
     root = core(CASES[name])
     assert any(isinstance(one, Probe) for one in compiled(CASES[name]).circuit)

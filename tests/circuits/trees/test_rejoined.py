@@ -48,7 +48,7 @@ def one_case(seed: int, seen: Counter[str]) -> None:
         seen["key of several columns"] += len(node.key) > 1
 
 
-@random_cases(0, 300, 1_200, also="0-39 45 51 59 64 65 110 123 171 175 183 184 198")
+@random_cases(0, 150, 1_200, also="0-39 45 51 59 64 65 110 123 171 175 183 184 198")
 def test_shapes_joined_again(cases: Sequence[int]) -> None:
     seen: Counter[str] = Counter()
     for seed in cases:

@@ -26,7 +26,7 @@ def test_more_than_there_may_be_are_divided(
     assert list(lots.lots(length, most)) == expected
 
 
-@random_cases(4, 12, 100, first=200)
+@random_cases(4, 8, 100, first=200)
 def test_sketches_and_groups_equal_brute_force_in_any_lots(
     cases: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def _links(rng: Random) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@random_cases(30, 120, 2000, also="293")
+@random_cases(30, 75, 2000, also="293")
 def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
     allowed = 0
     for seed in cases:

@@ -24,7 +24,7 @@ from tests.plan.network import fixpoints_of, plan_of
 from tests.support.random_cases import random_cases
 
 
-@random_cases(20, 60, 2000)
+@random_cases(20, 40, 2000)
 def test_columns_go_from_all_parts_alike(cases: range) -> None:
     fewer = 0
     for seed in cases:

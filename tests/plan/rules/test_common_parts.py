@@ -52,7 +52,7 @@ def test_an_equality_inside_an_or_joins() -> None:
     assert "join cross" not in text
 
 
-@random_cases(30, 150, 1500, also="91 295 414 475 499 513 544 582")
+@random_cases(30, 90, 1500, also="91 295 414 475 499 513 544 582")
 def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) -> None:
     changed = compared = 0
     for seed in cases:

@@ -70,7 +70,7 @@ def test_what_is_tied(sql: str, expected: set[str]) -> None:
     assert ties(sql) == expected
 
 
-@random_cases(67, 400, 4000, also="89 105 111 160 227 233 259 274 283 413 421 447 474 499 500 546")
+@random_cases(67, 234, 4000, also="89 105 111 160 227 233 259 274 283 413 421 447 474 499 500 546")
 def test_leaving_out_rows_without_partners_changes_no_answer(cases: Collection[int]) -> None:
     compared = left_out = 0
     for seed in cases:

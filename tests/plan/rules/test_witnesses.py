@@ -26,7 +26,7 @@ def check(cases: Collection[int], make: Callable[[int], Trial]) -> None:
 
 @random_cases(
     25,
-    150,
+    88,
     500,
     first=9_000_000,
     also="41 43 49 67 79 114 123 125 131 133 144 145 150 189 218 227 246 250 262 283 305 306 "
@@ -37,14 +37,14 @@ def test_plans(cases: Collection[int]) -> None:
     check(cases, make_trial)
 
 
-@random_cases(25, 150, 500, first=9_000_000, also="51 95 174 201 261 265 356 402 432 461 523")
+@random_cases(25, 88, 500, first=9_000_000, also="51 95 174 201 261 265 356 402 432 461 523")
 def test_plans_with_barriers(cases: Collection[int]) -> None:
     check(cases, make_barrier_trial)
 
 
 @random_cases(
     25,
-    150,
+    88,
     500,
     first=9_000_000,
     also="28 35 37 43 71 76 83 84 107 131 150 170 174 175 179 181 212 224 226 239 259 274 282 "

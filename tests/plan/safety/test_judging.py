@@ -22,7 +22,7 @@ from tests.plan.trials import make_barrier_trial, make_trial, random_partition
 from tests.support.random_cases import random_cases
 
 
-@random_cases(10, 24, 300, first=3_000_000)
+@random_cases(10, 17, 300, first=3_000_000)
 def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
     for seed in cases:
         rng = Random(f"judging {seed}")
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
                 assert found.states == anew.states, (seed, sketched, facts, barriers)
 
 
-@random_cases(10, 24, 300, first=3_010_000, also="12")
+@random_cases(10, 17, 300, first=3_010_000, also="12")
 def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
     """`check_safety` refuses by all facts, and tells the smallest set of them by this."""
     grown = 0
@@ -63,7 +63,7 @@ def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
     assert grown
 
 
-@random_cases(10, 24, 300, first=3_020_000)
+@random_cases(10, 17, 300, first=3_020_000)
 def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) -> None:
     needed = 0
     for seed in cases:

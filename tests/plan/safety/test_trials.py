@@ -50,7 +50,7 @@ def check(
 
 @random_cases(
     60,
-    500,
+    280,
     3000,
     first=7_000_000,
     also="74 116 123 138 153 157 169 183 186 192 208 217 233 258 270 280 305 330 395 412 417 "
@@ -60,7 +60,7 @@ def test_plans(cases: Iterable[int]) -> None:
     check(cases, make_trial, 1 / 3, {Status.EXACT, Status.KEYED, Status.CONTAINED})
 
 
-@random_cases(50, 300, 3000, first=7_000_000, also="124 273 389 565")
+@random_cases(50, 175, 3000, first=7_000_000, also="124 273 389 565")
 def test_plans_with_barriers(cases: Iterable[int]) -> None:
     check(cases, make_barrier_trial, 1 / 2)
 
@@ -68,7 +68,7 @@ def test_plans_with_barriers(cases: Iterable[int]) -> None:
 @pytest.mark.slow
 @random_cases(
     60,
-    400,
+    230,
     4000,
     first=3_000_000,
     also="76 83 89 101 113 126 152 158 161 166 167 188 203 212 240 293 300 306 318 327 328 339 "
@@ -80,7 +80,7 @@ def test_fixpoints(cases: Iterable[int]) -> None:
 
 @random_cases(
     50,
-    400,
+    225,
     4000,
     first=5_000_000,
     also="80 90 91 126 135 136 137 160 164 174 196 197 199 206 216 218 305 309 318 325 332 344 "
@@ -93,7 +93,7 @@ def test_fixpoints_of_union_all(cases: Iterable[int]) -> None:
 @pytest.mark.slow
 @random_cases(
     60,
-    400,
+    230,
     4000,
     first=7_000_000,
     also="61 68 75 91 111 129 139 165 177 214 226 229 235 239 269 278 287 288 323 324 353 366 "
@@ -119,7 +119,7 @@ def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
 
 @random_cases(
     84,
-    500,
+    292,
     2500,
     first=7_000_000,
     also="94 123 137 153 161 186 192 202 215 234 257 280 287 307 309 383 395 402 417 450 478 "

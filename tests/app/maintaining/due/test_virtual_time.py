@@ -83,7 +83,7 @@ HISTORIES = {"steady": (steady, 0.2, 1.0), "loads": (loads, 1.0, 4.0), "bursts":
     [
         *(("steady", 600.0, False), ("loads", 3_600.0, False), ("bursts", 600.0, False)),
         *(
-            pytest.param(name, bound, True, marks=pytest.mark.slow)
+            pytest.param(name, bound, True, marks=pytest.mark.long)
             for name in HISTORIES
             for bound in (600.0, 3_600.0)
         ),

@@ -43,7 +43,7 @@ def modes_in(choice: StateChoice) -> dict[str, Modes]:
     return {name: one.modes for name, one in choice.queries.items()}
 
 
-@random_seeds(5, 20, 20)
+@random_seeds(5, 13, 20)
 def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
     graphs = {"q": frequent_and_rare(seed)}
     plain = choose(graphs, 11)
@@ -69,7 +69,7 @@ def test_a_rare_change_gets_its_state_where_a_bound_needs_it(seed: int) -> None:
 
 
 @pytest.mark.slow
-@random_seeds(12, 60, 150)
+@random_seeds(12, 36, 150)
 def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: int) -> None:
     rng = Random(seed)
     graph = tree(rng, 5)

@@ -57,7 +57,7 @@ def maintained(cli: Cli, folder: Path, names: Iterable[str], *flags: str) -> Non
     ("names", "turns"),
     [
         (BY_TYPE, [(0, 1)]),
-        pytest.param(GROUPINGS, [(0,), (1,), (2,), (3,)], marks=pytest.mark.slow),
+        pytest.param(GROUPINGS, [(0,), (1,), (2,), (3,)], marks=pytest.mark.long),
     ],
     ids=["types", "all"],
 )

@@ -107,7 +107,7 @@ def alone(world: World) -> list[int]:
     return [at for at, one in enumerate(tables) if tables.count(one) == 1 and reach[at]]
 
 
-@random_seeds(10, 60, 200)
+@random_seeds(10, 35, 200)
 def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
     world = World(seed)
     world.rows = [1e6 for _ in world.rows]
@@ -132,7 +132,7 @@ def test_an_estimate_is_what_runs_of_its_kind_took(seed: int) -> None:
         assert found.runs[kind] == FEWEST
 
 
-@random_seeds(4, 30, 30)
+@random_seeds(4, 17, 30)
 def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None:
     world = World(seed)
     runs = [world.run(kind) for kind in range(len(world.graph.kinds))]
@@ -154,7 +154,7 @@ def test_too_few_runs_and_runs_over_other_tables_tell_nothing(seed: int) -> None
             )
 
 
-@random_seeds(8, 60, 60)
+@random_seeds(8, 34, 60)
 def test_runs_with_a_side_read_tell_nothing_of_keeping_it(seed: int) -> None:
     """After a conversion the operator's time was that of other modes; its neighbours' was not."""
     world = World(seed)
@@ -247,7 +247,7 @@ def _has_certain_read(world: World) -> list[tuple[int, str]]:
     ]
 
 
-@random_seeds(4, 30, 30)
+@random_seeds(4, 17, 30)
 def test_runs_without_parts_tell_the_whole(seed: int) -> None:
     """As a release before wrote them."""
     world = World(seed)

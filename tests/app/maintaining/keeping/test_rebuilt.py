@@ -40,7 +40,7 @@ def modes(cli: Cli) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)], ids=["few", "many"]
+    ("turns", "each"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.long)], ids=["few", "many"]
 )
 def test_sketches_stay_those_of_all_state_kept(
     cli: Cli, tmp_path: Path, turns: int, each: int

@@ -283,6 +283,7 @@ def test_mixed_strategies_agree(desk: Workbench, spark: Any) -> None:
         assert parts["total_ms"] == pytest.approx(total)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("query", ["window", "join"])
 def test_eager_and_lazy_reach_the_same_sketch(desk: Workbench, spark: Any, query: str) -> None:

@@ -116,6 +116,7 @@ def test_every_way_maintains_the_same_and_keeps_what_it_says(spark: Any, desk: W
         assert within[way, 1] <= kept * 1.1
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_late_rows_come_one_after_the_other(spark: Any, desk: Workbench) -> None:
     options = ground(

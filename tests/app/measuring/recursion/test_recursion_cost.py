@@ -165,7 +165,7 @@ def test_a_table_or_column_that_is_not_there(desk: Workbench) -> None:
         cells(desk, "unsketched")
 
 
-@random_seeds(3, 20, 20)
+@random_seeds(3, 12, 20)
 def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
     rng = np.random.default_rng(seed)
     nodes = int(rng.integers(2, 12))
@@ -180,7 +180,7 @@ def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
         assert len(rows) == len(found)
 
 
-@random_seeds(3, 20, 20)
+@random_seeds(3, 12, 20)
 def test_a_search_finds_the_least_costs(seed: int) -> None:
     """Beside sums that are made less until none can be."""
     rng = np.random.default_rng(seed)
