@@ -22,8 +22,6 @@ from impctl.data.schema import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    Column,
-    Schema,
     decimal,
 )
 from impctl.data.vector import from_arrow
@@ -33,10 +31,11 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, range_filter
 from impctl.sketch.partition import RangePartition
 from impctl.spark.run import run_sql
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "sales": Schema((Column("sid", LONG), Column("Community Area", STRING), Column("price", LONG))),
-    "odd table": Schema((Column("sid", LONG),)),
+    "sales": schema_of("sid bigint, Community Area string, price bigint"),
+    "odd table": schema_of("sid bigint"),
 }
 PRICE = RangePartition("sales", "price", LONG, (601, 1001, 1501))
 AREA = RangePartition("sales", "Community Area", STRING, ("it's",))

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    Column,
-    Schema,
-    decimal,
-    other,
-)
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Plan, Query
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
-SALES = Schema(
-    (
-        Column("sid", LONG),
-        Column("brand", STRING),
-        Column("price", INTEGER),
-        Column("numSold", INTEGER),
-        Column("day", DATE),
-        Column("rate", DOUBLE),
-        Column("cost", decimal(10, 2)),
-        Column("small", FLOAT),
-        Column("ok", BOOLEAN),
-        Column("at", TIMESTAMP),
-        Column("extra", other("struct<x:int>")),
-    )
+SALES = schema_of(
+    "sid bigint, brand string, price int, numSold int, day date, rate double, "
+    "cost decimal(10,2), small float, ok boolean, at timestamp, extra struct<x:int>"
 )
-STOCK = Schema((Column("brand", STRING), Column("shelf", INTEGER), Column("two words", INTEGER)))
+STOCK = schema_of("brand string, shelf int, two words int")
 CATALOG = {"sales": SALES, "stock": STOCK, "Third Table": STOCK}
 
 

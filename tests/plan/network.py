@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "links": Schema(
-        (
-            Column("src", LONG),
-            Column("dst", LONG),
-            Column("cost", INTEGER),
-            Column("region", STRING),
-            Column("weight", DOUBLE),
-        )
-    ),
-    "nodes": Schema((Column("n", LONG), Column("kind", STRING))),
-    "seeds": Schema((Column("t", LONG), Column("n", LONG))),
+    "links": schema_of("src bigint, dst bigint, cost int, region string, weight double"),
+    "nodes": schema_of("n bigint, kind string"),
+    "seeds": schema_of("t bigint, n bigint"),
 }
 
 REACHED = (

@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import DATE, TIMESTAMP, TIMESTAMP_NTZ, Column, Schema
 from impctl.data.vector import from_arrow
 from impctl.expr.evaluate import evaluate
 from impctl.expr.nodes import Expr, Literal
 from impctl.expr.support import find_blocker
 from impctl.plan.nodes import Project
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
-SCHEMA = Schema((Column("h", TIMESTAMP), Column("n", TIMESTAMP_NTZ), Column("d", DATE)))
+SCHEMA = schema_of("h timestamp, n timestamp_ntz, d date")
 NOON = datetime(2024, 2, 29, 12, 0, 0, 5)
 CONSTANTS = [
     "TIMESTAMP '2024-02-29 12:00:00'",
