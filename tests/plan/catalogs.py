@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
+from impctl.errors import QueryError
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.nodes import Plan, Query
 from impctl.plan.sql.statement import parse_query
@@ -38,6 +43,22 @@ def _lines(line: PlanLine, depth: int) -> list[str]:
             detail = detail.partition(":")[0]
     own = "  " * depth + f"{line.operator} {detail}".rstrip()
     return [own, *(text for child in line.children for text in _lines(child, depth + 1))]
+
+
+def refusal(marked: str, reader: Callable[[str], object] = read) -> QueryError:
+    """Why the text is refused: with a hint, and at the place that `»` stands before, if any."""
+    with pytest.raises(QueryError) as caught:
+        reader(marked.replace("»", ""))
+    before, mark, _ = marked.partition("»")
+    place = caught.value.location
+    assert place is not None
+    if mark:
+        assert (place.line, place.column) == (
+            before.count("\n") + 1,
+            len(before) - before.rfind("\n"),
+        )
+    assert caught.value.hint
+    return caught.value
 
 
 def text_of(sql: str) -> str:
