@@ -39,6 +39,12 @@ def fixpoints_of(plan: Plan) -> list[Fixpoint]:
     return [node for node in nodes_of(plan) if isinstance(node, Fixpoint)]
 
 
+def fixpoint_of(sql: str) -> Fixpoint:
+    """The only fixpoint of the text."""
+    (found,) = fixpoints_of(plan_of(sql))
+    return found
+
+
 def links(*rows: tuple[int, int] | tuple[int, int, str]) -> list[dict[str, object]]:
     """Rows of `links`: source, destination, and a region where it matters."""
     return [_link(*row) for row in rows]

@@ -10,7 +10,7 @@ from impctl.plan.nodes import Join, JoinKind, Recursive, nodes_of
 from impctl.plan.sql.recursive.clause import MOST_LEVELS
 from impctl.plan.sql.recursive.levels import without_levels
 from tests.plan.catalogs import refusal, tree
-from tests.plan.network import fixpoints_of, plan_of, read
+from tests.plan.network import fixpoint_of, fixpoints_of, plan_of, read
 
 ENTRY = (
     "WITH RECURSIVE r(n){} AS (SELECT dst FROM links WHERE src = 1 UNION ALL "
@@ -35,11 +35,9 @@ def test_an_entry_of_union_all_counts_every_derivation() -> None:
 
 def test_the_first_part_may_be_a_union_of_either_kind() -> None:
     for kind in ("UNION", "UNION ALL"):
-        (found,) = fixpoints_of(
-            plan_of(
-                f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes {kind} SELECT dst FROM links "
-                "UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
-            )
+        found = fixpoint_of(
+            f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes {kind} SELECT dst FROM links "
+            "UNION ALL SELECT n + 1 FROM r) SELECT n FROM r"
         )
         assert not found.is_set
         assert ("union all" in tree(found.base)) is (kind == "UNION ALL")
@@ -60,7 +58,7 @@ def test_the_first_part_may_be_a_union_of_either_kind() -> None:
     ],
 )
 def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> None:
-    (found,) = fixpoints_of(plan_of(f"{BASE}{step}) SELECT n FROM r"))
+    found = fixpoint_of(f"{BASE}{step}) SELECT n FROM r")
     assert [node.kind for node in nodes_of(found.step) if isinstance(node, Join)] == kinds
     assert any(isinstance(node, Recursive) for node in nodes_of(found.step))
 
@@ -141,7 +139,7 @@ def test_every_entry_has_its_own() -> None:
 
 def test_places_are_those_of_the_text_as_it_is_written() -> None:
     sql = ENTRY.format(LEVELS) + "SELECT n FROM r"
-    (found,) = fixpoints_of(plan_of(sql))
+    found = fixpoint_of(sql)
     assert found.span is not None
     written = sql[found.span.start : found.span.end]
     assert sql.index(f"({written})") == sql.index("AS (") + 3
