@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
@@ -22,6 +25,13 @@ CLOSURE = (
     "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links "
     "UNION SELECT c.x, l.dst FROM c JOIN links l ON c.y = l.src) "
 )
+KEYED = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
+)
+"""Nodes by links of one cost, which is the key."""
+
+BY_COST = {"links#1": "cost", "links#2": "cost"}
 
 
 def read(sql: str) -> Query:
@@ -32,6 +42,12 @@ def read(sql: str) -> Query:
 def plan_of(sql: str) -> Plan:
     """The plan of the text."""
     return read(sql).root
+
+
+def ruled(sql: str) -> Query:
+    """The query after the plan rules."""
+    query = read(sql)
+    return replace(query, root=apply_rules(query.root))
 
 
 def fixpoints_of(plan: Plan) -> list[Fixpoint]:
@@ -45,13 +61,13 @@ def fixpoint_of(sql: str) -> Fixpoint:
     return found
 
 
-def links(*rows: tuple[int, int] | tuple[int, int, str]) -> list[dict[str, object]]:
-    """Rows of `links`: source, destination, and a region where it matters."""
+def links(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Rows of `links`: source, destination, region and cost where they matter."""
     return [_link(*row) for row in rows]
 
 
-def _link(src: int, dst: int, region: str = "A") -> dict[str, object]:
-    return {"src": src, "dst": dst, "cost": 1, "region": region, "weight": 1.0}
+def _link(src: int, dst: int, region: str = "A", cost: int = 1) -> dict[str, object]:
+    return {"src": src, "dst": dst, "cost": cost, "region": region, "weight": 1.0}
 
 
 def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, set[int]]:

@@ -98,9 +98,7 @@ def make_trial(seed: int) -> Trial:
     root, focused = _plan(seed // 4)
     rng = Random(seed)
     tables = {name: _rows(rng, name, few_groups=focused) for name in CATALOG}
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
+    partitions = random_partitions(rng, root)
     facts = _facts(rng, tables)
     return Trial(root, tables, partitions, tuple(_checked(Random(f"checks {seed}"), facts, tables)))
 
@@ -146,6 +144,20 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
     return rows
 
 
+def random_partitions(
+    rng: Random, root: Plan, share: float = 0.75, *, alike: bool = False
+) -> dict[AccessId, tuple[ColumnName, Boundaries]]:
+    """Of most accesses; if `alike`, a column of a table has the same ranges for all accesses."""
+    scans = scans_of(root)
+    partitions = {}
+    shared: dict[tuple[str, str], Boundaries] = {}
+    for scan in [scan for scan in scans if rng.random() < share] or [rng.choice(scans)]:
+        column, boundaries = random_partition(rng, scan)
+        first = shared.setdefault((scan.table, column), boundaries)
+        partitions[scan.access] = column, first if alike else boundaries
+    return partitions
+
+
 def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     column = rng.choice(list(TABLES[scan.table]))
     if column.type == STRING:
@@ -179,9 +191,7 @@ def make_barrier_trial(seed: int) -> Trial:
     rng = Random(f"barrier {seed}")
     root = BarrierMaker(rng).plan()
     tables = {name: _few_groups(rng, name) for name in CATALOG}
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
+    partitions = random_partitions(rng, root, 0.8)
     facts = [
         Fact(table, column.name, kind, source)
         for table, rows in tables.items()

@@ -57,12 +57,7 @@ EXAMPLES = {
         COSTS
         + "SELECT l.dst, r.c + l.cost FROM r JOIN links l ON r.n = l.src WHERE r.c < 0) "
         + "SELECT n, MIN(c) FROM r GROUP BY n HAVING MIN(c) > 3",
-        [
-            {**row, "cost": cost}
-            for row, cost in zip(
-                links((1, 2, "A"), (1, 2, "B"), (1, 3, "A")), (5, 1, 4), strict=True
-            )
-        ],
+        links((1, 2, "A", 5), (1, 2, "B", 1), (1, 3, "A", 4)),
         {(3, 4)},
         {(2, 5), (3, 4)},
         "HAVING compares `MIN(",
@@ -71,12 +66,7 @@ EXAMPLES = {
         COSTS
         + "SELECT l.dst, r.c FROM r JOIN links l ON r.n = l.src) "
         + "SELECT n, AVG(c) FROM r GROUP BY n HAVING AVG(c) > 4",
-        [
-            {**row, "cost": cost}
-            for row, cost in zip(
-                links((1, 2, "A"), (1, 2, "B"), (1, 3, "A")), (5, 1, 6), strict=True
-            )
-        ],
+        links((1, 2, "A", 5), (1, 2, "B", 1), (1, 3, "A", 6)),
         {(3, 6.0)},
         {(2, 5.0), (3, 6.0)},
         "AVG(",

@@ -57,10 +57,7 @@ EXAMPLES = {
         "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 2",
         {
             "seeds": [{"t": 1, "n": 1}, {"t": 2, "n": 1}],
-            "links": [
-                {**row, "cost": t}
-                for t, row in zip((1, 2, 2), links((1, 2), (1, 2), (1, 3)), strict=True)
-            ],
+            "links": links((1, 2, "A", 1), (1, 2, "A", 2), (1, 3, "A", 2)),
         },
         {"links#1": "cost"},
         {(1, 2)},
