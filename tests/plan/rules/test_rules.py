@@ -14,6 +14,7 @@ from impctl.plan.rules.common_parts import common_parts
 from impctl.plan.rules.order import RULES, apply_rules
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
+from impctl.plan.rules.split_averages import split_averages
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.fixpoint_plans import make_fixpoint_trial
@@ -106,6 +107,29 @@ def test_the_rows_of_fixpoints_stay(cases: Collection[int]) -> None:
 )
 def test_the_bag_of_rows_of_union_all_stays(cases: Collection[int]) -> None:
     check(cases, make_bag_trial, RECURSIVE, 1 / 10)
+
+
+GOLDEN = [
+    (rule, sql, expected)
+    for rule in (prune_columns, push_selections, split_averages)
+    for sql, expected in pairs(rule.__name__)
+]
+
+
+@pytest.mark.parametrize(("rule", "sql", "expected"), GOLDEN)
+def test_golden_pairs(rule: Callable[[Plan], Plan], sql: str, expected: str) -> None:
+    plan = plan_of(sql)
+    after = rule(plan)
+    assert tree(after) == expected
+    assert attributes_of(after) == attributes_of(plan)
+    assert rule(after) == after
+
+
+def test_a_merged_selection_keeps_its_place() -> None:
+    sql = "SELECT sid FROM (SELECT * FROM sales WHERE price > 1) WHERE ok"
+    pushed = push_selections(plan_of(sql))
+    span = pushed.child.span  # type: ignore[union-attr]
+    assert sql[span.start : span.end] == "price > 1) WHERE ok"
 
 
 def test_apply_rules_reaches_a_fixpoint() -> None:
