@@ -122,7 +122,6 @@ def sketches_at(
     """The sketches of the latest commit that stood for exactly these versions."""
     for kept in store.kept(query, versions):
         found = store.load_kept(query, kept.generation)
-        assert found is not None
         assert found.versions == kept.versions == versions
         assert found.state_meta == kept.basis
         return found.sketches

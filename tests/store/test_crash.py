@@ -56,7 +56,6 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
     """The store holds one whole commit, and nothing else once it was collected."""
     with Store.open(root) as store:
         held = store.load("q")
-        assert held is not None
         state = state_of(store, "q")
         if held.versions == {"sales": 0}:
             assert may_be_old
@@ -140,7 +139,6 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
             with pytest.raises(StorageError):
                 _commit(store, generation, "maintain")
             held = store.load("q")
-            assert held is not None
             assert held.generation == generation
             assert _same(state_of(store, "q"), _OLD)
         disk.arm(-1)
@@ -222,7 +220,6 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
             env=environment,
         )
         with worker:
-            assert worker.stdout is not None
             assert worker.stdout.readline() == "ready\n"
             time.sleep(generator.random() * 0.25)
             os.kill(worker.pid, signal.SIGKILL)
@@ -238,7 +235,6 @@ def _in_step(root: Path) -> int:
     """The version that pins, sketch, state and state's description all agree on."""
     with Store.open(root, create=False) as store:
         held = store.load("q")
-        assert held is not None
         version = held.versions["sales"]
         state = state_of(store, "q")
     assert held.sketches[0].fragments.ids == tuple(i for i in range(5) if version >> i & 1)

@@ -48,7 +48,6 @@ def holder(root: Path, how: str = "plain") -> Iterator[subprocess.Popen[str]]:
         start_new_session=True,
     )
     with process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         try:
             yield process
@@ -77,13 +76,11 @@ def test_a_held_lock_names_its_owner(root: Path) -> None:
     assert f"process {other.pid} on host `{os.uname().nodename}`" in caught.value.message
     assert "running `impctl maintain w.yaml`, for " in caught.value.message
     assert caught.value.hint
-    assert owner is not None
     assert owner.pid == other.pid
 
 
 def test_waiting_ends_when_the_owner_goes(root: Path) -> None:
     with holder(root) as other, Store.open(root) as store:
-        assert other.stdin is not None
         other.stdin.write("\n")
         other.stdin.flush()
         with store.lock(10) as held:
@@ -98,7 +95,6 @@ def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
         other.wait()
         assert store.lock_owner() is None
         with store.lock(5) as held:
-            assert held.recovered is not None
             assert held.recovered.pid == other.pid
             assert f"process {other.pid}" in (held.note or "")
         with store.lock(0) as held:
@@ -125,7 +121,6 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
     with Store.open(root) as store, store.lock(0):
         note = json.loads(layout.lock.read_text())
         owner = read_owner(layout)
-        assert owner is not None
         assert owner.pid == os.getpid()
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier"}))
     assert read_owner(layout) is None

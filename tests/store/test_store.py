@@ -72,7 +72,6 @@ def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> 
     with Store.open(root) as store:
         store.commit_capture(given, {}, record())
         held = store.load("q")
-    assert held is not None
     assert held.sketches == (sketch,)
     assert [type(b) for b in held.sketches[0].partition.boundaries] == [
         type(b) for b in partition.boundaries
@@ -140,7 +139,6 @@ def test_maintain_moves_sketch_state_and_version_together(root: Path) -> None:
         second = store.commit_maintain(change)
         held = store.load("q")
         found = state_of(store, "q")
-    assert held is not None
     assert second == held.generation == first + 1
     assert held.versions == {"sales": 7}
     assert held.sketches[0].fragments == fragments(1, 2, 3)
@@ -183,7 +181,6 @@ def test_another_writer_in_between_is_noticed(root: Path) -> None:
             store.commit_maintain(maintain(generation, 2, (0,), put=(("a", 0, rows(LARGE)),)))
         held = store.load("q")
     assert caught.value.code == "generation_moved"
-    assert held is not None
     assert held.versions == {"sales": 1}
     assert run_names(root) == set()
 
@@ -261,11 +258,9 @@ def test_a_kept_version_has_the_assumptions_of_its_own_capture(root: Path) -> No
         store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
         for generation in (first, later):
             found = store.load_kept("q", generation)
-            assert found is not None
             assert found.assumptions == capture().assumptions
             assert found.generation == generation
         newest = store.load("q")
-        assert newest is not None
         assert newest.assumptions == ()
 
 
@@ -313,7 +308,6 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
         generation = writer.commit_capture(capture(), {}, record())
         with writer.lock(1), writer._catalog.writing():
             held = reader.load("q")
-        assert held is not None
         assert held.generation == generation
 
 

@@ -48,7 +48,6 @@ def generations(root: Path) -> list[int]:
         found = []
         for query in QUERIES:
             held = store.load(query)
-            assert held is not None
             ((_, table),) = state_of(store, query)["agg"]
             assert table.equals(rows(LARGE, held.generation - 1))
             assert held.versions == {"sales": held.generation - 1}
@@ -76,11 +75,9 @@ def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
                 move(store, query)
                 move(store, query, 2)
                 inside = store.load(query)
-                assert inside is not None
                 assert inside.generation == 3
             with Store.open(root, create=False) as reader:
                 before = reader.load("a")
-                assert before is not None
                 assert before.generation == 1
             assert disk.commits == 0
         assert disk.commits == 1

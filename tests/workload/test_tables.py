@@ -134,7 +134,6 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     assert found.names.called("again") == "links"
     assert found.names.called("whole") == "whole"
     expiry = found.tables["links"].expiry
-    assert expiry is not None
     assert (expiry.column, expiry.after, expiry.location.line) == ("seen_at", 3_600_000_000, 3)
     assert found.tables["whole"].expiry is None
 

@@ -152,7 +152,6 @@ def test_a_place_in_the_bound_text_leads_back() -> None:
     with pytest.raises(QueryError) as caught:
         parse_query(bound.sql, CATALOG, name="q")
     place = caught.value.location
-    assert place is not None
     line, column = bound.written_at(place.line, place.column)
     assert (line, column) == (2, sql.split("\n")[1].index("zz") + 1)
     at_b = bound.sql.split("\n")[1].index("'it")

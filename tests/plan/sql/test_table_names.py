@@ -59,7 +59,6 @@ def test_one_table_by_any_name_is_one_source(sql: str) -> None:
 def test_the_span_covers_the_whole_name(sql: str, written: str) -> None:
     found = read(sql)
     (scan,) = scans_of(found.root)
-    assert scan.span is not None
     assert sql[scan.span.start : scan.span.end] == written
     assert found.mentions == ((scan.span, "sales"),)
 

@@ -102,7 +102,6 @@ def test_views_in_a_circle_are_refused_with_the_circle() -> None:
     assert caught.value.code == "view_circle"
     assert "`a` -> `b` -> `a`" in caught.value.message
     place = caught.value.location
-    assert place is not None
     assert (place.file, place.line, place.column) == ("query `view b`", 1, 30)
 
 

@@ -181,7 +181,6 @@ def test_explain_places_the_fixpoint_and_its_leaves() -> None:
     found = fixpoint_of(sql)
     leaf = next(node for node in nodes_of(found.step) if isinstance(node, Recursive))
     for node, text in ((found, REACHED[REACHED.index("SELECT") : -2]), (leaf, "r")):
-        assert node.span is not None
         assert sql[node.span.start : node.span.end] == text
     assert describe(found).span == found.span
 
