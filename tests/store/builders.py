@@ -7,8 +7,10 @@ import functools
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -126,6 +128,13 @@ def sketches_at(
         assert found.state_meta == kept.basis
         return found.sketches
     return None
+
+
+def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
+    """What another program that runs this statement gets."""
+    path = root / "catalog.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return connection.execute(sql, values).fetchall()
 
 
 def run_names(root: Path) -> set[str]:

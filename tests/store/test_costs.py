@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from impctl.store.costs import KEPT, MOST
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.seals import sealed
 from impctl.store.store import Store
-from tests.store.builders import capture, maintain, record
+from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.older_store import as_format
 
 
@@ -66,27 +65,15 @@ def test_of_many_sets_of_tables_the_latest_are_kept(root: Path) -> None:
     assert kept == list(reversed(range(10, MOST + 10)))
 
 
-def test_tables_of_a_run_that_were_altered_leave_it_out(root: Path) -> None:
-    with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute("UPDATE cost SET moved = '[\"b\"]' WHERE kind = 'maintain'")
-    connection.commit()
-    connection.close()
-    with Store.open(root) as store:
-        assert store.costs("q") == (cost(7, "recapture"),)
-
-
 PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideRead("join1.left")))
 
 
 def test_parts_of_a_run_come_back(root: Path) -> None:
     with Store.open(root) as store:
         for moved in ((), ("a",)):
-            store.add_record(
-                "q", replace(record(), cost=replace(cost(1), parts=PARTS, moved=moved))
-            )
-            assert store.costs("q")[0] == replace(cost(1), parts=PARTS, moved=moved)
+            given = replace(cost(1), parts=PARTS, moved=moved)
+            store.add_record("q", replace(record(), cost=given))
+            assert store.costs("q")[0] == given
 
 
 @pytest.mark.parametrize(
@@ -122,37 +109,27 @@ def test_costs_go_with_the_definition_of_their_query(root: Path) -> None:
         assert store.costs("q") == (cost(8, "recapture"),)
 
 
-def test_an_altered_row_is_left_out(root: Path) -> None:
+@pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'"])
+def test_an_altered_row_is_left_out(root: Path, change: str) -> None:
     with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=cost(1)))
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute("UPDATE cost SET elapsed_ms = 1e9 WHERE kind = 'maintain'")
-    connection.commit()
-    connection.close()
+        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
+    in_catalog(root, f"UPDATE cost SET {change} WHERE kind = 'maintain'")
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
         assert store.load("q") is not None
 
 
 def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    (row,) = connection.execute("SELECT * FROM cost WHERE kind = 'recapture'").fetchall()
+    (row,) = in_catalog(root, "SELECT * FROM cost WHERE kind = 'recapture'")
     later = (*sealed(row[0], "teleported", *row[2:8]), "", "")
-    connection.execute(f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
-    connection.commit()
-    connection.close()
+    in_catalog(root, f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
 
 
-def _as_format_1(root: Path) -> bytes:
-    """The store as a release before costs wrote it."""
-    as_format(root, 1)
-    return (root / "catalog.sqlite").read_bytes()
-
-
 def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
-    before = _as_format_1(root)
+    as_format(root, 1)
+    before = (root / "catalog.sqlite").read_bytes()
     with Store.open(root, create=False) as store:
         assert store.queries() == ("q",)
         assert store.costs("q") == ()
@@ -161,7 +138,7 @@ def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
 
 
 def test_a_writer_brings_an_older_store_up(root: Path) -> None:
-    _as_format_1(root)
+    as_format(root, 1)
     with Store.open(root) as store:
         store.add_record("q", replace(record(), cost=cost(1)))
         assert store.costs("q") == (cost(1),)

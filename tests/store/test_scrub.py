@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 import zlib
 from pathlib import Path
@@ -16,7 +15,7 @@ from impctl.errors import StateCorruptError
 from impctl.store import scrub, states
 from impctl.store.seals import digest_of, sealed
 from impctl.store.store import Store
-from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
+from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
 from tests.support.older_store import as_format
 
 
@@ -86,19 +85,16 @@ def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(ro
 
 def without_sums(root: Path) -> None:
     """The store as the release before wrote it."""
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        found = connection.execute("SELECT * FROM run WHERE file IS NOT NULL").fetchall()
-        for query, name, sequence, count, size, _, file, *_ in found:
-            checksum = zlib.crc32((root / "state" / file).read_bytes())
-            row = sealed(query, name, sequence, count, size, checksum, file)
-            connection.execute(
-                "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?",
-                (checksum, row[-1], file),
-            )
-        seals = connection.execute("SELECT seal FROM run ORDER BY arrangement, sequence").fetchall()
-        columns = connection.execute("SELECT * FROM progress").fetchone()[:-1]
-        row = sealed(*columns[:-1], digest_of(seals))
-        connection.execute("UPDATE progress SET runs = ?, seal = ?", row[-2:])
+    found = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
+    for query, name, sequence, count, size, _, file, *_ in found:
+        checksum = zlib.crc32((root / "state" / file).read_bytes())
+        row = sealed(query, name, sequence, count, size, checksum, file)
+        update = "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?"
+        in_catalog(root, update, (checksum, row[-1], file))
+    seals = in_catalog(root, "SELECT seal FROM run ORDER BY arrangement, sequence")
+    ((*columns, _),) = in_catalog(root, "SELECT * FROM progress")
+    row = sealed(*columns[:-1], digest_of(seals))
+    in_catalog(root, "UPDATE progress SET runs = ?, seal = ?", row[-2:])
     as_format(root, 4)
 
 
@@ -137,8 +133,7 @@ def test_an_older_file_that_was_altered_gets_none(root: Path) -> None:
 
 
 def test_checksums_that_were_altered_are_refused(root: Path) -> None:
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        connection.execute("UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
+    in_catalog(root, "UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="of its checksums"):
         store.load_runs("q")
 
@@ -155,8 +150,7 @@ def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
     written_before(root, scrub.DUE + 1)
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        connection.execute("UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
+    in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
     with Store.open(root) as store:
         found = store.scrub(1 << 30)
         assert found.size > 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.store.builders import (
     PARTITION,
     capture,
     fragments,
+    in_catalog,
     maintain,
     pin,
     record,
@@ -246,9 +246,7 @@ def test_kept_versions_have_unchanged_sketches_and_their_own_basis(root: Path) -
     assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
     assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
     assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    assert connection.execute("SELECT count(*) FROM sketch").fetchone() == (2,)
-    connection.close()
+    assert in_catalog(root, "SELECT count(*) FROM sketch") == [(2,)]
 
 
 def test_a_kept_version_has_the_assumptions_of_its_own_capture(root: Path) -> None:
@@ -282,9 +280,7 @@ def test_a_commit_without_a_basis_is_not_offered(root: Path) -> None:
         assert store.load_kept("q", first) is None
         store.commit_capture(replace(capture(), fingerprint="f-2", basis=None), {}, record())
         assert store.kept("q") == ()
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    assert connection.execute("SELECT count(*) FROM sketch_basis").fetchone() == (0,)
-    connection.close()
+    assert in_catalog(root, "SELECT count(*) FROM sketch_basis") == [(0,)]
 
 
 def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:

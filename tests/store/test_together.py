@@ -17,6 +17,7 @@ from tests.store.builders import (
     Crash,
     FailingDisk,
     capture,
+    in_catalog,
     maintain,
     no_space,
     record,
@@ -179,9 +180,6 @@ def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Pat
 
 def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -> None:
     root = prepared(tmp_path / "s")
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    with connection:
-        connection.execute("DELETE FROM run WHERE query_id = 1")
-    connection.close()
+    in_catalog(root, "DELETE FROM run WHERE query_id = 1")
     with Store.open(root) as store, pytest.raises(StateCorruptError):
         store.commit_maintain(maintain(1, 1, (0,), query="a"))
