@@ -53,36 +53,35 @@ def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: P
     assert [version for version, operation in rows if operation == "touched"] == [200]
 
 
-def test_what_goes_on_needs_the_end_only(root: Path) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 5)})
-        end = store.arrivals(["t"], is_whole=False)["t"]
-        assert end == replace(history(1, 5), arrivals=())
-        added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
-        store.save_arrivals({"t": added})
-        assert store.arrivals(["t"])["t"] == history(1, 7)
-        store.save_arrivals({"t": replace(end, until=8)})
-        assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
+def test_what_goes_on_needs_the_end_only(store: Store) -> None:
+    store.save_arrivals({"t": history(1, 5)})
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    assert end == replace(history(1, 5), arrivals=())
+    added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
+    store.save_arrivals({"t": added})
+    assert store.arrivals(["t"])["t"] == history(1, 7)
+    store.save_arrivals({"t": replace(end, until=8)})
+    assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_the_latest_are_kept_and_known_since_the_first_of_them(root: Path, first: int) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(first, KEPT)})
-        assert store.arrivals(["t"])["t"] == history(first, KEPT)
-        end = store.arrivals(["t"], is_whole=False)["t"]
-        store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
-        found = store.arrivals(["t"])["t"]
+def test_the_latest_are_kept_and_known_since_the_first_of_them(store: Store, first: int) -> None:
+    store.save_arrivals({"t": history(first, KEPT)})
+    assert store.arrivals(["t"])["t"] == history(first, KEPT)
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
+    found = store.arrivals(["t"])["t"]
     assert [each.version for each in found.arrivals] == list(range(2, KEPT + 2))
     assert found.since == (60.0 if first == 2 else 120.0)
 
 
 @pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])
-def test_another_table_or_a_log_that_went_back_takes_the_place(root: Path, other: History) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 9)})
-        store.save_arrivals({"t": other})
-        assert store.arrivals(["t"]) == {"t": other}
+def test_another_table_or_a_log_that_went_back_takes_the_place(
+    store: Store, other: History
+) -> None:
+    store.save_arrivals({"t": history(1, 9)})
+    store.save_arrivals({"t": other})
+    assert store.arrivals(["t"]) == {"t": other}
 
 
 def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:

@@ -81,14 +81,13 @@ def test_a_catalog_locked_by_another_program_is_retryable(
     assert len(list((root / "state").iterdir())) == 1
 
 
-def test_a_full_catalog_is_a_storage_error(root: Path) -> None:
-    with Store.open(root) as store:
-        with store._catalog.reading() as connection:
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(StorageError) as caught:
-            store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(5000)),)))
-        held = store.load("q")
+def test_a_full_catalog_is_a_storage_error(store: Store) -> None:
+    with store._catalog.reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StorageError) as caught:
+        store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(5000)),)))
+    held = store.load("q")
     assert caught.value.code == "disk_full"
     assert held.generation == 1
 

@@ -30,25 +30,23 @@ def root(tmp_path: Path) -> Path:
     return path
 
 
-def test_costs_come_back_newest_first_and_bounded(root: Path) -> None:
-    with Store.open(root) as store:
-        for number in range(KEPT + 5):
-            store.add_record("q", replace(record(), cost=cost(number)))
-        store.add_record("q", record())
-        found = store.costs("q")
+def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:
+    for number in range(KEPT + 5):
+        store.add_record("q", replace(record(), cost=cost(number)))
+    store.add_record("q", record())
+    found = store.costs("q")
     assert found[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
     assert found[KEPT:] == (cost(7, "recapture"),)
 
 
-def test_runs_over_other_tables_do_not_push_each_other_out(root: Path) -> None:
-    with Store.open(root) as store:
-        for number in range(2 * KEPT):
-            moved = ("a", "b") if number % 2 else ("a",)
-            one = replace(cost(number), moved=moved)
-            store.add_record("q", replace(record(), cost=one))
-        for number in range(3 * KEPT):
-            store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
-        kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
+def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None:
+    for number in range(2 * KEPT):
+        moved = ("a", "b") if number % 2 else ("a",)
+        one = replace(cost(number), moved=moved)
+        store.add_record("q", replace(record(), cost=one))
+    for number in range(3 * KEPT):
+        store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
+    kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
     assert {moved: kept.count(moved) for moved in kept} == {
         ("a",): KEPT,
         ("a", "b"): KEPT,
@@ -56,24 +54,22 @@ def test_runs_over_other_tables_do_not_push_each_other_out(root: Path) -> None:
     }
 
 
-def test_of_many_sets_of_tables_the_latest_are_kept(root: Path) -> None:
-    with Store.open(root) as store:
-        for number in range(MOST + 10):
-            one = replace(cost(number), moved=(f"t{number}",))
-            store.add_record("q", replace(record(), cost=one))
-        kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
+def test_of_many_sets_of_tables_the_latest_are_kept(store: Store) -> None:
+    for number in range(MOST + 10):
+        one = replace(cost(number), moved=(f"t{number}",))
+        store.add_record("q", replace(record(), cost=one))
+    kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
     assert kept == list(reversed(range(10, MOST + 10)))
 
 
 PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideRead("join1.left")))
 
 
-def test_parts_of_a_run_come_back(root: Path) -> None:
-    with Store.open(root) as store:
-        for moved in ((), ("a",)):
-            given = replace(cost(1), parts=PARTS, moved=moved)
-            store.add_record("q", replace(record(), cost=given))
-            assert store.costs("q")[0] == given
+def test_parts_of_a_run_come_back(store: Store) -> None:
+    for moved in ((), ("a",)):
+        given = replace(cost(1), parts=PARTS, moved=moved)
+        store.add_record("q", replace(record(), cost=given))
+        assert store.costs("q")[0] == given
 
 
 @pytest.mark.parametrize(
@@ -88,25 +84,22 @@ def test_parts_that_impctl_did_not_write_are_none(text: str) -> None:
     assert parts_in(text) is None
 
 
-def test_an_amended_record_amends_its_cost(root: Path) -> None:
-    with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=cost(1)))
-        store.amend_record("q", replace(record(), cost=cost(2)))
-        assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
+def test_an_amended_record_amends_its_cost(store: Store) -> None:
+    store.add_record("q", replace(record(), cost=cost(1)))
+    store.amend_record("q", replace(record(), cost=cost(2)))
+    assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
 
 
-def test_a_maintained_commit_keeps_its_cost(root: Path) -> None:
-    with Store.open(root) as store:
-        change = maintain(1, 1)
-        store.commit_maintain(replace(change, record=replace(change.record, cost=cost(3))))
-        assert store.costs("q") == (cost(3), cost(7, "recapture"))
+def test_a_maintained_commit_keeps_its_cost(store: Store) -> None:
+    change = maintain(1, 1)
+    store.commit_maintain(replace(change, record=replace(change.record, cost=cost(3))))
+    assert store.costs("q") == (cost(3), cost(7, "recapture"))
 
 
-def test_costs_go_with_the_definition_of_their_query(root: Path) -> None:
-    with Store.open(root) as store:
-        other = replace(capture(), fingerprint="another")
-        store.commit_capture(other, {}, replace(record(), cost=cost(8, "recapture")))
-        assert store.costs("q") == (cost(8, "recapture"),)
+def test_costs_go_with_the_definition_of_their_query(store: Store) -> None:
+    other = replace(capture(), fingerprint="another")
+    store.commit_capture(other, {}, replace(record(), cost=cost(8, "recapture")))
+    assert store.costs("q") == (cost(8, "recapture"),)
 
 
 @pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'"])

@@ -46,13 +46,12 @@ def alter(file: Path, place: int) -> None:
     os.utime(file, (then, then))
 
 
-def test_files_are_due_a_day_after_they_were_written_or_looked_at(root: Path) -> None:
-    with Store.open(root) as store:
-        assert store.scrub(1 << 30).size == 0
-        written_before(root, scrub.DUE + 1)
-        assert store.scrub(0).size == 0
-        assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
-        assert store.scrub(1 << 30).size == 0
+def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
+    assert store.scrub(1 << 30).size == 0
+    written_before(root, scrub.DUE + 1)
+    assert store.scrub(0).size == 0
+    assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
+    assert store.scrub(1 << 30).size == 0
 
 
 def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
