@@ -17,15 +17,8 @@ FIELDS = [handmade.field("id", "long")]
 
 
 def make(path: Path, *reader: str, configuration: dict[str, str] | None = None) -> str:
-    name = handmade.write_file(path, "a.parquet", pa.table({"id": [1, 2]}))
-    handmade.commit(
-        path,
-        0,
-        handmade.protocol(*reader),
-        handmade.metadata(FIELDS, configuration=configuration),
-        handmade.add(name, 2),
-    )
-    return str(path)
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
+    return handmade.create(path, FIELDS, file, features=reader, configuration=configuration)
 
 
 @pytest.mark.parametrize("feature", ["fooBar", "catalogManaged"])

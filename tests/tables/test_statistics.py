@@ -160,11 +160,10 @@ def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
 
 def stated(path: Path, field: dict[str, Any], value: pa.Array, low: Any, high: Any) -> Snapshot:
     """One file with this one value, whose statistics are written by hand."""
-    name = handmade.write_file(path, "a.parquet", pa.table({"v": value}))
     limits = {"minValues": {"v": low}, "maxValues": {"v": high}, "nullCount": {"v": 0}}
-    file = handmade.add(name, len(value), stats=json.dumps({"numRecords": len(value), **limits}))
-    handmade.commit(path, 0, handmade.protocol(), handmade.metadata([field]), file)
-    return open_source("t", str(path)).snapshot()
+    stats = {"stats": json.dumps({"numRecords": len(value), **limits})}
+    file = handmade.added(path, "a.parquet", pa.table({"v": value}), stats)
+    return open_source("t", handmade.create(path, [field], file)).snapshot()
 
 
 @pytest.mark.parametrize("value", [0.1, -0.1, 16777217.3, 1e38, 1e-45])
@@ -208,8 +207,7 @@ def test_a_text_of_32_units_whose_characters_are_sure_bounds_nothing_above(tmp_p
     """Written out, and of a plane that deltalake does not mistake for another."""
     field, text, maximum = handmade.field("v", "string"), "\U00020000", "\U00020000" * 15 + "~~"
     stated(tmp_path, field, pa.array([text * 16]), text, maximum)
-    log = tmp_path / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    log, actions = handmade.entry(tmp_path, 0), handmade.actions_of(tmp_path, 0)
     for action in actions:
         if "add" in action:
             stats = json.loads(action["add"]["stats"])

@@ -106,8 +106,7 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
 
 def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
     file = handmade.add("0.parquet", 10, stats='{"numRecords": 10}')
-    fields = handmade.metadata([handmade.field("v", "long")])
-    handmade.commit(tmp_path / "bare", 0, handmade.protocol(), fields, file)
-    snapshot = open_source("t", str(tmp_path / "bare")).snapshot()
+    path = handmade.create(tmp_path / "bare", {"v": "long"}, file)
+    snapshot = open_source("t", path).snapshot()
     weights = column_spread(snapshot, "v", [3, 1]).weights
     assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))

@@ -172,7 +172,7 @@ def test_cleaned_log_is_gone_by_name(tmp_path: Path) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
-        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+        handmade.entry(path, version).unlink()
     source = open_source("t", path)
     with pytest.raises(HistoryGoneError) as caught:
         read_changes(source, 0, 2, ["id"])
@@ -292,11 +292,9 @@ def test_columns_named_as_the_feeds_own(tmp_path: Path) -> None:
 
 
 def test_table_replaced_in_place(tmp_path: Path) -> None:
-    fields = [handmade.field("id", "long")]
-    for version, table_id in enumerate(["one", "two"]):
-        handmade.commit(
-            tmp_path, version, handmade.protocol(), handmade.metadata(fields, table_id=table_id)
-        )
+    handmade.create(tmp_path, {"id": "long"}, table_id="one")
+    other = handmade.metadata([handmade.field("id", "long")], table_id="two")
+    handmade.commit(tmp_path, 1, handmade.protocol(), other)
     with pytest.raises(TableRecreatedError, match="created anew"):
         read_changes(open_source("t", str(tmp_path)), 0, 1, ["id"])
 
@@ -329,16 +327,12 @@ def test_a_mapped_table_with_a_feed_has_its_files_compared(
         )
     ]
     configuration = {**FEED, "delta.columnMapping.mode": "name"}
-    handmade.commit(
-        tmp_path,
-        0,
-        handmade.protocol("columnMapping", writer=["changeDataFeed"]),
-        handmade.metadata(fields, partition_columns=by, configuration=configuration),
-    )
-    rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]})
-    size = len(handmade.write_file(tmp_path, "one", rows.drop_columns([names[n] for n in by])))
-    values = {names[name]: "x" for name in by}
-    handmade.commit(tmp_path, 1, handmade.add("one", 2, size, partitionValues=values))
+    about = handmade.metadata(fields, partition_columns=by, configuration=configuration)
+    features = handmade.protocol("columnMapping", writer=["changeDataFeed"])
+    handmade.commit(tmp_path, 0, features, about)
+    rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]}).drop_columns([names[n] for n in by])
+    values = {"partitionValues": {names[name]: "x" for name in by}}
+    handmade.commit(tmp_path, 1, handmade.added(tmp_path, "one", rows, values))
     found = check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
     assert found.table.column("id").to_pylist() == [1, 2]
 

@@ -22,6 +22,7 @@ from impctl.forecast.arrival import (
 from impctl.tables.change import commit_history as module
 from impctl.tables.change.commit_history import commit_history
 from impctl.tables.source import open_source
+from tests.tables.handmade import actions_of, entry
 
 
 def rows(count: int) -> pa.Table:
@@ -30,10 +31,6 @@ def rows(count: int) -> pa.Table:
 
 def of(path: Path, held: History | None = None, **more: Any) -> History:
     return commit_history(open_source("t", str(path)), held, **more)
-
-
-def entry(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
 
 
 def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> None:
@@ -71,8 +68,7 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(path: Path) -> None:
     assert [(e.inserted, e.deleted) for e in of(path, held).arrivals] == [(3, None)]
     assert [e.operation for e in found.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
     assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in found.arrivals)
-    stamp = json.loads(entry(path, 0).read_text().split("\n")[0])["commitInfo"]["timestamp"]
-    assert found.since == stamp / 1000
+    assert found.since == actions_of(path, 0)[0]["commitInfo"]["timestamp"] / 1000
     assert not found.has_missed
 
 

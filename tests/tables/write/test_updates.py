@@ -164,7 +164,7 @@ def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path, value: 
     path = make(tmp_path / "t", partition_by=["brand"])
     done = apply(path, UpdateKind.UPDATE, assignments={"Brand": value}, where="sid = 1")
     assert done == AppliedUpdate(1, updated=1)
-    log = (tmp_path / "t" / "_delta_log" / f"{1:020}.json").read_text(encoding="utf-8")
+    log = handmade.entry(path, 1).read_text(encoding="utf-8")
     assert '"brand":""' not in log
     assert '"brand":null' in log
     feed = DeltaTable(path).load_cdf(starting_version=1).read_all()
@@ -224,10 +224,8 @@ def test_check_constraint_is_kept(tmp_path: Path) -> None:
 
 
 def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
-    about = handmade.metadata([handmade.field("Id", "long"), handmade.field("v", "long")])
-    size = (tmp_path / name).stat().st_size
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 2, size))
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
+    handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
     with pytest.raises(TableError, match="spells column `Id` in other letters") as caught:
         apply(str(tmp_path), UpdateKind.DELETE, where="v = 5")
     assert caught.value.code == "table_not_writable"
@@ -237,12 +235,9 @@ def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
 
 
 def short_texts(path: Path) -> str:
-    name = handmade.write_file(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
     text = handmade.field("v", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(3)")
-    about = handmade.metadata([handmade.field("id", "long"), text])
-    size = (path / name).stat().st_size
-    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
-    return str(path)
+    return handmade.create(path, [handmade.field("id", "long"), text], file)
 
 
 @pytest.mark.parametrize("value", ["abcd", "ab  "])
@@ -298,10 +293,9 @@ def test_partitions_of_decimals_and_bytes_are_not_written(
 
 @pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
 def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
-    about = handmade.metadata([handmade.field("id", "long")], configuration={name: "TRUE"})
-    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    path = handmade.create(tmp_path, {"id": "long"}, configuration={name: "TRUE"})
     with pytest.raises(TableError, match="does not read its property") as caught:
-        apply(str(tmp_path), UpdateKind.INSERT, rows=({"id": 1},))
+        apply(path, UpdateKind.INSERT, rows=({"id": 1},))
     assert caught.value.code == "table_not_writable"
 
 
@@ -363,11 +357,8 @@ def old_dates(path: Path, day: str) -> str:
     """A table with one file as Spark 2 wrote it."""
     mark = {"org.apache.spark.version": "2.4.8"}
     data = pa.table({"id": [1], "d": pa.array([day]).cast(pa.date32())})
-    name = handmade.write_file(path, "a.parquet", data.replace_schema_metadata(mark))
-    about = handmade.metadata([handmade.field("id", "long"), handmade.field("d", "date")])
-    size = (path / name).stat().st_size
-    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
-    return str(path)
+    file = handmade.added(path, "a.parquet", data.replace_schema_metadata(mark))
+    return handmade.create(path, {"id": "long", "d": "date"}, file)
 
 
 def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
@@ -383,10 +374,8 @@ def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
 def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
     """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
     value = "a" * 32 + "\U0001f600"
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"s": [value]}))
-    about = handmade.metadata([handmade.field("s", "string")])
     cut = {"numRecords": 1, "minValues": {"s": "a" * 32}, "maxValues": {"s": "a" * 32 + "\ufffd"}}
-    size = (tmp_path / name).stat().st_size
-    added = handmade.add(name, 1, size, stats=json.dumps({**cut, "nullCount": {"s": 0}}))
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, added)
-    assert apply(str(tmp_path), UpdateKind.DELETE, where=where.format(value)).deleted == 1
+    stats = {"stats": json.dumps({**cut, "nullCount": {"s": 0}})}
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"s": [value]}), stats)
+    path = handmade.create(tmp_path, {"s": "string"}, file)
+    assert apply(path, UpdateKind.DELETE, where=where.format(value)).deleted == 1
