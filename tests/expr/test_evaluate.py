@@ -22,9 +22,8 @@ from impctl.expr.evaluate import evaluate, truth
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.truth import Truth
-from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
+from tests.plan.catalogs import selected
 from tests.support.reference_expr import ReferenceFailure, Value, value_of
 
 MORE = [
@@ -46,9 +45,7 @@ MORE = [
 
 
 def expression(sql: str) -> Expr:
-    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
-    assert isinstance(query.root, Project)
-    expr = query.root.outputs[0].expr
+    expr = selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
     assert find_blocker(expr) is None, find_blocker(expr)
     return expr
 
@@ -303,9 +300,7 @@ def test_dividing_by_what_may_be_zero_fails() -> None:
 
 def one(sql: str, **values: str | None) -> object:
     """The expression over one row; the columns are `x` DECIMAL(38,18) and `o` DECIMAL(38,30)."""
-    query = parse_query(f"SELECT {sql} AS v FROM t", {"t": SCHEMA})
-    assert isinstance(query.root, Project)
-    expr = query.root.outputs[0].expr
+    expr = selected(f"SELECT {sql} AS v FROM t", {"t": SCHEMA})
     columns = {}
     for column in SCHEMA:
         if column.name in values:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
+from impctl.data.schema import Schema
 from impctl.errors import QueryError
+from impctl.expr.nodes import Expr
 from impctl.plan.explain import PlanLine, describe
-from impctl.plan.nodes import Plan, Query
+from impctl.plan.nodes import Plan, Project, Query
 from impctl.plan.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
@@ -28,6 +30,13 @@ def read(sql: str) -> Query:
 def plan_of(sql: str) -> Plan:
     """The plan of the text."""
     return read(sql).root
+
+
+def selected(sql: str, catalog: Mapping[str, Schema] = CATALOG, zone: str = "UTC") -> Expr:
+    """The first column that the text selects."""
+    root = parse_query(sql, catalog, zone=zone).root
+    assert isinstance(root, Project)
+    return root.outputs[0].expr
 
 
 def tree(plan: Plan) -> str:

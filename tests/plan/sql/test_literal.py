@@ -25,15 +25,11 @@ from impctl.data.schema import (
     other,
 )
 from impctl.expr.nodes import Arithmetic, Cast, Expr, Literal, Negate
-from impctl.plan.nodes import Project
-from tests.plan.catalogs import plan_of
+from tests.plan.catalogs import plan_of, selected
 
 
 def expr_of(written: str) -> Expr:
-    """The first column of a SELECT."""
-    root = plan_of(f"SELECT {written} AS it FROM sales")
-    assert isinstance(root, Project)
-    return root.outputs[0].expr
+    return selected(f"SELECT {written} AS it FROM sales")
 
 
 @pytest.mark.parametrize(
