@@ -23,11 +23,10 @@ def history(first: int, last: int, table_id: str = "a") -> History:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {}, record())
-    return path
+    return root
 
 
 def test_histories_come_back_as_they_were_saved(root: Path) -> None:

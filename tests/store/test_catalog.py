@@ -21,11 +21,10 @@ class _ReadOnlyDisk(RealDisk):
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {"agg": [(0, rows(LARGE)), (1, rows(3))]}, record())
-    return path
+    return root
 
 
 def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path) -> None:

@@ -13,13 +13,12 @@ from tests.store.builders import LARGE, capture, in_catalog, maintain, record, r
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         runs = {"agg": [(0, rows(LARGE)), (1, rows(50))]}
         generation = store.commit_capture(capture(), runs, record("capture"))
         store.commit_maintain(maintain(generation, 1, (1,), put=(("agg", 2, rows(20)),)))
-    return path
+    return root
 
 
 def _state_file(root: Path) -> Path:

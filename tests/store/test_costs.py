@@ -23,11 +23,10 @@ def cost(number: int, kind: str = "maintain") -> RunCost:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {}, replace(record(), cost=cost(7, "recapture")))
-    return path
+    return root
 
 
 def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:

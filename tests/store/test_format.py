@@ -13,11 +13,10 @@ from tests.store.builders import capture, in_catalog, record
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {}, record())
-    return path
+    return root
 
 
 @pytest.mark.parametrize("create", [True, False])

@@ -20,12 +20,11 @@ from tests.support.older_store import as_format
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(10))]}
         store.commit_capture(capture(), runs, record())
-    return path
+    return root
 
 
 def files(root: Path) -> list[Path]:

@@ -29,8 +29,8 @@ class Case:
     tables: Mapping[str, tuple[str, Rows]]
     sql: str
     values: tuple[object, object]
-    sketch: tuple[str, Boundaries]
     reason: str = ""
+    sketch: tuple[str, Boundaries] = ("g", ("B",))
     facts: Sequence[Fact] = ()
 
     @property
@@ -39,7 +39,7 @@ class Case:
         return captured, asked
 
     def _query(self, sql: str) -> Query:
-        query = parse_query(sql, Example(self.name, self.tables, sql, {}).catalog())
+        query = parse_query(sql, Example(self.name, self.tables, sql).catalog())
         return Query(sql, apply_rules(query.root), query.nondeterministic)
 
     def verdict(self) -> ReuseVerdict:
@@ -49,7 +49,7 @@ class Case:
     def is_harmed(self) -> bool:
         """Whether the captured sketch changes the asked answer."""
         captured, asked = self.queries
-        tables = Example(self.name, self.tables, self.sql, {}).rows()
+        tables = Example(self.name, self.tables, self.sql).rows()
         partitions = {"t#1": self.sketch}
         found = annotate(captured.root, tables)
         sketches = accurate_sketches(found, captured.root, tables, partitions)
@@ -66,15 +66,14 @@ REFUSED = (
         {"t": ("id a v", ((1, 9, 100), (2, 9, 90), (3, 5, 80), (4, 5, 70)))},
         "SELECT id FROM t WHERE a < {} ORDER BY v DESC, id LIMIT 2",
         (10, 8),
-        ("id", (3,)),
         "other constants below LIMIT let other rows be among the first",
+        sketch=("id", (3,)),
     ),
     Case(
         "CE-24 average over fewer rows",
         {"t": ("g x v", (("A", 1, 10), ("A", 9, 2), ("B", 1, 3), ("B", 9, 20)))},
         "SELECT g, avg(v) AS a FROM t WHERE x < {} GROUP BY g HAVING avg(v) > 8",
         (10, 5),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `avg(v) > 8`",
     ),
     Case(
@@ -82,7 +81,6 @@ REFUSED = (
         {"t": ("g", (("A",), ("A",), ("B",)))},
         "SELECT g, count(*) AS n FROM t GROUP BY g HAVING count(*) >= {}",
         (2, 1),
-        ("g", ("B",)),
         "HAVING does not imply what the sketch was captured for: `count(*) >= 2`, now it says"
         " `count(*) >= 1`",
     ),
@@ -91,16 +89,15 @@ REFUSED = (
         {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
         "SELECT g, sum(v) AS s FROM t WHERE v > {} GROUP BY g HAVING sum(v) > 4",
         (0, -100),
-        ("p", (2,)),
         "with these constants the sketch is not safe: "
         + differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        sketch=("p", (2,)),
     ),
     Case(
         "count at most, fewer rows",
         {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
         "SELECT g FROM t WHERE x < {} GROUP BY g HAVING count(*) <= 2",
         (10, 5),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) <= 2`",
     ),
     Case(
@@ -108,15 +105,14 @@ REFUSED = (
         {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
         "SELECT id FROM t ORDER BY v DESC LIMIT {}",
         (1, 2),
-        ("id", (2, 3)),
         "LIMIT asks for 2 rows, the sketch holds 1",
+        sketch=("id", (2, 3)),
     ),
     Case(
         "sum of what the captured rows may make negative",
         {"t": ("g p v", (("A", 1, 10), ("A", 2, -8), ("B", 1, 5)))},
         "SELECT g, sum(v) AS s FROM t WHERE v > {} GROUP BY g HAVING sum(v) > 4",
         (-100, 0),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `sum(v) > 4`",
     ),
     Case(
@@ -124,7 +120,6 @@ REFUSED = (
         {"t": ("g v", (("A", 10), ("B", 3)))},
         "SELECT g FROM t GROUP BY g HAVING sum(v * {}) > 10",
         (2, 5),
-        ("g", ("B",)),
         "outside of conditions everything must stay as it was: `v * 2`, now it says `v * 5`",
     ),
     Case(
@@ -132,7 +127,6 @@ REFUSED = (
         {"t": ("g x", (("A", 0.1), ("A", 0.5), ("B", 0.5), ("B", 0.5)))},
         "SELECT g, count(*) AS n FROM t WHERE x >= {} GROUP BY g HAVING count(*) >= 2",
         ("0.1F", "0.1"),
-        ("g", ("B",)),
         "WHERE does not imply what the sketch was captured for: `x >= 0.1F`, now it says `x >="
         " 0.1`",
     ),
@@ -141,16 +135,16 @@ REFUSED = (
         {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1), (2, 5)))},
         "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y < {})",
         (10, 3),
-        ("k", (2,)),
         "other constants change the side of the ANTI join that must not",
+        sketch=("k", (2,)),
     ),
     Case(
         "a guard that reads no column, beside NOT IN",
         {"t": ("k", ((1,), (2,))), "u": ("k y", ((1, 1),))},
         "SELECT k FROM t WHERE k NOT IN (SELECT k FROM u WHERE {} > 0)",
         (1, 0),
-        ("k", (2,)),
         "other constants change the side of the ANTI join that must not",
+        sketch=("k", (2,)),
     ),
     Case(
         "a guard that reads no column, below a count",
@@ -158,23 +152,22 @@ REFUSED = (
         "SELECT t.k FROM t JOIN (SELECT count(*) AS c FROM u WHERE DATE {} > DATE '2024-01-01') q"
         " ON q.c < 1",
         ("'2024-06-01'", "'2023-06-01'"),
-        ("k", (2,)),
         "other constants below HAVING change the values that it compares in `q.c < 1`",
+        sketch=("k", (2,)),
     ),
     Case(
         "an OFFSET that begins later",
         {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
         "SELECT id FROM t ORDER BY v DESC LIMIT 1{}",
         ("", " OFFSET 1"),
-        ("id", (2, 3)),
         "OFFSET must stay as it was",
+        sketch=("id", (2, 3)),
     ),
     Case(
         "a join condition over both sides that lets fewer pairs through",
         {"t": ("g k v", (("A", 1, 1), ("A", 1, 9), ("B", 2, 9))), "u": ("k x", ((1, 1), (2, 1)))},
         "SELECT t.g FROM t JOIN u ON t.k = u.k AND t.v + u.x > {} GROUP BY t.g HAVING count(*) < 2",
         (1, 5),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
     ),
     Case(
@@ -182,8 +175,8 @@ REFUSED = (
         {"t": ("id", ((1,), (2,), (3,))), "u": ("k", ((1,), (2,), (3,)))},
         "SELECT t.id FROM t JOIN (SELECT k FROM u ORDER BY k {}OFFSET 1) q ON t.id = q.k",
         ("LIMIT 1 ", ""),
-        ("id", (2, 3)),
         "LIMIT asks for all rows, the sketch holds 1",
+        sketch=("id", (2, 3)),
     ),
     Case(
         "fewer first rows below a count",
@@ -191,7 +184,6 @@ REFUSED = (
         "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h, v FROM u ORDER BY v DESC, h LIMIT {}) a"
         " GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
         (2, 1),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
     ),
     Case(
@@ -200,7 +192,6 @@ REFUSED = (
         "SELECT g FROM (SELECT g, count(*) AS n FROM t WHERE x < {} GROUP BY g) q WHERE NOT EXISTS"
         " (SELECT 1 FROM u WHERE u.k = q.n)",
         (10, 5),
-        ("g", ("B",)),
         "other constants change what the ANTI join matches on",
     ),
     Case(
@@ -208,15 +199,14 @@ REFUSED = (
         {"t": ("k x", ((1, 1), (2, 1))), "u": ("k y", ((1, 5), (2, 5)))},
         "SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.y + t.x < {})",
         (10, 3),
-        ("k", (2,)),
         "other constants change what the ANTI join matches on",
+        sketch=("k", (2,)),
     ),
     Case(
         "a subquery that holds less, below a count",
         {"t": ("g v", (("A", 1), ("A", 2), ("B", 9))), "u": ("k y", ((1, 1), (2, 8)))},
         "SELECT g FROM t WHERE v IN (SELECT k FROM u WHERE y < {}) GROUP BY g HAVING count(*) < 2",
         (10, 3),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
     ),
     Case(
@@ -225,7 +215,6 @@ REFUSED = (
         "SELECT g FROM t WHERE EXISTS (SELECT 1 FROM u WHERE u.k = t.v AND u.y + t.x < {}) GROUP"
         " BY g HAVING count(*) < 2",
         (10, 3),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
     ),
     Case(
@@ -234,7 +223,6 @@ REFUSED = (
         "SELECT n, count(*) AS c FROM (SELECT g, count(*) AS n FROM t WHERE x < {} GROUP BY g) a"
         " GROUP BY n HAVING count(*) >= 2",
         (10, 5),
-        ("g", ("B",)),
         "other constants change values that are grouped on",
     ),
     Case(
@@ -242,7 +230,6 @@ REFUSED = (
         {"t": ("g x", (("A", 1), ("A", 2), ("A", 9), ("B", 1)))},
         "SELECT g, x FROM t WHERE x < {} GROUP BY GROUPING SETS ((g, x), (g)) HAVING count(*) = 2",
         (10, 5),
-        ("g", ("B",)),
         "other constants below HAVING change the values that it compares in `count(*) = 2`",
     ),
     Case(
@@ -250,16 +237,16 @@ REFUSED = (
         {"t": ("g", ((1,), (2,))), "u": ("h y", ((1, 5),))},
         "SELECT g FROM t EXCEPT SELECT h FROM u WHERE y < {}",
         (10, 3),
-        ("g", (2,)),
         "other constants change what EXCEPT takes away",
+        sketch=("g", (2,)),
     ),
     Case(
         "INTERSECT with counts over fewer rows",
         {"t": ("g v", ((1, 1), (2, 3))), "u": ("h y", ((1, 1), (1, 9)))},
         "SELECT g, v FROM t INTERSECT SELECT h, count(*) FROM u WHERE y < {} GROUP BY h",
         (10, 5),
-        ("g", (2,)),
         "other constants change the values that INTERSECT compares",
+        sketch=("g", (2,)),
     ),
     Case(
         "a union whose right side holds less, below a count",
@@ -267,8 +254,8 @@ REFUSED = (
         "SELECT t.g FROM t JOIN (SELECT h FROM (SELECT h FROM u UNION ALL SELECT h FROM s WHERE y"
         " < {}) a GROUP BY h HAVING count(*) < 2) q ON t.g = q.h",
         (10, 5),
-        ("g", (2,)),
         "other constants below HAVING change the values that it compares in `count(*) < 2`",
+        sketch=("g", (2,)),
     ),
     Case(
         "a window over fewer rows",
@@ -276,7 +263,6 @@ REFUSED = (
         "SELECT g, x FROM (SELECT g, x, count(*) OVER (PARTITION BY g) AS n FROM t WHERE x < {}) a"
         " WHERE n < 2",
         (10, 5),
-        ("g", ("B",)),
         "other constants below WHERE change the values that it compares in `n < 2`",
     ),
     Case(
@@ -285,7 +271,6 @@ REFUSED = (
         "SELECT n, count(*) AS c FROM (SELECT DISTINCT g, n FROM (SELECT g, count(*) AS n FROM t"
         " WHERE x < {} GROUP BY g) a) b GROUP BY n HAVING count(*) >= 2",
         (10, 5),
-        ("g", ("B",)),
         "other constants change the values that DISTINCT compares",
     ),
     Case(
@@ -293,16 +278,16 @@ REFUSED = (
         {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
         "SELECT id FROM t ORDER BY v {}LIMIT 1",
         ("DESC ", ""),
-        ("id", (2, 3)),
         "the queries differ in more than constants of conditions",
+        sketch=("id", (2, 3)),
     ),
     Case(
         "another constant in ORDER BY",
         {"t": ("id v", ((1, 10), (2, 20), (3, 30)))},
         "SELECT id FROM t ORDER BY abs(v - {}) LIMIT 1",
         (10, 30),
-        ("id", (2, 3)),
         "outside of conditions everything must stay as it was: `abs(v - 10)`, now it says `abs(v -"
         " 30)`",
+        sketch=("id", (2, 3)),
     ),
 )
