@@ -31,7 +31,9 @@ KEYED = (
 )
 """Nodes by links of one cost, which is the key."""
 
+COSTS = "WITH RECURSIVE r(n, c) AS (SELECT dst, cost FROM links WHERE src = 1 UNION "
 BY_COST = {"links#1": "cost", "links#2": "cost"}
+BY_REGION = dict.fromkeys(BY_COST, "region")
 
 
 def read(sql: str) -> Query:

@@ -26,6 +26,7 @@ from impctl.plan.rules.trace import trace
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.network import (
+    BY_REGION,
     CLOSURE,
     REACHED,
     edges_on_walks,
@@ -139,7 +140,6 @@ def test_plans_of_one_shape_come_to_the_same_identities() -> None:
 
 
 REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
-BOTH = {"links#1": "region", "links#2": "region"}
 
 
 @pytest.mark.parametrize(
@@ -158,21 +158,21 @@ def test_a_sketch_serves_every_query_over_the_same_recursion(
     old: str, new: str, allowed: bool
 ) -> None:
     captured, asked = ruled(REUSE), ruled(REUSE.replace(old, new))
-    assert check_reuse(asked, captured, BOTH, ()).allowed is allowed
+    assert check_reuse(asked, captured, BY_REGION, ()).allowed is allowed
 
 
 def test_constants_inside_are_refused_even_where_they_ask_for_less() -> None:
     text = REACHED.replace("= l.src)", "= l.src WHERE l.cost < {})") + "SELECT n FROM r"
     captured, asked = ruled(text.format(9)), ruled(text.format(5))
-    verdict = check_reuse(asked, captured, BOTH, ())
+    verdict = check_reuse(asked, captured, BY_REGION, ())
     assert not verdict.allowed
     assert verdict.reason == "other constants inside WITH RECURSIVE change what it derives"
 
 
 def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:
     text = REACHED + "SELECT r.n FROM r JOIN nodes m ON r.n = m.n WHERE m.n < {}"
-    columns = {**BOTH, "nodes#1": "kind"}
-    for asked, accesses in ((5, {*columns}), (20, {*BOTH})):
+    columns = {**BY_REGION, "nodes#1": "kind"}
+    for asked, accesses in ((5, {*columns}), (20, {*BY_REGION})):
         verdict = check_reuse(ruled(text.format(asked)), ruled(text.format(9)), columns, ())
         assert verdict.allowed
         assert {*verdict.accesses} == accesses, "what more is asked for is read whole"
@@ -181,7 +181,7 @@ def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:
 @random_cases(7, 16, 300)
 def test_reuse_gives_the_asked_answer(cases: range) -> None:
     captured, asked = ruled(REUSE), ruled(REUSE.replace("> 3", "< 3").replace("n < 9", "n < 4"))
-    partitions: Any = dict.fromkeys(BOTH, ("src", (2, 3, 4)))
+    partitions: Any = dict.fromkeys(BY_REGION, ("src", (2, 3, 4)))
     for seed in cases:
         tables = {"links": links(*_edges(Random(seed)))}
         found = annotate(captured.root, tables)
