@@ -174,14 +174,14 @@ def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     return column.name, tuple(sorted(chosen))  # type: ignore[type-var]  # one column, one type
 
 
-def _facts(rng: Random, tables: Tables) -> list[Fact]:
+def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
     """True facts, each withheld now and then."""
     found = []
     for table, rows in tables.items():
         for column in TABLES[table]:
             values = [row[column.name] for row in rows]
             for kind, source in _true_facts(values):
-                if rng.random() < 0.8:
+                if rng.random() < share:
                     found.append(Fact(table, column.name, kind, source))
     return found
 
@@ -192,13 +192,7 @@ def make_barrier_trial(seed: int) -> Trial:
     root = BarrierMaker(rng).plan()
     tables = {name: _few_groups(rng, name) for name in CATALOG}
     partitions = random_partitions(rng, root, 0.8)
-    facts = [
-        Fact(table, column.name, kind, source)
-        for table, rows in tables.items()
-        for column in CATALOG[table]
-        for kind, source in _true_facts([row[column.name] for row in rows])
-        if rng.random() < 0.9
-    ]
+    facts = _facts(rng, tables, 0.9)
     return Trial(root, tables, partitions, tuple(_checked(rng, facts, tables, 0.85)))
 
 
