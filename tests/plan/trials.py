@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache, partial
 from random import Random
+from typing import Any
 
 from impctl.aliases import AccessId, ColumnName
-from impctl.data.schema import DOUBLE, STRING
+from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
@@ -91,6 +92,12 @@ class Trial:
     @property
     def sketched(self) -> dict[AccessId, ColumnName]:
         return {access: column for access, (column, _) in self.partitions.items()}
+
+    def columns(self, root: Plan, catalog: Mapping[str, Schema] = CATALOG) -> dict[AccessId, Any]:
+        """The sketched columns of a plan that has these accesses, or some of them."""
+        tables = {scan.access: scan.table for scan in scans_of(root)}
+        names = {access: name for access, name in self.sketched.items() if access in tables}
+        return {access: catalog[tables[access]].find(name) for access, name in names.items()}
 
 
 def make_trial(seed: int) -> Trial:

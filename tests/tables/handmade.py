@@ -65,6 +65,14 @@ def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
     return {"add": {**action, **more}}
 
 
+def stats(rows: int, nulls: Mapping[str, int] | None = None, **limits: Sequence[Any]) -> str:
+    """Statistics of a file: its rows, NULLs by column, the least and the greatest value of some."""
+    least = {name: low for name, (low, _) in limits.items()}
+    greatest = {name: high for name, (_, high) in limits.items()}
+    told = {"numRecords": rows, "minValues": least, "maxValues": greatest}
+    return json.dumps(told if nulls is None else {**told, "nullCount": nulls})
+
+
 def remove(path: str, **more: Any) -> dict[str, Any]:
     """A remove action."""
     return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 0, **more}}

@@ -264,15 +264,8 @@ def test_no_integer_is_rounded(values: list[int]) -> None:
 def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
     limits = [(5, 9), (-2, 4), (7, 7)][::order]
     files = [
-        handmade.add(
-            f"{at}.parquet",
-            2,
-            stats=json.dumps(
-                {"numRecords": 2, "minValues": {"v": low}, "maxValues": {"v": high}}
-                | {"nullCount": {"v": at}}
-            ),
-        )
-        for at, (low, high) in enumerate(limits)
+        handmade.add(f"{at}.parquet", 2, stats=handmade.stats(2, {"v": at}, v=pair))
+        for at, pair in enumerate(limits)
     ]
     snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
     found, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")

@@ -42,6 +42,7 @@ from impctl.tables.source import open_source
 from tests.plan.random_exprs import ExprMaker
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true
+from tests.tables import handmade
 from tests.tables.handmade import add, create
 
 LARGE = Decimal("12345678901234567890.123456789012345678")
@@ -176,13 +177,7 @@ def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: 
 def test_a_file_is_kept_by_its_statistics(
     tmp_path: Path, kind: SqlType, stats: tuple[Any, Any], op: str, asked: Literal, kept: bool
 ) -> None:
-    told = {
-        "numRecords": 2,
-        "minValues": {"v": stats[0]},
-        "maxValues": {"v": stats[1]},
-        "nullCount": {"v": 0},
-    }
-    action = add("0.parquet", 2, stats=json.dumps(told))
+    action = add("0.parquet", 2, stats=handmade.stats(2, {"v": 0}, v=stats))
     snapshot = open_source("t", create(tmp_path, {"v": str(kind.kind)}, action)).snapshot()
     compared = Compare(CompareOp(op), Attribute("v", "v", kind).ref(), asked)
     assert bool(prune_by_condition(snapshot, compared, {"v": "v"})) == kept

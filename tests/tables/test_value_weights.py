@@ -19,7 +19,7 @@ from impctl.tables.statistics import file_bounds
 from impctl.tables.value_weights import column_spread, with_overlaps
 from tests.support.random_cases import FEW
 from tests.tables import handmade
-from tests.tables.handmade import LONG, add, commit, field, metadata, protocol
+from tests.tables.handmade import LONG, add, create
 
 Stated = tuple[int | None, int | None, int]
 """Least value, greatest value and rows of a file, as the log has them."""
@@ -33,8 +33,7 @@ def table(folder: Path, files: Sequence[Stated]) -> Snapshot:
         stats |= {"minValues": {"v": low}} if low is not None else {}
         stats |= {"maxValues": {"v": high}} if high is not None else {}
         adds.append(add(f"{at}.parquet", rows, stats=json.dumps(stats)))
-    commit(folder, 0, protocol(), metadata([field("v", LONG)]), *adds)
-    return open_source("t", str(folder)).snapshot()
+    return open_source("t", create(folder, {"v": LONG}, *adds)).snapshot()
 
 
 def spanned(low: int, high: int, boundaries: Sequence[Any]) -> int:
