@@ -23,12 +23,10 @@ CATALOG = {"sales": SALES, "stock": STOCK, "Third Table": STOCK}
 
 
 def read(sql: str) -> Query:
-    """The query, read over the catalog."""
     return parse_query(sql, CATALOG)
 
 
 def plan_of(sql: str) -> Plan:
-    """The plan of the text."""
     return read(sql).root
 
 

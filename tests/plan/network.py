@@ -37,12 +37,10 @@ BY_REGION = dict.fromkeys(BY_COST, "region")
 
 
 def read(sql: str) -> Query:
-    """The query, read over the catalog."""
     return parse_query(sql, CATALOG)
 
 
 def plan_of(sql: str) -> Plan:
-    """The plan of the text."""
     return read(sql).root
 
 

@@ -14,7 +14,6 @@ LONG = "long"
 
 
 def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
-    """A column of a Delta schema."""
     return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
 
 
@@ -25,7 +24,6 @@ def metadata(
     configuration: Mapping[str, str] | None = None,
     table_id: str = "0b1c",
 ) -> dict[str, Any]:
-    """A metadata action."""
     return {
         "metaData": {
             "id": table_id,
@@ -53,7 +51,6 @@ def protocol(*reader: str, writer: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
-    """An add action."""
     action = {
         "path": path,
         "partitionValues": {},
@@ -74,7 +71,6 @@ def stats(rows: int, nulls: Mapping[str, int] | None = None, **limits: Sequence[
 
 
 def remove(path: str, **more: Any) -> dict[str, Any]:
-    """A remove action."""
     return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 0, **more}}
 
 
@@ -99,13 +95,11 @@ def entry(table: Path | str, version: int) -> Path:
 
 
 def actions_of(table: Path | str, version: int) -> list[dict[str, Any]]:
-    """The actions of one commit."""
     text = entry(table, version).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.split("\n") if line]
 
 
 def commit(table: Path | str, version: int, *actions: Mapping[str, Any]) -> None:
-    """Write one commit of the log."""
     file = entry(table, version)
     file.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(action) + "\n" for action in actions)

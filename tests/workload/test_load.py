@@ -166,10 +166,14 @@ def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["1a", "a-b", "a b", "a.b.c.d", "a.", "ä", "a" * 129, "''"])
-def test_names_of_tables_are_identifiers(problems: Problems, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["1a", "a-b", "a b", "a.b.c.d", "a.", "ä", "a" * 129, "''", '"t\\n"']
+)
+def test_names_of_tables_are_identifiers(load: Load, problems: Problems, name: str) -> None:
     text = f"version: 1\ntables: {{? {name} : {{path: x}}}}\nqueries: {{q: {{sql: SELECT 1}}}}\n"
     assert any("cannot name a table" in found for found in problems(text))
+    for good in ("t", "_t", "T1", "a" * 128):
+        assert good in load(text.replace(f"? {name} :", f"? {good} :")).tables
 
 
 def test_keys_are_text_as_written(load: Load) -> None:

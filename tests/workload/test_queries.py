@@ -120,6 +120,14 @@ def test_all_that_is_wrong_with_a_query_is_told(problems: Problems) -> None:
     assert len(found) == 3, "the name, the unknown and the missing key"
 
 
-@pytest.mark.parametrize("name", ["-a", ".a", "a/b", "a" * 129, "ü", "a\\nb"])
+@pytest.mark.parametrize(
+    "name", ["", "-q", ".", "..", ".a", "a b", "a/b", "a\\n", "a\\nb", "ü", "a" * 129]
+)
 def test_names_serve_on_a_command_line_and_as_file_names(problems: Problems, name: str) -> None:
     assert "cannot name a query" in problems(f'{HEAD}  "{name}": {{sql: a}}\n')[0]
+
+
+def test_good_names(load: Load) -> None:
+    names = ["q", "Q_1", "7", "a-b.c", "_x", "a" * 128]
+    entries = "".join(f'  "{name}": {{sql: a}}\n' for name in names)
+    assert list(load(HEAD + entries).queries) == names

@@ -18,32 +18,27 @@ def cut(unit: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("zone", "day", "hour"),
+    ("zone", "constant", "value"),
     [
-        ("UTC", date(2026, 11, 25), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("Europe/Berlin", date(2026, 11, 26), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("+05:30", date(2026, 11, 26), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
-        ("America/St_Johns", date(2026, 11, 25), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("UTC", "current_date", date(2026, 11, 25)),
+        ("Europe/Berlin", "current_date", date(2026, 11, 26)),
+        ("+05:30", "current_date", date(2026, 11, 26)),
+        ("America/St_Johns", "current_date", date(2026, 11, 25)),
+        ("UTC", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("Europe/Berlin", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("+05:30", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("America/St_Johns", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("UTC", cut("day"), datetime(2026, 11, 25, tzinfo=UTC)),
+        ("UTC", cut("week"), datetime(2026, 11, 23, tzinfo=UTC)),
+        ("UTC", cut("month"), datetime(2026, 11, 1, tzinfo=UTC)),
+        ("UTC", cut("quarter"), datetime(2026, 10, 1, tzinfo=UTC)),
+        ("UTC", cut("year"), datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_day_and_an_hour_are_those_of_the_zone(zone: str, day: date, hour: datetime) -> None:
-    clock = Clock(NOW, zone)
-    assert clock.value("current_date") == day
-    assert clock.value(cut("hour")) == hour
-
-
-@pytest.mark.parametrize(
-    ("unit", "found"),
-    [
-        ("day", datetime(2026, 11, 25, tzinfo=UTC)),
-        ("week", datetime(2026, 11, 23, tzinfo=UTC)),
-        ("month", datetime(2026, 11, 1, tzinfo=UTC)),
-        ("quarter", datetime(2026, 10, 1, tzinfo=UTC)),
-        ("year", datetime(2026, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_a_stretch_begins_where_the_calendar_says(unit: str, found: datetime) -> None:
-    assert Clock(NOW).value(cut(unit)) == found
+def test_a_stretch_begins_where_the_calendar_of_the_zone_says(
+    zone: str, constant: str, value: date
+) -> None:
+    assert Clock(NOW, zone).value(constant) == value
 
 
 def test_a_clock_that_is_put_on_or_back_has_the_hours_it_has() -> None:

@@ -45,6 +45,12 @@ def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> N
     entry(path, version).write_text("\n".join(map(json.dumps, actions)))
 
 
+def add_entries(path: Path, versions: range, rows: int | None = None) -> None:
+    """One a second, each of so many rows or of as many as its version says."""
+    for version in versions:
+        add_entry(path, version, version if rows is None else rows, 1e9 + version)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     place = tmp_path / "t"
@@ -101,14 +107,12 @@ def test_in_pieces_as_at_once_and_each_entry_is_read_once(
 
 
 def test_no_more_than_the_latest_are_kept_or_read(path: Path) -> None:
-    for version in range(1, KEPT + 30):
-        add_entry(path, version, version, 1e9 + version)
+    add_entries(path, range(1, KEPT + 30))
     found = of(path)
     assert [e.version for e in found.arrivals] == list(range(30, KEPT + 30))
     assert found.since == 1e9 + 30
     assert found.arrivals[0].is_after_gap
-    for version in range(KEPT + 30, KEPT + 40):
-        add_entry(path, version, version, 1e9 + version)
+    add_entries(path, range(KEPT + 30, KEPT + 40))
     later = of(path, found)
     assert [e.version for e in later.arrivals] == list(range(40, KEPT + 40))
     assert later.since == 1e9 + 40
@@ -116,11 +120,9 @@ def test_no_more_than_the_latest_are_kept_or_read(path: Path) -> None:
 
 
 def test_a_cleaned_log_keeps_what_is_known_and_leaves_a_gap(path: Path) -> None:
-    for version in range(1, 4):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(1, 4), 7)
     held = of(path)
-    for version in range(4, 9):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(4, 9), 7)
     source = open_source("t", str(path))
     for version in range(6):
         entry(path, version).unlink()
@@ -166,8 +168,7 @@ def test_a_damaged_entry_is_a_gap_and_no_error(path: Path, text: str) -> None:
 def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
     path: Path, tmp_path: Path
 ) -> None:
-    for version in range(1, 4):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(1, 4), 7)
     held = of(path)
     entry(path, 3).unlink()
     shorter = of(path, held)

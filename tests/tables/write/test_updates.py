@@ -59,6 +59,12 @@ def apply(path: str, kind: UpdateKind, **fields: object) -> AppliedUpdate:
     return apply_update(open_source("sales", path), request)
 
 
+def not_writable(reason: str, path: str, kind: UpdateKind, **fields: object) -> None:
+    with pytest.raises(TableError, match=reason) as caught:
+        apply(path, kind, **fields)
+    assert caught.value.code == "table_not_writable"
+
+
 def prices(path: str) -> dict[int, int]:
     rows = read_rows(open_source("sales", path).snapshot(), ["sid", "price"]).to_pylist()
     return {row["sid"]: row["price"] for row in rows}
@@ -225,9 +231,9 @@ def test_check_constraint_is_kept(tmp_path: Path) -> None:
 def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
     file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
     handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
-    with pytest.raises(TableError, match="spells column `Id` in other letters") as caught:
-        apply(str(tmp_path), UpdateKind.DELETE, where="v = 5")
-    assert caught.value.code == "table_not_writable"
+    not_writable(
+        "spells column `Id` in other letters", str(tmp_path), UpdateKind.DELETE, where="v = 5"
+    )
     assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
     found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
     assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
@@ -262,9 +268,12 @@ def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
 def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
     data = pa.table({"v": [1], "at": pa.array([0], pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(tmp_path), data, partition_by=["at"])
-    with pytest.raises(TableError, match="of its partitions, `at`, without a zone") as caught:
-        apply(str(tmp_path), UpdateKind.INSERT, rows=({"v": 9},))
-    assert caught.value.code == "table_not_writable"
+    not_writable(
+        "of its partitions, `at`, without a zone",
+        str(tmp_path),
+        UpdateKind.INSERT,
+        rows=({"v": 9},),
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,18 +293,14 @@ def test_partitions_of_decimals_and_bytes_are_not_written(
         (UpdateKind.DELETE, {"where": "v = 2"}),
         (UpdateKind.UPDATE, {"assignments": {"v": "2"}}),
     ):
-        with pytest.raises(TableError, match=problem) as caught:
-            apply(str(tmp_path), kind, **fields)
-        assert caught.value.code == "table_not_writable"
+        not_writable(problem, str(tmp_path), kind, **fields)
     assert open_source("t", str(tmp_path)).version == 0
 
 
 @pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
 def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
     path = handmade.create(tmp_path, {"id": "long"}, configuration={name: "TRUE"})
-    with pytest.raises(TableError, match="does not read its property") as caught:
-        apply(path, UpdateKind.INSERT, rows=({"id": 1},))
-    assert caught.value.code == "table_not_writable"
+    not_writable("does not read its property", path, UpdateKind.INSERT, rows=({"id": 1},))
 
 
 def test_nested_columns_left_out_are_null(tmp_path: Path) -> None:
@@ -332,9 +337,7 @@ def test_tables_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -
     shutil.copytree(fixture_table(name), path)
     version = open_source("t", str(path)).version
     rows = ({"id": 1},) if name == "table_with_liquid_clustering" else ({},)
-    with pytest.raises(TableError, match=reason) as caught:
-        apply(str(path), UpdateKind.INSERT, rows=rows)
-    assert caught.value.code == "table_not_writable"
+    not_writable(reason, str(path), UpdateKind.INSERT, rows=rows)
     assert open_source("t", str(path)).version == version
 
 
