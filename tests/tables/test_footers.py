@@ -7,13 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from impctl.errors import HistoryGoneError
 from impctl.tables.footers import Miscopied, miscopied_columns
 from impctl.tables.source import open_source
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 
 def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
@@ -78,8 +77,7 @@ def test_old_times_are_told_from_statistics(
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
     data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    write_deltalake(str(tmp_path), data)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data)
     assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):

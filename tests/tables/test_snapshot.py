@@ -15,7 +15,7 @@ from impctl.errors import SchemaChangedError, TableError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
@@ -67,9 +67,7 @@ def test_rows_are_told_by_bytes_where_the_log_does_not(
 
 
 def test_names_are_found_without_case(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"Price": [1]}))
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"Price": [1]}))
     assert snapshot.readable("pRICE").name == "Price"
     with pytest.raises(SchemaChangedError, match="no column `cost` at version 0"):
         snapshot.readable("cost")
@@ -86,9 +84,7 @@ def test_opaque_column_is_fatal_only_when_read(tmp_path: Path) -> None:
 
 
 def test_struct_column_is_not_read(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"id": [1], "s": [{"x": 1}]}))
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"id": [1], "s": [{"x": 1}]}))
     assert read_rows(snapshot, ["id"]).num_rows == 1
     with pytest.raises(TableError, match="struct<`x`: bigint>"):
         read_rows(snapshot, ["s"])

@@ -19,7 +19,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, file_bounds
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 LONG_TEXT = "é" * 40
 
@@ -28,8 +28,7 @@ def write(path: Path, **columns: pa.Array) -> Snapshot:
     """One file per row."""
     data = pa.table(columns)
     data = data.append_column("file", pa.array(range(len(data)), pa.int32()))
-    write_deltalake(str(path), data, partition_by=["file"])
-    return open_source("t", str(path)).snapshot()
+    return written(path, data, partition_by=["file"])
 
 
 def check_sound(snapshot: Snapshot, column: str) -> None:

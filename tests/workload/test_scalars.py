@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+from impctl.workload.scalars import ScalarFault, kind_of, plain_value, size_from
 from tests.support.random_cases import FEW
 
 
@@ -145,3 +145,25 @@ def test_kinds_are_told_in_words() -> None:
         "a date",
         "a value",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1.5GB", 1_500_000_000),
+        (" 2 GiB ", 2 << 30),
+        ("0.1kb", 100),
+        ("9007199254740993", 9_007_199_254_740_993),
+    ],
+)
+def test_a_size_is_so_many_bytes(text: str, size: int) -> None:
+    assert size_from(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "-1", "1.5.2GB", "1XB", "1e3", "nan", "9" * 400, "9" * 5_000]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the text itself is all it says
+        size_from(text)

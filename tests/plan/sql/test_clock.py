@@ -124,3 +124,19 @@ def test_a_time_that_is_none_is_refused(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         instant_of(written, "UTC")
     assert refused.value.code == "now_syntax"
+
+
+@pytest.mark.parametrize("alias", ["AS current_date", "current_date", "AS `Current_Date`"])
+def test_a_bare_name_that_is_an_alias_is_not_the_clocks(alias: str) -> None:
+    inner = f"SELECT * FROM (SELECT day {alias} FROM t) WHERE "
+    found = bind(f"{inner}current_date > DATE '2020-01-01'", {}, name="q", clock=Clock(NOW))
+    assert found.sql == f"{inner}current_date > DATE '2020-01-01'"
+    assert not found.moments
+    found = bind(f"{inner}current_date > current_date()", {}, name="q", clock=Clock(NOW))
+    assert found.sql == f"{inner}current_date > DATE '2026-11-25'"
+
+
+def test_a_string_that_says_so_is_no_name() -> None:
+    sql = "SELECT 'current_date' FROM t WHERE day > current_date"
+    found = bind(sql, {}, name="q", clock=Clock(NOW))
+    assert found.sql == "SELECT 'current_date' FROM t WHERE day > DATE '2026-11-25'"

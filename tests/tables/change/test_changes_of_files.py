@@ -17,7 +17,7 @@ from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.tables import handmade
-from tests.tables.bags import check
+from tests.tables.bags import check, written
 
 FEED = {CHANGE_FEED: "true"}
 INT96 = {"use_deprecated_int96_timestamps": True}
@@ -107,10 +107,8 @@ def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) 
 
 
 def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
     days = pa.array([2_932_897 + 5, 3], pa.date32())
-    write_deltalake(path, pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
     with pytest.raises(TableError, match="`d` holds a value .* 10000-01-06 is no `date`"):
         read_rows(snapshot, ["d"])
     assert read_rows(snapshot, ["x"]).num_rows == 2
