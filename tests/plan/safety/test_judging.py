@@ -22,11 +22,6 @@ from tests.plan.trials import make_barrier_trial, make_trial, random_partition
 from tests.support.random_cases import random_cases
 
 
-def some_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
-    scans = scans_of(root)
-    return {s.access: random_partition(rng, s)[0] for s in scans if rng.random() < share}
-
-
 @random_cases(10, 24, 300, first=3_000_000)
 def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
     for seed in cases:
@@ -79,6 +74,11 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
             assert found == check_safety(query, sketched, known), (seed, sketched, known)
             needed += bool(found.assumptions)
     assert needed
+
+
+def some_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
+    scans = scans_of(root)
+    return {s.access: random_partition(rng, s)[0] for s in scans if rng.random() < share}
 
 
 def count_judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:
