@@ -7,6 +7,8 @@ import functools
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -144,6 +146,18 @@ def run_names(root: Path) -> set[str]:
 
 def referenced(store: Store, query: str = "q") -> int:
     return sum(ref.is_file for ref in store.run_refs(query))
+
+
+def started(script: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
+    """Another process that runs the script, and finds the modules that this one finds."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        **more,
+    )
 
 
 class Crash(BaseException):

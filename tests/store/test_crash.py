@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from tests.store.builders import (
     referenced,
     rows,
     run_names,
+    started,
     state_of,
 )
 
@@ -208,18 +207,11 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
     root = tmp_path / "store"
     with Store.open(root) as store:
         store.commit_capture(capture(ids=()), {}, record("capture"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     generator = random.Random(3)
     versions = [0]
     end = time.monotonic() + 6
     while time.monotonic() < end:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, str(root)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        with worker:
+        with started(_WORKER, root) as worker:
             assert worker.stdout.readline() == "ready\n"
             time.sleep(generator.random() * 0.25)
             os.kill(worker.pid, signal.SIGKILL)

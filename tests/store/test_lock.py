@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from impctl.store.disk import RealDisk
 from impctl.store.layout import Layout
 from impctl.store.lock import WriterLock, read_owner
 from impctl.store.store import Store
-from tests.store.builders import capture, record
+from tests.store.builders import capture, record, started
 
 _HOLD = """
 import sys, os, time
@@ -39,15 +38,7 @@ with store.lock(5, owner="impctl maintain w.yaml"):
 @contextmanager
 def holder(root: Path, how: str = "plain") -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until told to go."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(root), how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
-    )
-    with process:
+    with started(_HOLD, root, how, start_new_session=True) as process:
         assert process.stdout.readline() == "held\n"
         try:
             yield process
@@ -186,10 +177,8 @@ with Store.open(Path(sys.argv[1])) as store:
             path = Path(sys.argv[1]) / "count"
             path.write_text(str(int(path.read_text()) + 1))
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", script, str(root)], env=environment)
-        for _ in range(3)
-    ]
-    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    workers = [started(script, root) for _ in range(3)]
+    for worker in workers:
+        worker.communicate()
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert counter.read_text() == "120"
