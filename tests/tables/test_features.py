@@ -34,18 +34,13 @@ def test_feature_that_deltalake_knows_and_impctl_does_not() -> None:
         check_reader_features("t", ["deletionVectors", "quantum"])
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [
-        "deletionVectors",
-        "columnMapping",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "typeWidening",
-        "variantType",
-    ],
+LISTED = (
+    "deletionVectors columnMapping timestampNtz v2Checkpoint vacuumProtocolCheck typeWidening "
+    "variantType"
 )
+
+
+@pytest.mark.parametrize("feature", LISTED.split())
 def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
     snapshot = open_source("t", make(tmp_path, feature)).snapshot()
     assert read_rows(snapshot, ["id"]).column("id").to_pylist() == [1, 2]

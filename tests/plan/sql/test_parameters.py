@@ -8,35 +8,19 @@ from decimal import Decimal
 import pytest
 
 from impctl.aliases import ParameterValue
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    Column,
-    Schema,
-    decimal,
-)
+from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, STRING, TIMESTAMP, decimal
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.sql.parameters import bind, literal_text
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
-COLUMNS = {
-    "i": INTEGER,
-    "n": LONG,
-    "m": decimal(38, 2),
-    "d": DOUBLE,
-    "s": STRING,
-    "b": BOOLEAN,
-    "y": DATE,
-    "t": TIMESTAMP,
+CATALOG = {
+    "t": schema_of(
+        "i int, n bigint, m decimal(38,2), d double, s string, b boolean, y date, t timestamp"
+    )
 }
-CATALOG = {"t": Schema(tuple(Column(name, kind) for name, kind in COLUMNS.items()))}
 ATTACKS = (
     "' OR 1=1 --",
     "x' UNION SELECT * FROM t --",
