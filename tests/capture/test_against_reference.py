@@ -24,13 +24,7 @@ from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG as OPERATORS
 from tests.circuits.test_laws import PARTITIONS
 from tests.plan.random_plans import CATALOG
-from tests.plan.trials import (
-    Trial,
-    accurate_sketches,
-    fragment_of,
-    make_barrier_trial,
-    make_trial,
-)
+from tests.plan.trials import Trial, accurate_sketches, fragment_of, make_barrier_trial, make_trial
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_cases, random_seeds
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value

@@ -22,12 +22,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.scan_conditions import scan_conditions
 from tests.capture.test_against_reference import counted_in, sketches_of, values_found
-from tests.plan.trials import (
-    Trial,
-    fragment_of,
-    make_barrier_trial,
-    make_trial,
-)
+from tests.plan.trials import Trial, fragment_of, make_barrier_trial, make_trial
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity, is_true
 

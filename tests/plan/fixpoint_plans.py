@@ -10,16 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from impctl.data.schema import BOOLEAN, INTEGER, LONG
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-)
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,

@@ -15,26 +15,8 @@ from typing import Any
 
 import pytest
 
-from impctl.data.schema import (
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    STRING,
-    SqlType,
-    decimal,
-)
-from impctl.expr.nodes import (
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-)
+from impctl.data.schema import DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, SqlType, decimal
+from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.snapshot import Snapshot

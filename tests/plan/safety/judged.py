@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal, other
+from impctl.data.schema import Column, Schema, other
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.plan.sql.statement import parse_query
@@ -11,12 +11,7 @@ from tests.support.schemas import schema_of
 CATALOG = {
     "t": Schema(
         (
-            Column("g", STRING),
-            Column("p", INTEGER),
-            Column("v", INTEGER),
-            Column("n", INTEGER),
-            Column("d", DOUBLE),
-            Column("m", decimal(10, 2)),
+            *schema_of("g string, p int, v int, n int, d double, m decimal(10,2)"),
             Column("c", other("string collate UTF8_LCASE")),
         )
     ),

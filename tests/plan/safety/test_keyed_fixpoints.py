@@ -20,14 +20,7 @@ from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, read, ruled
-from tests.plan.trials import (
-    Tally,
-    Trial,
-    accurate_sketches,
-    check_keys,
-    instances_of,
-    run_trial,
-)
+from tests.plan.trials import Tally, Trial, accurate_sketches, check_keys, instances_of, run_trial
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate

@@ -11,12 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.errors import (
-    HistoryGoneError,
-    LogDiffersError,
-    SchemaChangedError,
-    TableRecreatedError,
-)
+from impctl.errors import HistoryGoneError, LogDiffersError, SchemaChangedError, TableRecreatedError
 from impctl.tables.change import changes as changes_module
 from impctl.tables.change.changes import read_changes
 from impctl.tables.change.files_mark import files_mark
