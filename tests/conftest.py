@@ -8,7 +8,7 @@ import os
 import pkgutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
 
@@ -188,3 +188,12 @@ def spark() -> Iterator[Any]:
     session = open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))
     yield session
     session.stop()
+
+
+@pytest.fixture
+def in_zone(spark: Any) -> Iterator[Callable[[str], None]]:
+    """Sets the session's time zone for one test."""
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+    yield lambda zone: spark.conf.set(key, zone)
+    spark.conf.set(key, before)

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
-from impctl.data.schema import Column, Schema
+from impctl.data.schema import Schema
 from impctl.errors import QueryError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, nodes_of, scans_of
 from impctl.plan.rules.order import apply_rules
@@ -24,13 +24,7 @@ from impctl.plan.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG as OPERATORS
 from tests.circuits.test_laws import PARTITIONS
 from tests.plan.random_plans import CATALOG
-from tests.plan.trials import (
-    Trial,
-    accurate_sketches,
-    fragment_of,
-    make_barrier_trial,
-    make_trial,
-)
+from tests.plan.trials import Trial, accurate_sketches, fragment_of, make_barrier_trial, make_trial
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_cases, random_seeds
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, Value
@@ -59,18 +53,9 @@ def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter
     if not verdict.safe or (verdict.ties is not None and not tops <= counted):
         seen["unsafe, or a choice"] += 1
         return
-    tables = {scan.access: scan.table for scan in scans_of(root)}
-    columns: dict[str, Column] = {}
-    for access, name in trial.sketched.items():
-        column = catalog[tables[access]].find(name)
-        assert column is not None
-        columns[access] = column
     try:
-        passes = sketch_passes(query, verdict, columns)
-        found = annotate(root, trial.tables)
-        first = {at: rows for at, rows in found.first_rows.items() if at in counted}
-        found = replace(found, first_rows=first)
-        accurate = accurate_sketches(found, root, trial.tables, trial.partitions)
+        passes = sketch_passes(query, verdict, trial.columns(root, catalog))
+        accurate = sketches_of(root, trial, counted)
         for pass_ in passes:
             if pass_.way is PassKind.COLLECTED:
                 seen["collected"] += 1
@@ -82,6 +67,16 @@ def check(trial: Trial, root: Plan, catalog: Mapping[str, Schema], seen: Counter
                 seen[pass_.way] += 1
     except (QueryError, ReferenceFailure, ReferenceLimit) as error:
         seen[type(error).__name__] += 1
+
+
+def sketches_of(
+    root: Plan, trial: Trial, counted: Collection[int], seen: Instances | None = None
+) -> dict[str, set[int]]:
+    """Those of the lineage, and of the rows that count of first rows, of the rows that are seen."""
+    found = annotate(root, trial.tables, seen)
+    first = {at: rows for at, rows in found.first_rows.items() if at in counted}
+    found = replace(found, first_rows=first)
+    return accurate_sketches(found, root, trial.tables, trial.partitions)
 
 
 def counted_in(root: Plan, verdict: Verdict) -> set[int]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from impctl.capture.annotate import PassKind, sketch_passes
-from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
+from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import CompareOp, conjuncts
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
@@ -15,12 +15,11 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "t": Schema(
-        (Column("id", LONG), Column("g", STRING), Column("h", STRING), Column("v", INTEGER))
-    ),
-    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", INTEGER))),
+    "t": schema_of("id bigint, g string, h string, v int"),
+    "u": schema_of("k bigint, g string, w int"),
 }
 FACTS = [Fact("t", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT)]
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from functools import partial
 from random import Random
 
 from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
-from impctl.data.schema import Column
 from impctl.errors import QueryError
 from impctl.expr.nodes import And
 from impctl.plan.nodes import Plan, Query, Scan, TopK, nodes_of, scans_of
@@ -22,18 +21,10 @@ from impctl.plan.rules.joined_columns import tied_columns
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.scan_conditions import scan_conditions
-from tests.capture.test_against_reference import counted_in, values_found
-from tests.plan.random_plans import CATALOG
-from tests.plan.trials import (
-    Trial,
-    accurate_sketches,
-    fragment_of,
-    make_barrier_trial,
-    make_trial,
-)
+from tests.capture.test_against_reference import counted_in, sketches_of, values_found
+from tests.plan.trials import Trial, fragment_of, make_barrier_trial, make_trial
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity, is_true
-from tests.support.reference_plan import annotate
 
 Seen = dict[str, list[int]]
 
@@ -77,36 +68,21 @@ def check(trial: Trial, rng: Random, count: Counter[str]) -> None:
     if not verdict.safe or (verdict.ties is not None and not tops <= counted):
         return
 
-    def sketches(seen: Seen | None) -> dict[str, set[int]]:
-        found = annotate(root, trial.tables, seen)
-        first = {at: rows for at, rows in found.first_rows.items() if at in counted}
-        found = replace(found, first_rows=first)
-        return accurate_sketches(found, root, trial.tables, trial.partitions)
-
+    sketches = partial(sketches_of, root, trial, counted)
     try:
-        accurate = sketches(None)
+        accurate = sketches()
         seen = {scan.access: meeting(scan, root, trial, rng) for scan in scans_of(root)}
         whole = sum(len(trial.tables[scan.table]) for scan in scans_of(root))
         count["by conditions"] += whole - sum(map(len, seen.values()))
         assert sketches(seen) == accurate, root
         count["by partners"] += tied(root, trial, seen, rng)
         assert sketches(seen) == accurate, root
-        for pass_ in sketch_passes(query, verdict, columns(trial, root)):
+        for pass_ in sketch_passes(query, verdict, trial.columns(root)):
             if pass_.way is not PassKind.COLLECTED:
                 same_by(pass_, trial, seen, accurate)
                 count[pass_.way] += 1
     except (QueryError, ReferenceFailure, ReferenceLimit):
         count["failed"] += 1
-
-
-def columns(trial: Trial, root: Plan) -> dict[str, Column]:
-    found = {}
-    for scan in scans_of(root):
-        if scan.access in trial.sketched:
-            column = CATALOG[scan.table].find(trial.sketched[scan.access])
-            assert column is not None
-            found[scan.access] = column
-    return found
 
 
 def same_by(pass_: SketchPass, trial: Trial, seen: Seen, accurate: dict[str, set[int]]) -> None:

@@ -137,18 +137,14 @@ def test_spark_reads_values_back_in_their_type(spark):
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
-def test_moments_do_not_depend_on_the_zone(spark, zone):
+def test_moments_do_not_depend_on_the_zone(spark, in_zone, zone):
     moments = [-1, 0, 1_667_712_600_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000]
     columns = [
         f"unix_micros({literal(moment, TIMESTAMP).sql(DIALECT)}) AS c{place}"
         for place, moment in enumerate(moments)
     ]
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        answer = run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0]
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
+    in_zone(zone)
+    answer = run_sql(spark, f"SELECT {', '.join(columns)}", {}).to_pylist()[0]
     assert list(answer.values()) == moments
 
 

@@ -8,25 +8,16 @@ import pyarrow as pa
 import pytest
 
 from impctl.capture.render import render_plan
-from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.plan.nodes import attributes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.spark.run import run_sql
 from tests.support.random_cases import quarter_then_rest
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "t": Schema(
-        (
-            Column("id", LONG),
-            Column("group name", STRING),
-            Column("v", INTEGER),
-            Column("d", DOUBLE),
-            Column("m", decimal(10, 2)),
-            Column("day", DATE),
-        )
-    ),
-    "u": Schema((Column("id", LONG), Column("w", INTEGER))),
+    "t": schema_of("id bigint, group name string, v int, d double, m decimal(10,2), day date"),
+    "u": schema_of("id bigint, w int"),
 }
 QUERIES = [
     "SELECT * FROM t",

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from impctl.capture.use import place_filters
-from impctl.data.schema import LONG, Column, Schema
+from impctl.data.schema import LONG
 from impctl.plan.nodes import scans_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import RangeFilter, fragments_between, range_filter
 from impctl.sketch.partition import RangePartition
+from tests.support.schemas import schema_of
 
-CATALOG = {"t": Schema((Column("a", LONG), Column("b", LONG)))}
+CATALOG = {"t": schema_of("a bigint, b bigint")}
 A = RangePartition("t", "a", LONG, (1, 2, 3))
 B = RangePartition("t", "b", LONG, (1, 2, 3))
 APART = "SELECT x.a FROM t x, t y, t z"

@@ -22,8 +22,6 @@ from impctl.data.schema import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
-    Column,
-    Schema,
     decimal,
 )
 from impctl.data.vector import from_arrow
@@ -33,10 +31,11 @@ from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import MAX_INTERVALS, range_filter
 from impctl.sketch.partition import RangePartition
 from impctl.spark.run import run_sql
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "sales": Schema((Column("sid", LONG), Column("Community Area", STRING), Column("price", LONG))),
-    "odd table": Schema((Column("sid", LONG),)),
+    "sales": schema_of("sid bigint, Community Area string, price bigint"),
+    "odd table": schema_of("sid bigint"),
 }
 PRICE = RangePartition("sales", "price", LONG, (601, 1001, 1501))
 AREA = RangePartition("sales", "Community Area", STRING, ("it's",))
@@ -92,7 +91,6 @@ def test_condition(wanted, text):
 
 
 def test_full_filter_and_no_filter_leave_the_text_alone():
-    sql = "SELECT sid FROM sales, `odd table`"
     sql = "SELECT s.sid FROM sales s JOIN `odd table` o ON s.sid = o.sid"
     assert rewritten(sql, [some(PRICE, 0, 1, 2, 3, 4), None]) == sql
 
@@ -187,7 +185,7 @@ TYPED_CASES = [(n, "UTC") for n in TYPED] + [(n, "America/New_York") for n in ZO
 
 @pytest.mark.spark
 @pytest.mark.parametrize(("name", "zone"), TYPED_CASES)
-def test_a_filter_keeps_its_fragments_and_no_other(spark, tmp_path, name, zone):
+def test_a_filter_keeps_its_fragments_and_no_other(spark, in_zone, tmp_path, name, zone):
     """Also when Parquet's own statistics are used: every value is a file, so all may be skipped."""
     kind, boundaries, values = TYPED[name]
     partition = RangePartition("t", "odd name", kind, boundaries)
@@ -196,18 +194,12 @@ def test_a_filter_keeps_its_fragments_and_no_other(spark, tmp_path, name, zone):
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=1)
     schema = f"`odd name` {kind.spark_name}, place bigint"
     frame = spark.read.schema(schema).parquet(str(tmp_path))
-    before = spark.conf.get("spark.sql.session.timeZone")
-    spark.conf.set("spark.sql.session.timeZone", zone)
-    try:
-        for chosen in fragment_choices(partition):
-            condition = condition_sql(
-                range_filter(FragmentSet.of(chosen, partition.size), partition)
-            )
-            answer = run_sql(spark, f"SELECT place FROM t WHERE {condition}", {"t": frame})
-            expected = [place for place, fragment in enumerate(ids) if fragment in chosen]
-            assert sorted(answer["place"].to_pylist()) == expected, condition
-    finally:
-        spark.conf.set("spark.sql.session.timeZone", before)
+    in_zone(zone)
+    for chosen in fragment_choices(partition):
+        condition = condition_sql(some(partition, *chosen))
+        answer = run_sql(spark, f"SELECT place FROM t WHERE {condition}", {"t": frame})
+        expected = [place for place, fragment in enumerate(ids) if fragment in chosen]
+        assert sorted(answer["place"].to_pylist()) == expected, condition
 
 
 def fragment_choices(partition):

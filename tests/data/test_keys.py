@@ -170,7 +170,6 @@ def test_same_keys_is_equality_of_groups(table: tuple[list[SqlType], list[Any]],
         tuple(map(identity, mine)) == tuple(map(identity, theirs))
         for mine, theirs in zip(rows, others, strict=True)
     ]
-    assert found is not None
     assert found.tolist() == expected
 
 

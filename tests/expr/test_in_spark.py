@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
 from typing import Any
@@ -34,14 +34,18 @@ from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
 from impctl.expr.one_row import ONE_ROW
 from impctl.expr.support import find_blocker
 from impctl.expr.zones import fixed_offset
-from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
+from tests.plan.catalogs import selected
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,
     1_635_642_000_000_000, -62_135_596_800_000_000,
 ]  # fmt: skip
 """Around the epoch, changes to and from summer time in Europe, 1582 and the year 1."""
+
+
+def decimals(texts: str) -> list[Decimal | None]:
+    return [None if text == "NULL" else Decimal(text) for text in texts.split()]
+
 
 TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     "i": (INTEGER, pa.int32(), [None, 0, 1, -1, 7, 2**31 - 1, -(2**31), 3]),
@@ -52,30 +56,15 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     "m": (
         decimal(10, 2),
         pa.decimal128(10, 2),
-        [
-            None,
-            Decimal("0.00"),
-            Decimal("1.25"),
-            Decimal("-2.50"),
-            Decimal("99999999.99"),
-            Decimal("0.01"),
-            Decimal("-0.01"),
-            Decimal("3.10"),
-        ],
+        decimals("NULL 0.00 1.25 -2.50 99999999.99 0.01 -0.01 3.10"),
     ),
     "n": (
         decimal(38, 4),
         pa.decimal128(38, 4),
-        [
-            Decimal("1.0000"),
-            None,
-            Decimal("-12345678901234567890.1234"),
-            Decimal("2.5000"),
-            Decimal("0.0001"),
-            Decimal("9007199254740993.0000"),
-            Decimal("-7.0000"),
-            Decimal("3.3333"),
-        ],
+        decimals(
+            "1.0000 NULL -12345678901234567890.1234 2.5000 0.0001 9007199254740993.0000 -7.0000 "
+            "3.3333"
+        ),
     ),
     "s": (STRING, pa.string(), [None, "", "a", "ab", "é", "B", "a%", "z\U0001f600"]),
     "b": (BOOLEAN, pa.bool_(), [None, True, False, True, False, None, True, False]),
@@ -98,38 +87,27 @@ TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
     "r": (
         decimal(6, 3),
         pa.decimal128(6, 3),
-        [Decimal(x) for x in ("2.500", "-2.500", "0.125", "-0.125", "1.235", "999.999", "0.000")]
-        + [None],
+        decimals("2.500 -2.500 0.125 -0.125 1.235 999.999 0.000 NULL"),
     ),
     "j": (LONG, pa.int64(), [25, -25, 15, -15, 0, None, 2**63 - 1, -(2**63)]),
     "x": (
         decimal(38, 18),
         pa.decimal128(38, 18),
-        [
-            Decimal(x)
-            for x in (
-                "12345678901234567890.123456789012345678",
-                "-12345678901234567890.12345678901235",
-                "1.000000000000000005",
-                "-1E-18",
-                "99999999999999.999999999999999999",
-                "-10000000000000000.000000000000000005",
-                "5",
-            )
-        ]
-        + [None],
+        decimals(
+            "12345678901234567890.123456789012345678 -12345678901234567890.12345678901235 "
+            "1.000000000000000005 -1E-18 99999999999999.999999999999999999 "
+            "-10000000000000000.000000000000000005 5 NULL"
+        ),
     ),
     "o": (
         decimal(38, 30),
         pa.decimal128(38, 30),
-        [Decimal(x) for x in ("0", "4E-30", "-4E-30", "3", "-99999999", "1E-19", "3.000000001")]
-        + [None],
+        decimals("0 4E-30 -4E-30 3 -99999999 1E-19 3.000000001 NULL"),
     ),
     "c": (
         decimal(28, 20),
         pa.decimal128(28, 20),
-        [Decimal(x) for x in ("0", "4E-20", "-4E-20", "3", "-99999999", "1E-19", "3.000000001")]
-        + [None],
+        decimals("0 4E-20 -4E-20 3 -99999999 1E-19 3.000000001 NULL"),
     ),
     "q": (DOUBLE, pa.float64(), [2.5, -2.5, -0.0, math.nan, math.inf, -1e300, None, 9.3e18]),
 }
@@ -244,9 +222,7 @@ MORE_OFFSETS = [
 
 
 def ours(sql: str, zone: str = "UTC") -> Vector:
-    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone=zone)
-    assert isinstance(query.root, Project)
-    expr = query.root.outputs[0].expr
+    expr = selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone)
     assert find_blocker(expr) is None, find_blocker(expr)
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
@@ -307,23 +283,12 @@ def test_what_another_time_zone_decides_is_left_to_spark() -> None:
         "to_date(h)",
         "datediff(h, t)",
     ):
-        query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone="Europe/Berlin")
-        assert isinstance(query.root, Project)
-        blocker = find_blocker(query.root.outputs[0].expr)
+        expr = selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, "Europe/Berlin")
+        blocker = find_blocker(expr)
         assert blocker is not None, sql
         assert "time zone Europe/Berlin" in blocker.reason
-    query = parse_query("SELECT hour(k) + month(t) AS x FROM t", {"t": SCHEMA}, zone="Asia/Tokyo")
-    assert isinstance(query.root, Project)
-    assert find_blocker(query.root.outputs[0].expr) is None
-
-
-@pytest.fixture
-def in_zone(spark: Any) -> Iterator[Callable[[str], None]]:
-    """Sets the session's time zone for one test."""
-    key = "spark.sql.session.timeZone"
-    before = spark.conf.get(key)
-    yield lambda zone: spark.conf.set(key, zone)
-    spark.conf.set(key, before)
+    expr = selected("SELECT hour(k) + month(t) AS x FROM t", {"t": SCHEMA}, "Asia/Tokyo")
+    assert find_blocker(expr) is None
 
 
 def as_numbers(column: pa.ChunkedArray) -> list[Any]:

@@ -24,10 +24,9 @@ from impctl.expr.evaluate import Columns, evaluate
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
-from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
 from tests.expr.number_texts import COLUMNS, LITERALS, SCHEMA, TextMaker, rows_of
 from tests.expr.test_in_spark import agrees, shown, value_at
+from tests.plan.catalogs import selected
 from tests.support.random_cases import random_seeds
 
 ROWS = 14
@@ -62,11 +61,9 @@ class Case:
 def read(sql: str) -> Expr | None:
     """The expression; None where the text is refused."""
     try:
-        query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
+        return selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA})
     except ImpctlError:
         return None
-    assert isinstance(query.root, Project)
-    return query.root.outputs[0].expr
 
 
 def evaluated(sql: str, columns: Columns) -> Case | None:

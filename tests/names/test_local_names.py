@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from impctl.capture.use import local_name, rewrite_sql
-from impctl.data.schema import INTEGER, Column, Schema
 from impctl.plan.names import TableNames
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
-SCHEMA = Schema((Column("k", INTEGER),))
+SCHEMA = schema_of("k int")
 NAMES = TableNames(
     {
         ("main", "shop", "sales"): "sales",

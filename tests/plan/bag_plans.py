@@ -23,10 +23,9 @@ from impctl.plan.nodes import (
     SetKind,
     SetOperation,
     attributes_of,
-    scans_of,
 )
 from tests.plan.fixpoint_plans import FixpointMaker
-from tests.plan.trials import Trial, make_trial, random_partition
+from tests.plan.trials import Trial, make_trial, random_partitions
 
 _KINDS = (JoinKind.INNER,) * 7 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
 _DEEPEST = 3
@@ -78,7 +77,4 @@ def make_bag_trial(seed: int) -> Trial:
     """A trial with a fixpoint of UNION ALL; tables and facts are those of the seed's own trial."""
     rng = Random(f"bag {seed}")
     root = BagMaker(rng).plan()
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
-    return replace(make_trial(seed), root=root, partitions=partitions)
+    return replace(make_trial(seed), root=root, partitions=random_partitions(rng, root))

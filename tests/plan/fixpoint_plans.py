@@ -10,16 +10,7 @@ from dataclasses import replace
 from random import Random
 
 from impctl.data.schema import BOOLEAN, INTEGER, LONG
-from impctl.expr.nodes import (
-    And,
-    Arithmetic,
-    ArithmeticOp,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-)
+from impctl.expr.nodes import And, Arithmetic, ArithmeticOp, Cast, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -34,10 +25,9 @@ from impctl.plan.nodes import (
     SetKind,
     SetOperation,
     attributes_of,
-    scans_of,
 )
 from tests.plan.focused_plans import FocusedMaker
-from tests.plan.trials import Boundaries, Trial, make_trial, random_partition
+from tests.plan.trials import Trial, make_trial, random_partitions
 
 _KINDS = (JoinKind.INNER,) * 6 + (JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI)
 
@@ -180,12 +170,5 @@ def make_fixpoint_trial(seed: int) -> Trial:
     """A trial with a fixpoint; tables and facts are those of the seed's own trial."""
     rng = Random(f"fixpoint {seed}")
     root = FixpointMaker(rng).plan()
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    shared: dict[tuple[str, str], Boundaries] = {}
-    partitions = {}
-    for scan in chosen:
-        # A column of a table has the same ranges for all accesses.
-        column, boundaries = random_partition(rng, scan)
-        partitions[scan.access] = column, shared.setdefault((scan.table, column), boundaries)
+    partitions = random_partitions(rng, root, alike=True)
     return replace(make_trial(seed), root=root, partitions=partitions)

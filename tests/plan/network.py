@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
-from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
+from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "links": Schema(
-        (
-            Column("src", LONG),
-            Column("dst", LONG),
-            Column("cost", INTEGER),
-            Column("region", STRING),
-            Column("weight", DOUBLE),
-        )
-    ),
-    "nodes": Schema((Column("n", LONG), Column("kind", STRING))),
-    "seeds": Schema((Column("t", LONG), Column("n", LONG))),
+    "links": schema_of("src bigint, dst bigint, cost int, region string, weight double"),
+    "nodes": schema_of("n bigint, kind string"),
+    "seeds": schema_of("t bigint, n bigint"),
 }
 
 REACHED = (
@@ -30,16 +25,29 @@ CLOSURE = (
     "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links "
     "UNION SELECT c.x, l.dst FROM c JOIN links l ON c.y = l.src) "
 )
+KEYED = (
+    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
+    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
+)
+"""Nodes by links of one cost, which is the key."""
+
+COSTS = "WITH RECURSIVE r(n, c) AS (SELECT dst, cost FROM links WHERE src = 1 UNION "
+BY_COST = {"links#1": "cost", "links#2": "cost"}
+BY_REGION = dict.fromkeys(BY_COST, "region")
 
 
 def read(sql: str) -> Query:
-    """The query, read over the catalog."""
     return parse_query(sql, CATALOG)
 
 
 def plan_of(sql: str) -> Plan:
-    """The plan of the text."""
     return read(sql).root
+
+
+def ruled(sql: str) -> Query:
+    """The query after the plan rules."""
+    query = read(sql)
+    return replace(query, root=apply_rules(query.root))
 
 
 def fixpoints_of(plan: Plan) -> list[Fixpoint]:
@@ -47,13 +55,19 @@ def fixpoints_of(plan: Plan) -> list[Fixpoint]:
     return [node for node in nodes_of(plan) if isinstance(node, Fixpoint)]
 
 
-def links(*rows: tuple[int, int] | tuple[int, int, str]) -> list[dict[str, object]]:
-    """Rows of `links`: source, destination, and a region where it matters."""
+def fixpoint_of(sql: str) -> Fixpoint:
+    """The only fixpoint of the text."""
+    (found,) = fixpoints_of(plan_of(sql))
+    return found
+
+
+def links(*rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Rows of `links`: source, destination, region and cost where they matter."""
     return [_link(*row) for row in rows]
 
 
-def _link(src: int, dst: int, region: str = "A") -> dict[str, object]:
-    return {"src": src, "dst": dst, "cost": 1, "region": region, "weight": 1.0}
+def _link(src: int, dst: int, region: str = "A", cost: int = 1) -> dict[str, object]:
+    return {"src": src, "dst": dst, "cost": cost, "region": region, "weight": 1.0}
 
 
 def edges_on_walks(edges: Sequence[tuple[int, int]], start: int) -> dict[int, set[int]]:

@@ -8,24 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from impctl.data.schema import (
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    Column,
-    Schema,
-    SqlType,
-    decimal,
-)
-from impctl.expr.nodes import (
-    And,
-    Cast,
-    Compare,
-    CompareOp,
-    Expr,
-    Literal,
-)
+from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
+from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -51,18 +35,11 @@ from impctl.plan.nodes import (
 )
 from tests.plan.call_types import call_type, other_call, summed_type
 from tests.plan.random_exprs import ORDERED, ExprMaker
+from tests.support.schemas import schema_of
 
 MONEY = decimal(6, 1)
 CATALOG = {
-    "t": Schema(
-        (
-            Column("g", INTEGER),
-            Column("p", INTEGER),
-            Column("v", INTEGER),
-            Column("d", DOUBLE),
-            Column("s", STRING),
-        )
-    ),
+    "t": schema_of("g int, p int, v int, d double, s string"),
     "u": Schema((Column("h", INTEGER), Column("q", INTEGER), Column("w", MONEY))),
 }
 _CALLS = (*("count", "sum") * 3, *("min", "max", "max", "avg", "bool_or", "bool_and", "count_if"))

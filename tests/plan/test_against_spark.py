@@ -17,41 +17,19 @@ from typing import Any
 import pytest
 
 from impctl.capture.render import render_plan
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    Column,
-    Schema,
-    decimal,
-)
 from impctl.plan.nodes import Plan, attributes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from tests.support.random_cases import quarter_then_rest
+from tests.support.schemas import schema_of
 
 pytestmark = pytest.mark.spark
 
-CATALOG = {
-    "t": Schema(
-        (
-            Column("a", INTEGER),
-            Column("b", INTEGER),
-            Column("s", STRING),
-            Column("d", DATE),
-            Column("m", decimal(10, 2)),
-            Column("f", DOUBLE),
-            Column("g", BOOLEAN),
-            Column("l", LONG),
-        )
-    ),
-    "u": Schema(
-        (Column("a", INTEGER), Column("c", INTEGER), Column("s", STRING), Column("my col", INTEGER))
-    ),
+COLUMNS = {
+    "t": "a int, b int, s string, d date, m decimal(10,2), f double, g boolean, l bigint",
+    "u": "a int, c int, s string, `my col` int",
 }
+CATALOG = {table: schema_of(columns) for table, columns in COLUMNS.items()}
 _FILE = Path(__file__).parent / "golden" / "spark_queries.sql"
 QUERIES = [text.strip() for text in _FILE.read_text(encoding="utf-8").split(";\n")[:-1]]
 
@@ -95,16 +73,12 @@ def rows_of_u(rng: Random) -> list[tuple[Any, ...]]:
 def tables(spark: Any) -> Iterator[Any]:
     """The session with both tables as cached views."""
     rng = Random(5)
-    kinds = {
-        "t": "a int, b int, s string, d date, m decimal(10,2), f double, g boolean, l bigint",
-        "u": "a int, c int, s string, `my col` int",
-    }
     for name, rows in (("t", rows_of_t(rng)), ("u", rows_of_u(rng))):
-        frame = spark.createDataFrame(rows, kinds[name]).coalesce(1)
+        frame = spark.createDataFrame(rows, COLUMNS[name]).coalesce(1)
         frame.createOrReplaceTempView(name)
         spark.catalog.cacheTable(name)
     yield spark
-    for name in kinds:
+    for name in COLUMNS:
         spark.catalog.uncacheTable(name)
         spark.catalog.dropTempView(name)
 

@@ -12,7 +12,6 @@ def test_lines_tell_operator_detail_and_place() -> None:
     assert (line.operator, line.detail) == ("aggregate", "by brand: sum(price * numSold) AS rev")
     (select,) = line.children
     assert (select.operator, select.detail) == ("select", "ok")
-    assert select.span is not None
     assert sql[select.span.start : select.span.end] == "ok"
     (scan,) = select.children
     assert scan.operator == "scan"

@@ -21,11 +21,12 @@ from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness, nodes_of, s
 from impctl.plan.order_dependence import deciding
 from impctl.plan.reuse.alignment import aligned
 from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.rules.order import core_of
 from impctl.plan.rules.trace import trace
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, check_safety
 from tests.plan.network import (
+    BY_REGION,
     CLOSURE,
     REACHED,
     edges_on_walks,
@@ -33,6 +34,7 @@ from tests.plan.network import (
     links,
     plan_of,
     read,
+    ruled,
 )
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.random_cases import random_cases
@@ -137,12 +139,7 @@ def test_plans_of_one_shape_come_to_the_same_identities() -> None:
     assert [scan.access for scan in scans_of(found)] == [scan.access for scan in scans_of(other)]
 
 
-def _ruled(sql: str) -> Query:
-    return Query(sql, apply_rules(plan_of(sql)))
-
-
 REUSE = REACHED + "SELECT COUNT(*) FROM r WHERE n < 9 HAVING COUNT(*) > 3"
-BOTH = {"links#1": "region", "links#2": "region"}
 
 
 @pytest.mark.parametrize(
@@ -160,31 +157,31 @@ BOTH = {"links#1": "region", "links#2": "region"}
 def test_a_sketch_serves_every_query_over_the_same_recursion(
     old: str, new: str, allowed: bool
 ) -> None:
-    captured, asked = _ruled(REUSE), _ruled(REUSE.replace(old, new))
-    assert check_reuse(asked, captured, BOTH, ()).allowed is allowed
+    captured, asked = ruled(REUSE), ruled(REUSE.replace(old, new))
+    assert check_reuse(asked, captured, BY_REGION, ()).allowed is allowed
 
 
 def test_constants_inside_are_refused_even_where_they_ask_for_less() -> None:
     text = REACHED.replace("= l.src)", "= l.src WHERE l.cost < {})") + "SELECT n FROM r"
-    captured, asked = _ruled(text.format(9)), _ruled(text.format(5))
-    verdict = check_reuse(asked, captured, BOTH, ())
+    captured, asked = ruled(text.format(9)), ruled(text.format(5))
+    verdict = check_reuse(asked, captured, BY_REGION, ())
     assert not verdict.allowed
     assert verdict.reason == "other constants inside WITH RECURSIVE change what it derives"
 
 
 def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:
     text = REACHED + "SELECT r.n FROM r JOIN nodes m ON r.n = m.n WHERE m.n < {}"
-    columns = {**BOTH, "nodes#1": "kind"}
-    for asked, accesses in ((5, {*columns}), (20, {*BOTH})):
-        verdict = check_reuse(_ruled(text.format(asked)), _ruled(text.format(9)), columns, ())
+    columns = {**BY_REGION, "nodes#1": "kind"}
+    for asked, accesses in ((5, {*columns}), (20, {*BY_REGION})):
+        verdict = check_reuse(ruled(text.format(asked)), ruled(text.format(9)), columns, ())
         assert verdict.allowed
         assert {*verdict.accesses} == accesses, "what more is asked for is read whole"
 
 
 @random_cases(7, 12, 300)
 def test_reuse_gives_the_asked_answer(cases: range) -> None:
-    captured, asked = _ruled(REUSE), _ruled(REUSE.replace("> 3", "< 3").replace("n < 9", "n < 4"))
-    partitions: Any = dict.fromkeys(BOTH, ("src", (2, 3, 4)))
+    captured, asked = ruled(REUSE), ruled(REUSE.replace("> 3", "< 3").replace("n < 9", "n < 4"))
+    partitions: Any = dict.fromkeys(BY_REGION, ("src", (2, 3, 4)))
     for seed in cases:
         tables = {"links": links(*_edges(Random(seed)))}
         found = annotate(captured.root, tables)
@@ -216,7 +213,7 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
         "UNION SELECT l.dst FROM r JOIN links l ON r.n = l.src) "
         "SELECT m.kind, MAX(r.n) FROM r JOIN nodes m ON r.n = m.n GROUP BY m.kind"
     )
-    query = _ruled(sql)
+    query = ruled(sql)
     columns = {"links#1": Column("dst", LONG), "nodes#1": Column("n", LONG)}
     sketched = {access: column.name for access, column in columns.items()}
     found = witnessed(query, check_safety(query, sketched, ()), columns)
@@ -228,7 +225,7 @@ def test_no_witness_stands_inside_a_fixpoint_which_chooses_derivations() -> None
     assert all(position <= inside for position in found.notes)
     assert "one derivation" in found.notes[inside]
     assert fixpoint.chooses
-    assert fingerprint(query.root) == fingerprint(_ruled(sql).root)
+    assert fingerprint(query.root) == fingerprint(ruled(sql).root)
     assert fingerprint(replace(fixpoint, chooses=False)) != fingerprint(fixpoint)
     assert core_of(found.query.root) != core_of(query.root), "its state is another"
 
@@ -239,7 +236,7 @@ def test_without_a_sketch_below_or_of_a_bag_a_fixpoint_chooses_nothing() -> None
         (text, "nodes#1", Column("n", LONG)),
         (text.replace("UNION", "UNION ALL"), "links#1", Column("dst", LONG)),
     ):
-        query = _ruled(sql)
+        query = ruled(sql)
         verdict = check_safety(query, {access: column.name}, ())
         assert verdict.safe
         found = witnessed(query, verdict, {access: column})

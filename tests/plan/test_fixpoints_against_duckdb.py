@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from impctl.plan.rules.order import apply_rules
-from tests.plan.network import CLOSURE, REACHED, plan_of
+from tests.plan.network import CLOSURE, REACHED, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import bag, evaluate
 
@@ -108,13 +108,10 @@ def _tables(rng: Random) -> dict[str, list[dict[str, Any]]]:
     def value() -> int | None:
         return rng.choice(values)
 
-    links = [
-        {"src": value(), "dst": value(), "cost": 1, "region": "A", "weight": 1.0}
-        for _ in range(rng.randint(0, 7))
-    ]
+    edges = links(*((value(), value()) for _ in range(rng.randint(0, 7))))
     nodes = [{"n": value(), "kind": "x"} for _ in range(rng.randint(0, 4))]
     seeds = [{"t": rng.randint(1, 3), "n": value()} for _ in range(rng.randint(0, 4))]
-    return {"links": links, "nodes": nodes, "seeds": seeds}
+    return {"links": edges, "nodes": nodes, "seeds": seeds}
 
 
 @pytest.fixture

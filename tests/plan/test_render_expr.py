@@ -6,9 +6,9 @@ import pytest
 
 from impctl.data.schema import DOUBLE, INTEGER
 from impctl.expr.nodes import ColumnRef, Mean
-from impctl.plan.nodes import Aggregate, Project, TopK
+from impctl.plan.nodes import Aggregate, TopK
 from impctl.plan.render_expr import call_text, column_name, expr_text, order_text
-from tests.plan.catalogs import plan_of
+from tests.plan.catalogs import plan_of, selected
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,7 @@ from tests.plan.catalogs import plan_of
     ],
 )
 def test_text_reads_like_the_sql(written: str) -> None:
-    root = plan_of(f"SELECT {written} AS it FROM sales")
-    assert isinstance(root, Project)
-    assert expr_text(root.outputs[0].expr) == written
+    assert expr_text(selected(f"SELECT {written} AS it FROM sales")) == written
 
 
 def test_names_override_identities() -> None:

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache, partial
 from random import Random
+from typing import Any
 
 from impctl.aliases import AccessId, ColumnName
-from impctl.data.schema import DOUBLE, STRING
+from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
@@ -92,15 +93,19 @@ class Trial:
     def sketched(self) -> dict[AccessId, ColumnName]:
         return {access: column for access, (column, _) in self.partitions.items()}
 
+    def columns(self, root: Plan, catalog: Mapping[str, Schema] = CATALOG) -> dict[AccessId, Any]:
+        """The sketched columns of a plan that has these accesses, or some of them."""
+        tables = {scan.access: scan.table for scan in scans_of(root)}
+        names = {access: name for access, name in self.sketched.items() if access in tables}
+        return {access: catalog[tables[access]].find(name) for access, name in names.items()}
+
 
 def make_trial(seed: int) -> Trial:
     """The trial of a seed; four seeds in a row share the plan and differ in all else."""
     root, focused = _plan(seed // 4)
     rng = Random(seed)
     tables = {name: _rows(rng, name, few_groups=focused) for name in CATALOG}
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.75] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
+    partitions = random_partitions(rng, root)
     facts = _facts(rng, tables)
     return Trial(root, tables, partitions, tuple(_checked(Random(f"checks {seed}"), facts, tables)))
 
@@ -146,6 +151,20 @@ def _rows(rng: Random, table: str, *, few_groups: bool) -> list[dict[str, Value]
     return rows
 
 
+def random_partitions(
+    rng: Random, root: Plan, share: float = 0.75, *, alike: bool = False
+) -> dict[AccessId, tuple[ColumnName, Boundaries]]:
+    """Of most accesses; if `alike`, a column of a table has the same ranges for all accesses."""
+    scans = scans_of(root)
+    partitions = {}
+    shared: dict[tuple[str, str], Boundaries] = {}
+    for scan in [scan for scan in scans if rng.random() < share] or [rng.choice(scans)]:
+        column, boundaries = random_partition(rng, scan)
+        first = shared.setdefault((scan.table, column), boundaries)
+        partitions[scan.access] = column, first if alike else boundaries
+    return partitions
+
+
 def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     column = rng.choice(list(TABLES[scan.table]))
     if column.type == STRING:
@@ -162,14 +181,14 @@ def random_partition(rng: Random, scan: Scan) -> tuple[ColumnName, Boundaries]:
     return column.name, tuple(sorted(chosen))  # type: ignore[type-var]  # one column, one type
 
 
-def _facts(rng: Random, tables: Tables) -> list[Fact]:
+def _facts(rng: Random, tables: Tables, share: float = 0.8) -> list[Fact]:
     """True facts, each withheld now and then."""
     found = []
     for table, rows in tables.items():
         for column in TABLES[table]:
             values = [row[column.name] for row in rows]
             for kind, source in _true_facts(values):
-                if rng.random() < 0.8:
+                if rng.random() < share:
                     found.append(Fact(table, column.name, kind, source))
     return found
 
@@ -179,16 +198,8 @@ def make_barrier_trial(seed: int) -> Trial:
     rng = Random(f"barrier {seed}")
     root = BarrierMaker(rng).plan()
     tables = {name: _few_groups(rng, name) for name in CATALOG}
-    scans = scans_of(root)
-    chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
-    partitions = {scan.access: random_partition(rng, scan) for scan in chosen}
-    facts = [
-        Fact(table, column.name, kind, source)
-        for table, rows in tables.items()
-        for column in CATALOG[table]
-        for kind, source in _true_facts([row[column.name] for row in rows])
-        if rng.random() < 0.9
-    ]
+    partitions = random_partitions(rng, root, 0.8)
+    facts = _facts(rng, tables, 0.9)
     return Trial(root, tables, partitions, tuple(_checked(rng, facts, tables, 0.85)))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from random import Random
 
-from impctl.data.schema import BYTE, DOUBLE, INTEGER, Column, Schema, decimal
+from impctl.data.schema import BYTE, INTEGER, decimal
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Plan
@@ -17,6 +17,7 @@ from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.random_exprs import ExprMaker
 from tests.plan.random_plans import CATALOG, PlanMaker
+from tests.support.schemas import schema_of
 
 WIDE, LONG_SCALED = decimal(38, 18), decimal(20, 4)
 LARGE = Decimal("12345678901234567890.123456789012345678")
@@ -35,15 +36,7 @@ WIDE_VALUES = {
 }
 """Values of few differences, some of them in the last digit."""
 
-WIDE_TABLE = Schema(
-    (
-        Column("k", INTEGER),
-        Column("a", WIDE),
-        Column("z", LONG_SCALED),
-        Column("c", DOUBLE),
-        Column("y", BYTE),
-    )
-)
+WIDE_TABLE = schema_of("k int, a decimal(38,18), z decimal(20,4), c double, y tinyint")
 
 
 class _Wide(ExprMaker):

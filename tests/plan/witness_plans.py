@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from impctl.data.schema import INTEGER, Column
+from impctl.data.schema import INTEGER
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     AggregateCall,
@@ -28,7 +28,6 @@ from impctl.plan.nodes import (
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, carried
 from tests.plan.focused_plans import FocusedMaker
-from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, make_trial, random_partition
 
 
@@ -104,19 +103,9 @@ def make_witness_trial(seed: int) -> Trial:
     return Trial(root, trial.tables, partitions, trial.facts)
 
 
-def columns_of_trial(root: Plan, trial: Trial) -> dict[str, Column]:
-    tables = {scan.access: scan.table for scan in scans_of(root)}
-    found = {}
-    for access, name in trial.sketched.items():
-        column = CATALOG[tables[access]].find(name)
-        assert column is not None
-        found[access] = column
-    return found
-
-
 def kept_by_witnesses(root: Plan, trial: Trial, verdict: Verdict) -> Plan:
     """The plan with witness nodes, which must be as safe as the query's own."""
     query = Query("", root)
-    found = witnessed(query, verdict, columns_of_trial(root, trial))
+    found = witnessed(query, verdict, trial.columns(root))
     carried(verdict, found.query, trial.sketched)
     return found.query.root

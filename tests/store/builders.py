@@ -7,8 +7,12 @@ import functools
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -122,11 +126,17 @@ def sketches_at(
     """The sketches of the latest commit that stood for exactly these versions."""
     for kept in store.kept(query, versions):
         found = store.load_kept(query, kept.generation)
-        assert found is not None
         assert found.versions == kept.versions == versions
         assert found.state_meta == kept.basis
         return found.sketches
     return None
+
+
+def in_catalog(root: Path, sql: str, values: Sequence[object] = ()) -> list[Any]:
+    """What another program that runs this statement gets."""
+    path = root / "catalog.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        return connection.execute(sql, values).fetchall()
 
 
 def run_names(root: Path) -> set[str]:
@@ -136,6 +146,18 @@ def run_names(root: Path) -> set[str]:
 
 def referenced(store: Store, query: str = "q") -> int:
     return sum(ref.is_file for ref in store.run_refs(query))
+
+
+def started(script: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
+    """Another process that runs the script, and finds the modules that this one finds."""
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        **more,
+    )
 
 
 class Crash(BaseException):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from impctl.forecast.arrival import KEPT, Arrival, History
 from impctl.store.store import Store
-from tests.store.builders import capture, record
+from tests.store.builders import capture, in_catalog, record
 from tests.support.older_store import as_format
 
 
@@ -24,19 +23,10 @@ def history(first: int, last: int, table_id: str = "a") -> History:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {}, record())
-    return path
-
-
-def change(root: Path, *statements: str) -> int:
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    changed = [connection.execute(statement).rowcount for statement in statements]
-    connection.commit()
-    connection.close()
-    return sum(changed)
+    return root
 
 
 def test_histories_come_back_as_they_were_saved(root: Path) -> None:
@@ -52,54 +42,52 @@ def test_a_history_that_went_on_replaces_nothing_but_what_is_new_or_gone(root: P
     with Store.open(root) as store:
         store.save_arrivals({"t": history(1, 400)})
         store.save_arrivals({"u": history(1, 2)})
-    statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200"
-    assert change(root, statement) == 1
+    statement = "UPDATE arrival SET operation = 'touched' WHERE version = 200 RETURNING version"
+    assert in_catalog(root, statement) == [(200,)]
     with Store.open(root) as store:
         store.save_arrivals({"t": replace(history(101, 410), since=None)})
-    found = sqlite3.connect(root / "catalog.sqlite")
-    rows = found.execute("SELECT version, operation FROM arrival WHERE table_name = 't'").fetchall()
-    found.close()
+    rows = in_catalog(root, "SELECT version, operation FROM arrival WHERE table_name = 't'")
     assert [version for version, _ in rows] == list(range(11, 411))
     # Written again it would not be touched any more.
     assert [version for version, operation in rows if operation == "touched"] == [200]
 
 
-def test_what_goes_on_needs_the_end_only(root: Path) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 5)})
-        end = store.arrivals(["t"], is_whole=False)["t"]
-        assert end == replace(history(1, 5), arrivals=())
-        added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
-        store.save_arrivals({"t": added})
-        assert store.arrivals(["t"])["t"] == history(1, 7)
-        store.save_arrivals({"t": replace(end, until=8)})
-        assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
+def test_what_goes_on_needs_the_end_only(store: Store) -> None:
+    store.save_arrivals({"t": history(1, 5)})
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    assert end == replace(history(1, 5), arrivals=())
+    added = replace(end, until=7, arrivals=(arrival(6), arrival(7)))
+    store.save_arrivals({"t": added})
+    assert store.arrivals(["t"])["t"] == history(1, 7)
+    store.save_arrivals({"t": replace(end, until=8)})
+    assert store.arrivals(["t"])["t"] == replace(history(1, 7), until=8)
 
 
 @pytest.mark.parametrize("first", [1, 2])
-def test_the_latest_are_kept_and_known_since_the_first_of_them(root: Path, first: int) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(first, KEPT)})
-        assert store.arrivals(["t"])["t"] == history(first, KEPT)
-        end = store.arrivals(["t"], is_whole=False)["t"]
-        store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
-        found = store.arrivals(["t"])["t"]
+def test_the_latest_are_kept_and_known_since_the_first_of_them(store: Store, first: int) -> None:
+    store.save_arrivals({"t": history(first, KEPT)})
+    assert store.arrivals(["t"])["t"] == history(first, KEPT)
+    end = store.arrivals(["t"], is_whole=False)["t"]
+    store.save_arrivals({"t": replace(end, until=KEPT + 1, arrivals=(arrival(KEPT + 1),))})
+    found = store.arrivals(["t"])["t"]
     assert [each.version for each in found.arrivals] == list(range(2, KEPT + 2))
     assert found.since == (60.0 if first == 2 else 120.0)
 
 
 @pytest.mark.parametrize("other", [history(1, 2, "b"), history(1, 2), History("b", 0, None)])
-def test_another_table_or_a_log_that_went_back_takes_the_place(root: Path, other: History) -> None:
-    with Store.open(root) as store:
-        store.save_arrivals({"t": history(1, 9)})
-        store.save_arrivals({"t": other})
-        assert store.arrivals(["t"]) == {"t": other}
+def test_another_table_or_a_log_that_went_back_takes_the_place(
+    store: Store, other: History
+) -> None:
+    store.save_arrivals({"t": history(1, 9)})
+    store.save_arrivals({"t": other})
+    assert store.arrivals(["t"]) == {"t": other}
 
 
 def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
     with Store.open(root) as store:
         store.save_arrivals({"t": history(1, 5)})
-    assert change(root, "UPDATE arrival SET inserted = 0 WHERE version = 3") == 1
+    statement = "UPDATE arrival SET inserted = 0 WHERE version = 3 RETURNING version"
+    assert in_catalog(root, statement) == [(3,)]
     with Store.open(root) as store:
         found = store.arrivals(["t"])["t"].arrivals
     assert [each.version for each in found] == [1, 2, 4, 5]
@@ -109,7 +97,7 @@ def test_an_altered_row_is_left_out_and_leaves_a_gap(root: Path) -> None:
 def test_an_altered_log_row_makes_a_table_unknown(root: Path) -> None:
     with Store.open(root) as store:
         store.save_arrivals({"t": history(1, 5)})
-    assert change(root, "UPDATE arrival_log SET until = 4") == 1
+    assert in_catalog(root, "UPDATE arrival_log SET until = 4 RETURNING until") == [(4,)]
     with Store.open(root) as store:
         assert store.arrivals(["t"]) == {}
         store.save_arrivals({"t": history(4, 5)})

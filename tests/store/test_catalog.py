@@ -21,18 +21,16 @@ class _ReadOnlyDisk(RealDisk):
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {"agg": [(0, rows(LARGE)), (1, rows(3))]}, record())
-    return path
+    return root
 
 
 def test_a_read_only_store_can_be_read_and_says_why_it_is_not_written(root: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
     with Store.open(root, disk=_ReadOnlyDisk()) as store:
         held = store.load("q")
-        assert held is not None
         assert held.sketches == capture().sketches
         assert state_of(store, "q")["agg"][0][1].equals(rows(LARGE))
         for write in (
@@ -54,7 +52,6 @@ def test_a_read_only_reader_sees_what_a_running_writer_committed(root: Path) -> 
         writer.commit_maintain(maintain(1, 4))
         with Store.open(root, disk=_ReadOnlyDisk()) as store:
             held = store.load("q")
-    assert held is not None
     assert held.versions == {"sales": 4}
 
 
@@ -83,16 +80,14 @@ def test_a_catalog_locked_by_another_program_is_retryable(
     assert len(list((root / "state").iterdir())) == 1
 
 
-def test_a_full_catalog_is_a_storage_error(root: Path) -> None:
-    with Store.open(root) as store:
-        with store._catalog.reading() as connection:
-            pages = connection.execute("PRAGMA page_count").fetchone()[0]
-            connection.execute(f"PRAGMA max_page_count = {pages + 2}")
-        with pytest.raises(StorageError) as caught:
-            store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(5000)),)))
-        held = store.load("q")
+def test_a_full_catalog_is_a_storage_error(store: Store) -> None:
+    with store._catalog.reading() as connection:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count = {pages + 2}")
+    with pytest.raises(StorageError) as caught:
+        store.commit_maintain(maintain(1, 1, put=(("agg", 5, rows(5000)),)))
+    held = store.load("q")
     assert caught.value.code == "disk_full"
-    assert held is not None
     assert held.generation == 1
 
 

@@ -26,11 +26,6 @@ from tests.store.builders import (
 )
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / ".impctl"
-
-
 def _ids_at(store: Store, version: int) -> tuple[int, ...] | None:
     found = sketches_at(store, {"sales": version})
     return None if found is None else found[0].fragments.ids
@@ -64,45 +59,42 @@ def test_the_latest_sketch_versions_stay_usable(root: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_the_present_sketch_always_stays(root: Path, keep: int) -> None:
-    with Store.open(root) as store:
-        generation = store.commit_capture(capture(), {}, record())
-        store.commit_maintain(maintain(generation, 1))
-        store.collect(keep=keep)
-        assert _ids_at(store, 1) == (2, 3)
-        assert _ids_at(store, 0) is None
-        assert store.load("q") is not None
+def test_the_present_sketch_always_stays(store: Store, keep: int) -> None:
+    generation = store.commit_capture(capture(), {}, record())
+    store.commit_maintain(maintain(generation, 1))
+    store.collect(keep=keep)
+    assert _ids_at(store, 1) == (2, 3)
+    assert _ids_at(store, 0) is None
+    assert store.load("q") is not None
 
 
-def test_sketches_of_earlier_captures_go_with_their_partitions(root: Path) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture("other"), {}, record())
-        generation = store.commit_capture(capture(), {}, record())
-        store.commit_maintain(maintain(generation, 1, (0,)))
-        store.commit_capture(capture(version=2, ids=(1,)), {}, record())
-        assert [old.count for old in store.collect(keep=1).versions] == [2]
-        assert _ids_at(store, 2) == (1,)
-        store.commit_capture(_over_other_ranges("q"), {}, record())
-        assert store.collect().partitions == 0  # the other query has the same
-        store.commit_capture(_over_other_ranges("other"), {}, record())
+def test_sketches_of_earlier_captures_go_with_their_partitions(store: Store) -> None:
+    store.commit_capture(capture("other"), {}, record())
+    generation = store.commit_capture(capture(), {}, record())
+    store.commit_maintain(maintain(generation, 1, (0,)))
+    store.commit_capture(capture(version=2, ids=(1,)), {}, record())
+    assert [old.count for old in store.collect(keep=1).versions] == [2]
+    assert _ids_at(store, 2) == (1,)
+    store.commit_capture(_over_other_ranges("q"), {}, record())
+    assert store.collect().partitions == 0  # the other query has the same
+    store.commit_capture(_over_other_ranges("other"), {}, record())
+    found = store.collect()
+    assert found.partitions == 1
+    assert found.partition_bytes > 50
+
+
+def test_only_run_files_without_a_run_are_removed(store: Store, root: Path) -> None:
+    store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    (used,) = run_names(root)
+    with store.lock(0):
+        (root / "state" / "left.arrow").write_bytes(b"12345")
+        (root / "state" / "notes.txt").write_text("mine")
+        left = root / "state" / "left.arrow"
+        assert store.collectable().files == (Leftover(left, 5),)
+        assert run_names(root) == {used, "left.arrow", "notes.txt"}
         found = store.collect()
-        assert found.partitions == 1
-        assert found.partition_bytes > 50
-
-
-def test_only_run_files_without_a_run_are_removed(root: Path) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        (used,) = run_names(root)
-        with store.lock(0):
-            (root / "state" / "left.arrow").write_bytes(b"12345")
-            (root / "state" / "notes.txt").write_text("mine")
-            left = root / "state" / "left.arrow"
-            assert store.collectable().files == (Leftover(left, 5),)
-            assert run_names(root) == {used, "left.arrow", "notes.txt"}
-            found = store.collect()
-        assert found.files == (Leftover(left, 5, removed=True),)
-        assert run_names(root) == {used, "notes.txt"}
+    assert found.files == (Leftover(left, 5, removed=True),)
+    assert run_names(root) == {used, "notes.txt"}
 
 
 def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
@@ -119,16 +111,15 @@ def test_a_file_that_cannot_be_removed_is_told(root: Path) -> None:
         assert [file.path.name for file in store.collect().files] == ["a.arrow"]
 
 
-def test_collecting_gives_space_back(root: Path) -> None:
-    with Store.open(root) as store:
-        runs = {"agg": [(i, rows(2000, i)) for i in range(60)]}
-        store.commit_capture(capture(), runs, record())
-        store.collect()
-        before = (root / "catalog.sqlite").stat().st_size
-        store.commit_capture(capture(), {}, record())
-        store.collect()
-        assert (root / "catalog.sqlite").stat().st_size < before / 4
-        assert store.load("q") is not None
+def test_collecting_gives_space_back(store: Store, root: Path) -> None:
+    runs = {"agg": [(i, rows(2000, i)) for i in range(60)]}
+    store.commit_capture(capture(), runs, record())
+    store.collect()
+    before = (root / "catalog.sqlite").stat().st_size
+    store.commit_capture(capture(), {}, record())
+    store.collect()
+    assert (root / "catalog.sqlite").stat().st_size < before / 4
+    assert store.load("q") is not None
 
 
 def test_a_dry_run_on_an_absent_store_finds_nothing(root: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from impctl.store.costs import KEPT, MOST
 from impctl.store.records import RunCost, RunKind, RunParts, SideRead
 from impctl.store.seals import sealed
 from impctl.store.store import Store
-from tests.store.builders import capture, maintain, record
+from tests.store.builders import capture, in_catalog, maintain, record
 from tests.support.older_store import as_format
 
 
@@ -24,32 +23,29 @@ def cost(number: int, kind: str = "maintain") -> RunCost:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
-        store.commit_capture(capture(), {}, replace(record(), cost=cost(7, "recapture")))
-    return path
-
-
-def test_costs_come_back_newest_first_and_bounded(root: Path) -> None:
+def root(root: Path) -> Path:
     with Store.open(root) as store:
-        for number in range(KEPT + 5):
-            store.add_record("q", replace(record(), cost=cost(number)))
-        store.add_record("q", record())
-        found = store.costs("q")
+        store.commit_capture(capture(), {}, replace(record(), cost=cost(7, "recapture")))
+    return root
+
+
+def test_costs_come_back_newest_first_and_bounded(store: Store) -> None:
+    for number in range(KEPT + 5):
+        store.add_record("q", replace(record(), cost=cost(number)))
+    store.add_record("q", record())
+    found = store.costs("q")
     assert found[:KEPT] == tuple(cost(n) for n in reversed(range(5, KEPT + 5)))
     assert found[KEPT:] == (cost(7, "recapture"),)
 
 
-def test_runs_over_other_tables_do_not_push_each_other_out(root: Path) -> None:
-    with Store.open(root) as store:
-        for number in range(2 * KEPT):
-            moved = ("a", "b") if number % 2 else ("a",)
-            one = replace(cost(number), moved=moved)
-            store.add_record("q", replace(record(), cost=one))
-        for number in range(3 * KEPT):
-            store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
-        kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
+def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None:
+    for number in range(2 * KEPT):
+        moved = ("a", "b") if number % 2 else ("a",)
+        one = replace(cost(number), moved=moved)
+        store.add_record("q", replace(record(), cost=one))
+    for number in range(3 * KEPT):
+        store.add_record("q", replace(record(), cost=replace(cost(number), moved=("c",))))
+    kept = [found.moved for found in store.costs("q") if found.kind == "maintain"]
     assert {moved: kept.count(moved) for moved in kept} == {
         ("a",): KEPT,
         ("a", "b"): KEPT,
@@ -57,36 +53,22 @@ def test_runs_over_other_tables_do_not_push_each_other_out(root: Path) -> None:
     }
 
 
-def test_of_many_sets_of_tables_the_latest_are_kept(root: Path) -> None:
-    with Store.open(root) as store:
-        for number in range(MOST + 10):
-            one = replace(cost(number), moved=(f"t{number}",))
-            store.add_record("q", replace(record(), cost=one))
-        kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
+def test_of_many_sets_of_tables_the_latest_are_kept(store: Store) -> None:
+    for number in range(MOST + 10):
+        one = replace(cost(number), moved=(f"t{number}",))
+        store.add_record("q", replace(record(), cost=one))
+    kept = [found.rows for found in store.costs("q") if found.kind == "maintain"]
     assert kept == list(reversed(range(10, MOST + 10)))
-
-
-def test_tables_of_a_run_that_were_altered_leave_it_out(root: Path) -> None:
-    with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute("UPDATE cost SET moved = '[\"b\"]' WHERE kind = 'maintain'")
-    connection.commit()
-    connection.close()
-    with Store.open(root) as store:
-        assert store.costs("q") == (cost(7, "recapture"),)
 
 
 PARTS = RunParts((0.125, 0.0, 1e6), (SideRead("join0.left", 3, 2, 7, 1.5), SideRead("join1.left")))
 
 
-def test_parts_of_a_run_come_back(root: Path) -> None:
-    with Store.open(root) as store:
-        for moved in ((), ("a",)):
-            store.add_record(
-                "q", replace(record(), cost=replace(cost(1), parts=PARTS, moved=moved))
-            )
-            assert store.costs("q")[0] == replace(cost(1), parts=PARTS, moved=moved)
+def test_parts_of_a_run_come_back(store: Store) -> None:
+    for moved in ((), ("a",)):
+        given = replace(cost(1), parts=PARTS, moved=moved)
+        store.add_record("q", replace(record(), cost=given))
+        assert store.costs("q")[0] == given
 
 
 @pytest.mark.parametrize(
@@ -101,58 +83,45 @@ def test_parts_that_impctl_did_not_write_are_none(text: str) -> None:
     assert parts_in(text) is None
 
 
-def test_an_amended_record_amends_its_cost(root: Path) -> None:
+def test_an_amended_record_amends_its_cost(store: Store) -> None:
+    store.add_record("q", replace(record(), cost=cost(1)))
+    store.amend_record("q", replace(record(), cost=cost(2)))
+    assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
+
+
+def test_a_maintained_commit_keeps_its_cost(store: Store) -> None:
+    change = maintain(1, 1)
+    store.commit_maintain(replace(change, record=replace(change.record, cost=cost(3))))
+    assert store.costs("q") == (cost(3), cost(7, "recapture"))
+
+
+def test_costs_go_with_the_definition_of_their_query(store: Store) -> None:
+    other = replace(capture(), fingerprint="another")
+    store.commit_capture(other, {}, replace(record(), cost=cost(8, "recapture")))
+    assert store.costs("q") == (cost(8, "recapture"),)
+
+
+@pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'"])
+def test_an_altered_row_is_left_out(root: Path, change: str) -> None:
     with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=cost(1)))
-        store.amend_record("q", replace(record(), cost=cost(2)))
-        assert [c for c in store.costs("q") if c.kind == "maintain"] == [cost(2)]
-
-
-def test_a_maintained_commit_keeps_its_cost(root: Path) -> None:
-    with Store.open(root) as store:
-        change = maintain(1, 1)
-        store.commit_maintain(replace(change, record=replace(change.record, cost=cost(3))))
-        assert store.costs("q") == (cost(3), cost(7, "recapture"))
-
-
-def test_costs_go_with_the_definition_of_their_query(root: Path) -> None:
-    with Store.open(root) as store:
-        other = replace(capture(), fingerprint="another")
-        store.commit_capture(other, {}, replace(record(), cost=cost(8, "recapture")))
-        assert store.costs("q") == (cost(8, "recapture"),)
-
-
-def test_an_altered_row_is_left_out(root: Path) -> None:
-    with Store.open(root) as store:
-        store.add_record("q", replace(record(), cost=cost(1)))
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute("UPDATE cost SET elapsed_ms = 1e9 WHERE kind = 'maintain'")
-    connection.commit()
-    connection.close()
+        store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
+    in_catalog(root, f"UPDATE cost SET {change} WHERE kind = 'maintain'")
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
         assert store.load("q") is not None
 
 
 def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    (row,) = connection.execute("SELECT * FROM cost WHERE kind = 'recapture'").fetchall()
+    (row,) = in_catalog(root, "SELECT * FROM cost WHERE kind = 'recapture'")
     later = (*sealed(row[0], "teleported", *row[2:8]), "", "")
-    connection.execute(f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
-    connection.commit()
-    connection.close()
+    in_catalog(root, f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)
 
 
-def _as_format_1(root: Path) -> bytes:
-    """The store as a release before costs wrote it."""
-    as_format(root, 1)
-    return (root / "catalog.sqlite").read_bytes()
-
-
 def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
-    before = _as_format_1(root)
+    as_format(root, 1)
+    before = (root / "catalog.sqlite").read_bytes()
     with Store.open(root, create=False) as store:
         assert store.queries() == ("q",)
         assert store.costs("q") == ()
@@ -161,7 +130,7 @@ def test_a_reader_reads_an_older_store_and_leaves_it_alone(root: Path) -> None:
 
 
 def test_a_writer_brings_an_older_store_up(root: Path) -> None:
-    _as_format_1(root)
+    as_format(root, 1)
     with Store.open(root) as store:
         store.add_record("q", replace(record(), cost=cost(1)))
         assert store.costs("q") == (cost(1),)

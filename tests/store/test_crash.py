@@ -6,8 +6,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from tests.store.builders import (
     referenced,
     rows,
     run_names,
+    started,
     state_of,
 )
 
@@ -56,7 +55,6 @@ def _check(root: Path, *, may_be_new: bool, may_be_old: bool) -> StoredQuery:
     """The store holds one whole commit, and nothing else once it was collected."""
     with Store.open(root) as store:
         held = store.load("q")
-        assert held is not None
         state = state_of(store, "q")
         if held.versions == {"sales": 0}:
             assert may_be_old
@@ -140,7 +138,6 @@ def test_a_failed_commit_can_be_repeated_through_the_same_store(tmp_path: Path) 
             with pytest.raises(StorageError):
                 _commit(store, generation, "maintain")
             held = store.load("q")
-            assert held is not None
             assert held.generation == generation
             assert _same(state_of(store, "q"), _OLD)
         disk.arm(-1)
@@ -210,19 +207,11 @@ def test_a_killed_process_leaves_sketch_state_and_version_in_step(tmp_path: Path
     root = tmp_path / "store"
     with Store.open(root) as store:
         store.commit_capture(capture(ids=()), {}, record("capture"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     generator = random.Random(3)
     versions = [0]
     end = time.monotonic() + 6
     while time.monotonic() < end:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", _WORKER, str(root)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        with worker:
-            assert worker.stdout is not None
+        with started(_WORKER, root) as worker:
             assert worker.stdout.readline() == "ready\n"
             time.sleep(generator.random() * 0.25)
             os.kill(worker.pid, signal.SIGKILL)
@@ -238,7 +227,6 @@ def _in_step(root: Path) -> int:
     """The version that pins, sketch, state and state's description all agree on."""
     with Store.open(root, create=False) as store:
         held = store.load("q")
-        assert held is not None
         version = held.versions["sales"]
         state = state_of(store, "q")
     assert held.sketches[0].fragments.ids == tuple(i for i in range(5) if version >> i & 1)

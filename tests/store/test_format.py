@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -10,27 +9,19 @@ import pytest
 from impctl.errors import StateCorruptError, UsageError
 from impctl.store.format import FORMAT_VERSION, MIGRATIONS
 from impctl.store.store import Store
-from tests.store.builders import capture, record
+from tests.store.builders import capture, in_catalog, record
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {}, record())
-    return path
-
-
-def _run(root: Path, statement: str) -> None:
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    connection.execute(statement)
-    connection.commit()
-    connection.close()
+    return root
 
 
 @pytest.mark.parametrize("create", [True, False])
 def test_a_newer_format_is_refused_with_a_hint(root: Path, create: bool) -> None:
-    _run(root, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+    in_catalog(root, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
     with pytest.raises(UsageError, match=f"format {FORMAT_VERSION + 1}") as caught:
         Store.open(root, create=create)
     assert caught.value.code == "store_format_newer"
@@ -42,7 +33,7 @@ def test_a_newer_format_is_refused_with_a_hint(root: Path, create: bool) -> None
     ["PRAGMA application_id = 7", "PRAGMA user_version = 0", "PRAGMA user_version = -1"],
 )
 def test_a_foreign_database_is_refused(root: Path, statement: str) -> None:
-    _run(root, statement)
+    in_catalog(root, statement)
     with pytest.raises(StateCorruptError):
         Store.open(root)
 

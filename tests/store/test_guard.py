@@ -19,11 +19,10 @@ _STRANGER = 12345
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-    return path
+    return root
 
 
 def refused(root: Path, code: str, *words: str) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,7 +18,7 @@ from impctl.store.disk import RealDisk
 from impctl.store.layout import Layout
 from impctl.store.lock import WriterLock, read_owner
 from impctl.store.store import Store
-from tests.store.builders import capture, record
+from tests.store.builders import capture, record, started
 
 _HOLD = """
 import sys, os, time
@@ -39,16 +38,7 @@ with store.lock(5, owner="impctl maintain w.yaml"):
 @contextmanager
 def holder(root: Path, how: str = "plain") -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock until told to go."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _HOLD, str(root), how],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
-    )
-    with process:
-        assert process.stdout is not None
+    with started(_HOLD, root, how, start_new_session=True) as process:
         assert process.stdout.readline() == "held\n"
         try:
             yield process
@@ -77,13 +67,11 @@ def test_a_held_lock_names_its_owner(root: Path) -> None:
     assert f"process {other.pid} on host `{os.uname().nodename}`" in caught.value.message
     assert "running `impctl maintain w.yaml`, for " in caught.value.message
     assert caught.value.hint
-    assert owner is not None
     assert owner.pid == other.pid
 
 
 def test_waiting_ends_when_the_owner_goes(root: Path) -> None:
     with holder(root) as other, Store.open(root) as store:
-        assert other.stdin is not None
         other.stdin.write("\n")
         other.stdin.flush()
         with store.lock(10) as held:
@@ -98,7 +86,6 @@ def test_a_killed_owner_frees_the_lock_and_leaves_a_note(root: Path) -> None:
         other.wait()
         assert store.lock_owner() is None
         with store.lock(5) as held:
-            assert held.recovered is not None
             assert held.recovered.pid == other.pid
             assert f"process {other.pid}" in (held.note or "")
         with store.lock(0) as held:
@@ -125,7 +112,6 @@ def test_a_reused_pid_is_not_the_owner(root: Path) -> None:
     with Store.open(root) as store, store.lock(0):
         note = json.loads(layout.lock.read_text())
         owner = read_owner(layout)
-        assert owner is not None
         assert owner.pid == os.getpid()
     layout.lock.write_text(json.dumps({**note, "process_start": "earlier"}))
     assert read_owner(layout) is None
@@ -191,10 +177,8 @@ with Store.open(Path(sys.argv[1])) as store:
             path = Path(sys.argv[1]) / "count"
             path.write_text(str(int(path.read_text()) + 1))
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", script, str(root)], env=environment)
-        for _ in range(3)
-    ]
-    assert [worker.wait() for worker in workers] == [0, 0, 0]
+    workers = [started(script, root) for _ in range(3)]
+    for worker in workers:
+        worker.communicate()
+    assert [worker.returncode for worker in workers] == [0, 0, 0]
     assert counter.read_text() == "120"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from impctl.store.records import Leftover
 from impctl.store.scratch import BENCH_SCRATCH, abandoned, remove_abandoned, scratch_folder
-from tests.store.builders import Crash, FailingDisk, no_space
+from tests.store.builders import Crash, FailingDisk, no_space, started
 
 _OWNER = """
 import sys
@@ -37,15 +36,7 @@ def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @contextmanager
 def owner(place: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """Another process with a scratch folder."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, str(place)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    with process:
+    with started(_OWNER, place, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield process, Path(process.stdout.readline().strip())

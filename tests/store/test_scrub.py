@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 import zlib
 from pathlib import Path
@@ -16,17 +15,16 @@ from impctl.errors import StateCorruptError
 from impctl.store import scrub, states
 from impctl.store.seals import digest_of, sealed
 from impctl.store.store import Store
-from tests.store.builders import LARGE, capture, maintain, record, rows, state_of
+from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
 from tests.support.older_store import as_format
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    path = tmp_path / ".impctl"
-    with Store.open(path) as store:
+def root(root: Path) -> Path:
+    with Store.open(root) as store:
         runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(10))]}
         store.commit_capture(capture(), runs, record())
-    return path
+    return root
 
 
 def files(root: Path) -> list[Path]:
@@ -47,13 +45,12 @@ def alter(file: Path, place: int) -> None:
     os.utime(file, (then, then))
 
 
-def test_files_are_due_a_day_after_they_were_written_or_looked_at(root: Path) -> None:
-    with Store.open(root) as store:
-        assert store.scrub(1 << 30).size == 0
-        written_before(root, scrub.DUE + 1)
-        assert store.scrub(0).size == 0
-        assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
-        assert store.scrub(1 << 30).size == 0
+def test_files_are_due_a_day_after_they_were_written_or_looked_at(store: Store, root: Path) -> None:
+    assert store.scrub(1 << 30).size == 0
+    written_before(root, scrub.DUE + 1)
+    assert store.scrub(0).size == 0
+    assert store.scrub(1 << 30).size >= sum(file.stat().st_size for file in files(root))
+    assert store.scrub(1 << 30).size == 0
 
 
 def test_a_run_goes_on_where_the_last_one_ended(root: Path) -> None:
@@ -86,19 +83,16 @@ def test_damage_is_told_each_time_and_keeps_nothing_else_from_being_looked_at(ro
 
 def without_sums(root: Path) -> None:
     """The store as the release before wrote it."""
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        found = connection.execute("SELECT * FROM run WHERE file IS NOT NULL").fetchall()
-        for query, name, sequence, count, size, _, file, *_ in found:
-            checksum = zlib.crc32((root / "state" / file).read_bytes())
-            row = sealed(query, name, sequence, count, size, checksum, file)
-            connection.execute(
-                "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?",
-                (checksum, row[-1], file),
-            )
-        seals = connection.execute("SELECT seal FROM run ORDER BY arrangement, sequence").fetchall()
-        columns = connection.execute("SELECT * FROM progress").fetchone()[:-1]
-        row = sealed(*columns[:-1], digest_of(seals))
-        connection.execute("UPDATE progress SET runs = ?, seal = ?", row[-2:])
+    found = in_catalog(root, "SELECT * FROM run WHERE file IS NOT NULL")
+    for query, name, sequence, count, size, _, file, *_ in found:
+        checksum = zlib.crc32((root / "state" / file).read_bytes())
+        row = sealed(query, name, sequence, count, size, checksum, file)
+        update = "UPDATE run SET checksum = ?, seal = ?, sums = NULL WHERE file = ?"
+        in_catalog(root, update, (checksum, row[-1], file))
+    seals = in_catalog(root, "SELECT seal FROM run ORDER BY arrangement, sequence")
+    ((*columns, _),) = in_catalog(root, "SELECT * FROM progress")
+    row = sealed(*columns[:-1], digest_of(seals))
+    in_catalog(root, "UPDATE progress SET runs = ?, seal = ?", row[-2:])
     as_format(root, 4)
 
 
@@ -114,7 +108,6 @@ def test_an_older_store_is_read_and_gets_its_checksums(root: Path) -> None:
         before = state_of(store, "q")
         assert kinds(store) == {pa.Table}
         found = store.load("q")
-        assert found is not None
         assert store.scrub(1).size == sum(file.stat().st_size for file in files(root))
         assert kinds(store) == {pa.Table, PagedTable}
         assert state_of(store, "q") == before
@@ -138,8 +131,7 @@ def test_an_older_file_that_was_altered_gets_none(root: Path) -> None:
 
 
 def test_checksums_that_were_altered_are_refused(root: Path) -> None:
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        connection.execute("UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
+    in_catalog(root, "UPDATE run SET sums = zeroblob(length(sums)) WHERE sums IS NOT NULL")
     with Store.open(root) as store, pytest.raises(StateCorruptError, match="of its checksums"):
         store.load_runs("q")
 
@@ -156,8 +148,7 @@ def test_a_query_whose_rows_are_damaged_is_passed_over(root: Path) -> None:
     with Store.open(root) as store:
         store.commit_capture(capture(query="z"), {"agg": [(0, rows(LARGE, 5))]}, record())
     written_before(root, scrub.DUE + 1)
-    with sqlite3.connect(root / "catalog.sqlite") as connection:
-        connection.execute("UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
+    in_catalog(root, "UPDATE query SET sql = 'SELECT 2' WHERE name = 'q'")
     with Store.open(root) as store:
         found = store.scrub(1 << 30)
         assert found.size > 0

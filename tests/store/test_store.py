@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.store.builders import (
     PARTITION,
     capture,
     fragments,
+    in_catalog,
     maintain,
     pin,
     record,
@@ -31,11 +31,6 @@ from tests.store.builders import (
     sketches_at,
     state_of,
 )
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / ".impctl"
 
 
 def test_capture_comes_back_as_it_went_in(root: Path) -> None:
@@ -72,7 +67,6 @@ def test_partitions_come_back_exactly(root: Path, partition: RangePartition) -> 
     with Store.open(root) as store:
         store.commit_capture(given, {}, record())
         held = store.load("q")
-    assert held is not None
     assert held.sketches == (sketch,)
     assert [type(b) for b in held.sketches[0].partition.boundaries] == [
         type(b) for b in partition.boundaries
@@ -94,10 +88,9 @@ def test_absent_store_looks_empty_and_stays_absent(root: Path) -> None:
     assert not root.exists()
 
 
-def test_files_are_private(root: Path) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+def test_files_are_private(store: Store, root: Path) -> None:
+    store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
     folders = {name: mode for name, mode in modes.items() if name in (".impctl", "state")}
     assert set(folders.values()) == {0o700}
     assert {mode for name, mode in modes.items() if name not in folders} == {0o600}
@@ -133,14 +126,12 @@ def test_chunked_and_sliced_rows_are_stored_whole(root: Path) -> None:
     assert found["b"][0][1].equals(rows(9).slice(3, 2))
 
 
-def test_maintain_moves_sketch_state_and_version_together(root: Path) -> None:
-    with Store.open(root) as store:
-        first = store.commit_capture(capture(), {"agg": [(0, rows(5))]}, record("capture"))
-        change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
-        second = store.commit_maintain(change)
-        held = store.load("q")
-        found = state_of(store, "q")
-    assert held is not None
+def test_maintain_moves_sketch_state_and_version_together(store: Store) -> None:
+    first = store.commit_capture(capture(), {"agg": [(0, rows(5))]}, record("capture"))
+    change = maintain(first, 7, (1, 2, 3), put=(("agg", 1, rows(2, 1)), ("top", 0, rows(1))))
+    second = store.commit_maintain(change)
+    held = store.load("q")
+    found = state_of(store, "q")
     assert second == held.generation == first + 1
     assert held.versions == {"sales": 7}
     assert held.sketches[0].fragments == fragments(1, 2, 3)
@@ -151,27 +142,25 @@ def test_maintain_moves_sketch_state_and_version_together(root: Path) -> None:
     assert found["top"][0][1].equals(rows(1))
 
 
-def test_dropped_and_replaced_files_are_removed_at_once(root: Path) -> None:
-    with Store.open(root) as store:
-        runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(LARGE, 2))]}
-        generation = store.commit_capture(capture(), runs, record())
-        assert len(run_names(root)) == 3
-        mapped = state_of(store, "q")["agg"][0][1]
-        change = maintain(generation, 1, put=(("agg", 1, rows(LARGE, 9)),), drop=(("agg", 0),))
-        store.commit_maintain(change)
-        found = state_of(store, "q")["agg"]
-        assert len(run_names(root)) == 2
-        assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
+def test_dropped_and_replaced_files_are_removed_at_once(store: Store, root: Path) -> None:
+    runs = {"agg": [(0, rows(LARGE)), (1, rows(LARGE, 1)), (2, rows(LARGE, 2))]}
+    generation = store.commit_capture(capture(), runs, record())
+    assert len(run_names(root)) == 3
+    mapped = state_of(store, "q")["agg"][0][1]
+    change = maintain(generation, 1, put=(("agg", 1, rows(LARGE, 9)),), drop=(("agg", 0),))
+    store.commit_maintain(change)
+    found = state_of(store, "q")["agg"]
+    assert len(run_names(root)) == 2
+    assert mapped.equals(rows(LARGE))  # a mapped run outlives its name
     assert [sequence for sequence, _ in found] == [1, 2]
     assert found[0][1].equals(rows(LARGE, 9))
 
 
-def test_a_run_may_be_dropped_and_put_in_one_commit(root: Path) -> None:
-    with Store.open(root) as store:
-        generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        change = maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),))
-        store.commit_maintain(change)
-        assert state_of(store, "q")["agg"][0][1].equals(rows(4))
+def test_a_run_may_be_dropped_and_put_in_one_commit(store: Store, root: Path) -> None:
+    generation = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    change = maintain(generation, 1, put=(("agg", 0, rows(4)),), drop=(("agg", 0),))
+    store.commit_maintain(change)
+    assert state_of(store, "q")["agg"][0][1].equals(rows(4))
     assert run_names(root) == set()
 
 
@@ -183,41 +172,37 @@ def test_another_writer_in_between_is_noticed(root: Path) -> None:
             store.commit_maintain(maintain(generation, 2, (0,), put=(("a", 0, rows(LARGE)),)))
         held = store.load("q")
     assert caught.value.code == "generation_moved"
-    assert held is not None
     assert held.versions == {"sales": 1}
     assert run_names(root) == set()
 
 
-def test_a_recaptured_query_never_repeats_a_generation(root: Path) -> None:
-    with Store.open(root) as store:
-        old = store.commit_capture(capture(), {}, record())
-        new = store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record())
-        assert new > old
-        with pytest.raises(RetryableError):
-            store.commit_maintain(maintain(old, 1, (0,)))
+def test_a_recaptured_query_never_repeats_a_generation(store: Store) -> None:
+    old = store.commit_capture(capture(), {}, record())
+    new = store.commit_capture(replace(capture(version=5), fingerprint="f-2"), {}, record())
+    assert new > old
+    with pytest.raises(RetryableError):
+        store.commit_maintain(maintain(old, 1, (0,)))
 
 
-def test_a_capture_leaves_what_others_have(root: Path) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        store.commit_capture(capture("other"), {"agg": [(0, rows(LARGE))]}, record())
-        store.commit_capture(capture(version=1), {}, record())
-        assert store.queries() == ("other", "q")
-        assert state_of(store, "q") == {}
-        assert len(run_names(root)) == referenced(store, "other") == 1
-        assert state_of(store, "other")["agg"][0][1].equals(rows(LARGE))
+def test_a_capture_leaves_what_others_have(store: Store, root: Path) -> None:
+    store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    store.commit_capture(capture("other"), {"agg": [(0, rows(LARGE))]}, record())
+    store.commit_capture(capture(version=1), {}, record())
+    assert store.queries() == ("other", "q")
+    assert state_of(store, "q") == {}
+    assert len(run_names(root)) == referenced(store, "other") == 1
+    assert state_of(store, "other")["agg"][0][1].equals(rows(LARGE))
 
 
-def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> None:
-    with Store.open(root) as store:
-        first = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        store.commit_maintain(maintain(first, 1, (1,)))
-        store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
-        assert list(state_of(store, "q")) == ["new"]
-        assert [
-            sketches_at(store, {"sales": v})[0].fragments.ids  # type: ignore[index]
-            for v in (0, 1, 2)
-        ] == [(2, 3), (1,), (0,)]
+def test_recapture_replaces_state_and_keeps_old_versions_usable(store: Store, root: Path) -> None:
+    first = store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    store.commit_maintain(maintain(first, 1, (1,)))
+    store.commit_capture(capture(version=2, ids=(0,)), {"new": [(0, rows(2))]}, record())
+    assert list(state_of(store, "q")) == ["new"]
+    assert [
+        sketches_at(store, {"sales": v})[0].fragments.ids  # type: ignore[index]
+        for v in (0, 1, 2)
+    ] == [(2, 3), (1,), (0,)]
     assert run_names(root) == set()
 
 
@@ -227,69 +212,60 @@ def test_recapture_replaces_state_and_keeps_old_versions_usable(root: Path) -> N
     ids=["another query", "another table"],
 )
 def test_recapture_of_something_else_forgets_old_versions(
-    root: Path, change: dict[str, object]
+    store: Store, change: dict[str, object]
 ) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture(), {}, record())
-        store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
-        assert sketches_at(store, {"sales": 0}) is None
-        assert sketches_at(store, {"sales": 2}) is not None
+    store.commit_capture(capture(), {}, record())
+    store.commit_capture(replace(capture(version=2), **change), {}, record())  # type: ignore[arg-type]
+    assert sketches_at(store, {"sales": 0}) is None
+    assert sketches_at(store, {"sales": 2}) is not None
 
 
-def test_kept_versions_have_unchanged_sketches_and_their_own_basis(root: Path) -> None:
-    with Store.open(root) as store:
-        generation = store.commit_capture(capture(ids=(1,)), {}, record())
-        for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
-            generation = store.commit_maintain(maintain(generation, version, ids))
-        found = {version: sketches_at(store, {"sales": version}) for version in range(7)}
-        assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
-        assert store.kept("other") == ()
-        kept = store.kept("q")
+def test_kept_versions_have_unchanged_sketches_and_their_own_basis(
+    store: Store, root: Path
+) -> None:
+    generation = store.commit_capture(capture(ids=(1,)), {}, record())
+    for version, ids in ((1, None), (2, (1,)), (3, (1, 2)), (5, None)):
+        generation = store.commit_maintain(maintain(generation, version, ids))
+    found = {version: sketches_at(store, {"sales": version}) for version in range(7)}
+    assert store.kept("q", {"other": 1}) == store.kept("q", {"sales": 1, "other": 1}) == ()
+    assert store.kept("other") == ()
+    kept = store.kept("q")
     ids_at = {v: None if s is None else s[0].fragments.ids for v, s in found.items()}
     assert ids_at == {0: (1,), 1: (1,), 2: (1,), 3: (1, 2), 4: None, 5: (1, 2), 6: None}
     assert [one.versions["sales"] for one in kept] == [5, 3, 2, 1, 0]
     assert all(one.basis == {"at": one.versions["sales"]} for one in kept)
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    assert connection.execute("SELECT count(*) FROM sketch").fetchone() == (2,)
-    connection.close()
+    assert in_catalog(root, "SELECT count(*) FROM sketch") == [(2,)]
 
 
-def test_a_kept_version_has_the_assumptions_of_its_own_capture(root: Path) -> None:
-    with Store.open(root) as store:
-        first = store.commit_capture(capture(), {}, record())
-        later = store.commit_maintain(maintain(first, 1))
-        store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
-        for generation in (first, later):
-            found = store.load_kept("q", generation)
-            assert found is not None
-            assert found.assumptions == capture().assumptions
-            assert found.generation == generation
-        newest = store.load("q")
-        assert newest is not None
-        assert newest.assumptions == ()
+def test_a_kept_version_has_the_assumptions_of_its_own_capture(store: Store) -> None:
+    first = store.commit_capture(capture(), {}, record())
+    later = store.commit_maintain(maintain(first, 1))
+    store.commit_capture(replace(capture(version=2), assumptions=()), {}, record())
+    for generation in (first, later):
+        found = store.load_kept("q", generation)
+        assert found.assumptions == capture().assumptions
+        assert found.generation == generation
+    newest = store.load("q")
+    assert newest.assumptions == ()
 
 
-def test_the_same_versions_reached_twice_are_both_there(root: Path) -> None:
-    with Store.open(root) as store:
-        first = store.commit_capture(capture(ids=(1,)), {}, record())
-        second = store.commit_capture(capture(ids=(2,)), {}, record())
-        assert [kept.generation for kept in store.kept("q", {"sales": 0})] == [second, first]
-        ids = [store.load_kept("q", one).sketches[0].fragments.ids for one in (first, second)]  # type: ignore[union-attr]
+def test_the_same_versions_reached_twice_are_both_there(store: Store) -> None:
+    first = store.commit_capture(capture(ids=(1,)), {}, record())
+    second = store.commit_capture(capture(ids=(2,)), {}, record())
+    assert [kept.generation for kept in store.kept("q", {"sales": 0})] == [second, first]
+    ids = [store.load_kept("q", one).sketches[0].fragments.ids for one in (first, second)]  # type: ignore[union-attr]
     assert ids == [(1,), (2,)]
 
 
-def test_a_commit_without_a_basis_is_not_offered(root: Path) -> None:
+def test_a_commit_without_a_basis_is_not_offered(store: Store, root: Path) -> None:
     """So are those of stores of format 3, which have no row there either."""
-    with Store.open(root) as store:
-        first = store.commit_capture(replace(capture(), basis=None), {}, record())
-        store.commit_maintain(maintain(first, 1))
-        assert [kept.versions for kept in store.kept("q")] == [{"sales": 1}]
-        assert store.load_kept("q", first) is None
-        store.commit_capture(replace(capture(), fingerprint="f-2", basis=None), {}, record())
-        assert store.kept("q") == ()
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    assert connection.execute("SELECT count(*) FROM sketch_basis").fetchone() == (0,)
-    connection.close()
+    first = store.commit_capture(replace(capture(), basis=None), {}, record())
+    store.commit_maintain(maintain(first, 1))
+    assert [kept.versions for kept in store.kept("q")] == [{"sales": 1}]
+    assert store.load_kept("q", first) is None
+    store.commit_capture(replace(capture(), fingerprint="f-2", basis=None), {}, record())
+    assert store.kept("q") == ()
+    assert in_catalog(root, "SELECT count(*) FROM sketch_basis") == [(0,)]
 
 
 def test_history_is_newest_first_and_outlives_recapture(root: Path) -> None:
@@ -313,7 +289,6 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
         generation = writer.commit_capture(capture(), {}, record())
         with writer.lock(1), writer._catalog.writing():
             held = reader.load("q")
-        assert held is not None
         assert held.generation == generation
 
 
@@ -329,30 +304,28 @@ def test_readers_see_the_last_commit_while_a_writer_is_at_work(root: Path) -> No
     ],
 )
 def test_what_does_not_fit_the_capture_is_refused_whole(
-    root: Path, change: dict[str, object], code: str
+    store: Store, root: Path, change: dict[str, object], code: str
 ) -> None:
-    with Store.open(root) as store:
-        generation = store.commit_capture(capture(), {"agg": [(0, rows(3))]}, record())
-        before = store.load("q")
-        wrong = replace(maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE)),)), **change)  # type: ignore[arg-type]
-        with pytest.raises(ImpctlError) as caught:
-            store.commit_maintain(wrong)
-        assert caught.value.code == code
-        assert store.load("q") == before
-        assert len(store.run_refs("q")) == 1
+    generation = store.commit_capture(capture(), {"agg": [(0, rows(3))]}, record())
+    before = store.load("q")
+    wrong = replace(maintain(generation, 1, (0,), put=(("agg", 1, rows(LARGE)),)), **change)  # type: ignore[arg-type]
+    with pytest.raises(ImpctlError) as caught:
+        store.commit_maintain(wrong)
+    assert caught.value.code == code
+    assert store.load("q") == before
+    assert len(store.run_refs("q")) == 1
     assert run_names(root) == set()
 
 
-def test_a_commit_writes_in_proportion_to_the_change(root: Path) -> None:
-    with Store.open(root) as store:
-        runs = {"agg": [(0, rows(20 * LARGE))], "small": [(i, rows(2000, i)) for i in range(50)]}
-        generation = store.commit_capture(capture(), runs, record())
-        log = root / "catalog.sqlite-wal"
-        store.collect()
-        assert log.stat().st_size == 0
-        store.commit_maintain(maintain(generation, 1, (0, 1), put=(("agg", 1, rows(10)),)))
-        assert log.stat().st_size < 60_000
-        assert len(run_names(root)) == 1
+def test_a_commit_writes_in_proportion_to_the_change(store: Store, root: Path) -> None:
+    runs = {"agg": [(0, rows(20 * LARGE))], "small": [(i, rows(2000, i)) for i in range(50)]}
+    generation = store.commit_capture(capture(), runs, record())
+    log = root / "catalog.sqlite-wal"
+    store.collect()
+    assert log.stat().st_size == 0
+    store.commit_maintain(maintain(generation, 1, (0, 1), put=(("agg", 1, rows(10)),)))
+    assert log.stat().st_size < 60_000
+    assert len(run_names(root)) == 1
 
 
 def test_use_after_close_is_a_plain_error(root: Path) -> None:
@@ -362,12 +335,11 @@ def test_use_after_close_is_a_plain_error(root: Path) -> None:
         store.load("q")
 
 
-def test_load_runs_says_which_file_is_missing(root: Path) -> None:
-    with Store.open(root) as store:
-        store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
-        name = run_names(root).pop()
-        (root / "state" / name).unlink()
-        with pytest.raises(StateCorruptError, match=name) as caught:
-            state_of(store, "q")
+def test_load_runs_says_which_file_is_missing(store: Store, root: Path) -> None:
+    store.commit_capture(capture(), {"agg": [(0, rows(LARGE))]}, record())
+    name = run_names(root).pop()
+    (root / "state" / name).unlink()
+    with pytest.raises(StateCorruptError, match=name) as caught:
+        state_of(store, "q")
     assert "`q`" in caught.value.message
     assert "capture" in (caught.value.hint or "")

@@ -17,6 +17,7 @@ from tests.store.builders import (
     Crash,
     FailingDisk,
     capture,
+    in_catalog,
     maintain,
     no_space,
     record,
@@ -48,7 +49,6 @@ def generations(root: Path) -> list[int]:
         found = []
         for query in QUERIES:
             held = store.load(query)
-            assert held is not None
             ((_, table),) = state_of(store, query)["agg"]
             assert table.equals(rows(LARGE, held.generation - 1))
             assert held.versions == {"sales": held.generation - 1}
@@ -76,11 +76,9 @@ def test_many_commits_are_synced_once_and_read_inside(tmp_path: Path) -> None:
                 move(store, query)
                 move(store, query, 2)
                 inside = store.load(query)
-                assert inside is not None
                 assert inside.generation == 3
             with Store.open(root, create=False) as reader:
                 before = reader.load("a")
-                assert before is not None
                 assert before.generation == 1
             assert disk.commits == 0
         assert disk.commits == 1
@@ -182,9 +180,6 @@ def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Pat
 
 def test_runs_that_went_missing_are_noticed_by_the_next_commit(tmp_path: Path) -> None:
     root = prepared(tmp_path / "s")
-    connection = sqlite3.connect(root / "catalog.sqlite")
-    with connection:
-        connection.execute("DELETE FROM run WHERE query_id = 1")
-    connection.close()
+    in_catalog(root, "DELETE FROM run WHERE query_id = 1")
     with Store.open(root) as store, pytest.raises(StateCorruptError):
         store.commit_maintain(maintain(1, 1, (0,), query="a"))

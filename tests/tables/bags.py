@@ -6,16 +6,18 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from impctl.data.schema import Kind
 from impctl.tables.change.changes import Changes, read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.source import DeltaSource
+from impctl.tables.source import DeltaSource, open_source
 
 Bag = dict[str, int]
 
@@ -66,6 +68,13 @@ def fixture_table(name: str) -> Path:
     if not path.is_dir():
         pytest.skip(f"no Delta fixture table {path}; name their folder in IMPCTL_FIXTURES")
     return path
+
+
+def written(path: Path, *files: pa.Table, **options: Any) -> Snapshot:
+    """A table of these files, as deltalake writes it."""
+    for rows in files:
+        write_deltalake(str(path), rows, mode="append", **options)
+    return open_source("t", str(path)).snapshot()
 
 
 def check(source: DeltaSource, since: int, until: int, method: str) -> Changes:

@@ -14,7 +14,6 @@ LONG = "long"
 
 
 def field(name: str, kind: Any, *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
-    """A column of a Delta schema."""
     return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
 
 
@@ -25,7 +24,6 @@ def metadata(
     configuration: Mapping[str, str] | None = None,
     table_id: str = "0b1c",
 ) -> dict[str, Any]:
-    """A metadata action."""
     return {
         "metaData": {
             "id": table_id,
@@ -53,7 +51,6 @@ def protocol(*reader: str, writer: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
-    """An add action."""
     action = {
         "path": path,
         "partitionValues": {},
@@ -65,17 +62,48 @@ def add(path: str, rows: int, size: int = 1, **more: Any) -> dict[str, Any]:
     return {"add": {**action, **more}}
 
 
+def stats(rows: int, nulls: Mapping[str, int] | None = None, **limits: Sequence[Any]) -> str:
+    """Statistics of a file: its rows, NULLs by column, the least and the greatest value of some."""
+    least = {name: low for name, (low, _) in limits.items()}
+    greatest = {name: high for name, (_, high) in limits.items()}
+    told = {"numRecords": rows, "minValues": least, "maxValues": greatest}
+    return json.dumps(told if nulls is None else {**told, "nullCount": nulls})
+
+
 def remove(path: str, **more: Any) -> dict[str, Any]:
-    """A remove action."""
     return {"remove": {"path": path, "dataChange": True, "deletionTimestamp": 0, **more}}
 
 
-def commit(table: Path, version: int, *actions: Mapping[str, Any]) -> None:
-    """Write one commit of the log."""
-    log = table / "_delta_log"
-    log.mkdir(parents=True, exist_ok=True)
+def create(
+    table: Path,
+    columns: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *actions: Mapping[str, Any],
+    features: Sequence[str] = (),
+    **about: Any,
+) -> str:
+    """Write version 0 of a table, of columns by name and kind or of fields; returns its path."""
+    fields = columns
+    if isinstance(columns, Mapping):
+        fields = [field(name, kind) for name, kind in columns.items()]
+    commit(table, 0, protocol(*features), metadata(fields, **about), *actions)
+    return str(table)
+
+
+def entry(table: Path | str, version: int) -> Path:
+    """The file of one commit of the log."""
+    return Path(table) / "_delta_log" / f"{version:020}.json"
+
+
+def actions_of(table: Path | str, version: int) -> list[dict[str, Any]]:
+    text = entry(table, version).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def commit(table: Path | str, version: int, *actions: Mapping[str, Any]) -> None:
+    file = entry(table, version)
+    file.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(action) + "\n" for action in actions)
-    (log / f"{version:020}.json").write_text(text, encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
 
 
 def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
@@ -85,3 +113,11 @@ def write_file(table: Path, name: str, data: pa.Table, **options: Any) -> str:
     target.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(data, target, **options)
     return name
+
+
+def added(
+    table: Path, name: str, data: pa.Table, more: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Write a data file; returns the action that adds it."""
+    write_file(table, name, data, **options)
+    return add(name, data.num_rows, (table / name).stat().st_size, **(more or {}))

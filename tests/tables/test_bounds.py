@@ -103,9 +103,8 @@ def test_all_that_a_log_says_of_files(tmp_path: Path) -> None:
         handmade.add(f"{at}.parquet", 3, stats=None if found is None else json.dumps(found))
         for at, found in enumerate(stated)
     ]
-    fields = [handmade.field("v", "double"), handmade.field("other", "long")]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields), *files)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    path = handmade.create(tmp_path, {"v": "double", "other": "long"}, *files)
+    snapshot = open_source("t", path).snapshot()
     bounds = file_bounds(snapshot, "V")
     for file, found in zip(snapshot.files, bounds, strict=True):
         text = stated[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))] or {}
@@ -131,10 +130,9 @@ def test_a_partition_is_one_value(tmp_path: Path) -> None:
         )
         for at, (value, rows) in enumerate(cases)
     ]
-    fields = [handmade.field("v", "double"), handmade.field("other", "long")]
-    table = handmade.metadata(fields, partition_columns=["v"])
-    handmade.commit(tmp_path, 0, handmade.protocol(), table, *files)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    columns = {"v": "double", "other": "long"}
+    path = handmade.create(tmp_path, columns, *files, partition_columns=["v"])
+    snapshot = open_source("t", path).snapshot()
     for file, found in zip(snapshot.files, file_bounds(snapshot, "v"), strict=True):
         value, rows = cases[int(file.uri.rpartition("/")[2].removesuffix(".parquet"))]
         if not value:
@@ -266,19 +264,10 @@ def test_no_integer_is_rounded(values: list[int]) -> None:
 def test_statistics_of_a_table_are_those_of_its_files(tmp_path: Path, order: int) -> None:
     limits = [(5, 9), (-2, 4), (7, 7)][::order]
     files = [
-        handmade.add(
-            f"{at}.parquet",
-            2,
-            stats=json.dumps(
-                {"numRecords": 2, "minValues": {"v": low}, "maxValues": {"v": high}}
-                | {"nullCount": {"v": at}}
-            ),
-        )
-        for at, (low, high) in enumerate(limits)
+        handmade.add(f"{at}.parquet", 2, stats=handmade.stats(2, {"v": at}, v=pair))
+        for at, pair in enumerate(limits)
     ]
-    fields = [handmade.field("v", "long")]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields), *files)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = open_source("t", handmade.create(tmp_path, {"v": "long"}, *files)).snapshot()
     found, bounds = column_statistics(snapshot, "v"), file_bounds(snapshot, "v")
     filled = [one for one in bounds if not one.is_all_null]
     assert len(filled) == 2, "a file of NULLs bounds nothing"

@@ -17,15 +17,8 @@ FIELDS = [handmade.field("id", "long")]
 
 
 def make(path: Path, *reader: str, configuration: dict[str, str] | None = None) -> str:
-    name = handmade.write_file(path, "a.parquet", pa.table({"id": [1, 2]}))
-    handmade.commit(
-        path,
-        0,
-        handmade.protocol(*reader),
-        handmade.metadata(FIELDS, configuration=configuration),
-        handmade.add(name, 2),
-    )
-    return str(path)
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1, 2]}))
+    return handmade.create(path, FIELDS, file, features=reader, configuration=configuration)
 
 
 @pytest.mark.parametrize("feature", ["fooBar", "catalogManaged"])
@@ -41,18 +34,13 @@ def test_feature_that_deltalake_knows_and_impctl_does_not() -> None:
         check_reader_features("t", ["deletionVectors", "quantum"])
 
 
-@pytest.mark.parametrize(
-    "feature",
-    [
-        "deletionVectors",
-        "columnMapping",
-        "timestampNtz",
-        "v2Checkpoint",
-        "vacuumProtocolCheck",
-        "typeWidening",
-        "variantType",
-    ],
+LISTED = (
+    "deletionVectors columnMapping timestampNtz v2Checkpoint vacuumProtocolCheck typeWidening "
+    "variantType"
 )
+
+
+@pytest.mark.parametrize("feature", LISTED.split())
 def test_listed_is_not_used(tmp_path: Path, feature: str) -> None:
     snapshot = open_source("t", make(tmp_path, feature)).snapshot()
     assert read_rows(snapshot, ["id"]).column("id").to_pylist() == [1, 2]

@@ -137,7 +137,6 @@ def test_places_on_a_line_go_up_with_values(
     name: str, snapshot: Snapshot, bounds: dict[str, ColumnBounds], sample: FileSample
 ) -> None:
     line = line_of(bounds[name])
-    assert line is not None
     column = sample.rows.column(name)
     places = line.places_of(from_arrow(column, snapshot.readable(name).type))
     order = np.argsort(np.array(column.to_pylist()), kind="stable")

@@ -7,13 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from impctl.errors import HistoryGoneError
-from impctl.tables.footers import miscopied_columns
+from impctl.tables.footers import Miscopied, miscopied_columns
 from impctl.tables.source import open_source
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
+
+
+def miscopied(path: Path, columns: dict[str, Any], data: pa.Table, **options: Any) -> Miscopied:
+    """Of a table of one file."""
+    file = handmade.added(path, "a.parquet", data, **options)
+    return miscopied_columns(open_source("t", handmade.create(path, columns, file)).snapshot())
 
 
 def test_int96_columns_are_named() -> None:
@@ -23,45 +28,26 @@ def test_int96_columns_are_named() -> None:
 
 def test_a_file_may_spell_the_column_otherwise(tmp_path: Path) -> None:
     data = pa.table({"AT": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    name = handmade.write_file(tmp_path, "a.parquet", data, use_deprecated_int96_timestamps=True)
-    about = handmade.metadata([handmade.field("at", "timestamp")])
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 1))
-    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    found = miscopied(tmp_path, {"at": "timestamp"}, data, use_deprecated_int96_timestamps=True)
     assert (found.as_int96, found.respelled) == ({"at"}, {"at"})
 
 
 def test_fields_in_columns_may_be_spelled_otherwise(tmp_path: Path) -> None:
     within = {"type": "struct", "fields": [handmade.field("a", "long")]}
     several = {"type": "array", "elementType": within, "containsNull": True}
-    fields = [
-        handmade.field("s", within),
-        handmade.field("l", several),
-        handmade.field("x.Y", "long"),
-        handmade.field("x.z", within),
-    ]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields))
+    columns = {"s": within, "l": several, "x.Y": "long", "x.z": within}
     data = pa.table({"s": [{"A": 1}], "l": [[{"a": 1}]], "x.Y": [1], "x.z": [{"A": 1}]})
-    name = handmade.write_file(tmp_path, "a.parquet", data)
-    handmade.commit(tmp_path, 1, handmade.add(name, 1))
-    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    found = miscopied(tmp_path, columns, data)
     assert found.columns == found.respelled == {"s", "x.z"}
 
 
 def test_names_of_one_level_say_nothing_of_another(tmp_path: Path) -> None:
     within = {"type": "struct", "fields": [handmade.field("id", "long")]}
     counts = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
-    fields = [
-        handmade.field("Id", "long"),
-        handmade.field("s", within),
-        handmade.field("Key", "long"),
-        handmade.field("m", counts),
-    ]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields))
+    columns = {"Id": "long", "s": within, "Key": "long", "m": counts}
     kind = pa.map_(pa.string(), pa.int64())
     data = pa.table({"id": [1], "s": [{"id": 1}], "Key": [1], "m": pa.array([[("a", 1)]], kind)})
-    name = handmade.write_file(tmp_path, "a.parquet", data)
-    handmade.commit(tmp_path, 1, handmade.add(name, 1))
-    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    found = miscopied(tmp_path, columns, data)
     assert found.columns == found.respelled == {"Id"}
 
 
@@ -85,17 +71,13 @@ def test_old_times_are_told_from_statistics(
 ) -> None:
     kind = pa.timestamp(unit, tz="UTC")
     data = pa.table({"t": pa.array(values, kind)}).replace_schema_metadata(OLD)
-    name = handmade.write_file(tmp_path, "a.parquet", data, **options)
-    about = handmade.metadata([handmade.field("t", "timestamp")])
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, len(values)))
-    found = miscopied_columns(open_source("t", str(tmp_path)).snapshot())
+    found = miscopied(tmp_path, {"t": "timestamp"}, data, **options)
     assert found.in_old_calendar == ({"t"} if is_named else set())
 
 
 def test_timestamps_of_today_are_not_int96(tmp_path: Path) -> None:
     data = pa.table({"t": pa.array([1], pa.timestamp("us", tz="UTC"))})
-    write_deltalake(str(tmp_path), data)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data)
     assert miscopied_columns(snapshot).as_int96 == frozenset()
     Path(snapshot.files[0].uri).unlink()
     with pytest.raises(HistoryGoneError, match="can no longer be read"):

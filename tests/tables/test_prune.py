@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +21,8 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
+from tests.tables.handmade import entry
 
 NAN = float("nan")
 
@@ -34,19 +34,13 @@ def wanted(
     return range_filter(FragmentSet.of(ids, partition.size), partition)
 
 
-def write(path: Path, *files: pa.Table) -> Snapshot:
-    for data in files:
-        write_deltalake(str(path), data, mode="append")
-    return open_source("t", str(path)).snapshot()
-
-
 def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
     found = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
     return sorted(found, key=lambda value: (value is not None, str(value)))
 
 
 def test_files_outside_are_left_out(tmp_path: Path) -> None:
-    snapshot = write(tmp_path, *(pa.table({"v": [low, low + 9]}) for low in (0, 10, 20, 30)))
+    snapshot = written(tmp_path, *(pa.table({"v": [low, low + 9]}) for low in (0, 10, 20, 30)))
     filters = wanted(LONG, (10, 20, 30), [0, 2])
     assert rows_of(snapshot, filters) == [0, 20, 29, 9]
     assert len(prune(snapshot, [wanted(LONG, (10, 20, 30), [4])])) == 0
@@ -63,14 +57,14 @@ def test_files_outside_are_left_out(tmp_path: Path) -> None:
 def test_a_greatest_value_at_a_boundary_lies_above_it(
     tmp_path: Path, kind: SqlType, values: list[Any], boundary: BoundaryValue
 ) -> None:
-    snapshot = write(tmp_path, pa.table({"v": values}))
+    snapshot = written(tmp_path, pa.table({"v": values}))
     assert len(prune(snapshot, [wanted(kind, (boundary,), [1])])) == 1
     assert len(prune(snapshot, [wanted(kind, (values[0],), [0])])) == 0 or kind == DOUBLE
 
 
 def test_files_with_one_of_the_values(tmp_path: Path) -> None:
     """The least and the greatest value of a file are in it, NULL and NaN where they may be."""
-    snapshot = write(
+    snapshot = written(
         tmp_path,
         pa.table({"v": [1.0, 5.0, 9.0]}),
         pa.table({"v": [20.0, None]}),
@@ -99,8 +93,7 @@ def test_files_with_one_of_the_values(tmp_path: Path) -> None:
 
 def test_partitions_of_one_value_each(tmp_path: Path) -> None:
     data = pa.table({"v": [1.0, NAN, None], "x": [1, 2, 3]})
-    write_deltalake(str(tmp_path), data, partition_by=["v"])
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data, partition_by=["v"])
     for value, row in ((1.0, 1), (NAN, 2), (None, 3)):
         asked = from_arrow(pa.array([value], pa.float64()), DOUBLE)
         kept = prune_to_values(snapshot, {"v": asked})
@@ -109,7 +102,7 @@ def test_partitions_of_one_value_each(tmp_path: Path) -> None:
 
 
 def test_nulls_are_found_only_where_they_are(tmp_path: Path) -> None:
-    snapshot = write(
+    snapshot = written(
         tmp_path,
         pa.table({"v": [1, 2]}),
         pa.table({"v": pa.array([None, None], pa.int64())}),
@@ -120,13 +113,13 @@ def test_nulls_are_found_only_where_they_are(tmp_path: Path) -> None:
 
 
 def test_nan_lies_in_the_last_range_whatever_the_statistics_say(tmp_path: Path) -> None:
-    snapshot = write(tmp_path, pa.table({"v": [1.0, NAN]}), pa.table({"v": [NAN]}))
+    snapshot = written(tmp_path, pa.table({"v": [1.0, NAN]}), pa.table({"v": [NAN]}))
     assert len(prune(snapshot, [wanted(DOUBLE, (10.0,), [1])])) == 2
     assert len(prune(snapshot, [wanted(DOUBLE, (10.0, 20.0), [1])])) == 1
 
 
 def test_cut_off_string_maximum_prunes_nothing(tmp_path: Path) -> None:
-    snapshot = write(tmp_path, pa.table({"v": ["a", "b" * 100]}), pa.table({"v": ["a", "b"]}))
+    snapshot = written(tmp_path, pa.table({"v": ["a", "b" * 100]}), pa.table({"v": ["a", "b"]}))
     assert len(prune(snapshot, [wanted(STRING, ("b" * 99,), [1])])) == 1
     assert len(prune(snapshot, [wanted(STRING, ("c",), [1])])) == 1
     assert len(prune(snapshot, [wanted(STRING, ("A",), [0])])) == 0
@@ -146,7 +139,7 @@ def test_mapped_columns_prune() -> None:
 
 
 def test_other_type_than_the_partition_prunes_nothing(tmp_path: Path) -> None:
-    snapshot = write(tmp_path, pa.table({"v": [1]}))
+    snapshot = written(tmp_path, pa.table({"v": [1]}))
     assert len(prune(snapshot, [wanted(DOUBLE, (100.0,), [1])])) == 1
 
 
@@ -175,7 +168,7 @@ def test_every_matching_row_is_kept(
     ids = data.draw(st.sets(st.integers(0, len(boundaries) + 1)))
     chosen = wanted(kind, boundaries, sorted(ids))
     tables = [pa.table({"v": pa.array(file, arrow)}) for file in files]
-    snapshot = write(tmp_path_factory.mktemp("t") / "t", *tables)
+    snapshot = written(tmp_path_factory.mktemp("t") / "t", *tables)
 
     def matching(table: pa.Table) -> int:
         fragments = chosen.partition.fragments_of(from_arrow(table.column("v"), kind))
@@ -190,8 +183,8 @@ def test_characters_written_as_escapes_leave_no_file_out(tmp_path: Path, char: s
     # deltalake reads the pair of surrogates of U+20000 as U+10000, which is below it.
     rows = pa.table({"s": [f"a{char}"]})
     create_laid_out_table(str(tmp_path / "t"), [rows])
-    log = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
-    assert "\\ud8" in (text := log.read_text()) or "\\udb" in text
+    text = entry(tmp_path / "t", 0).read_text()
+    assert "\\ud8" in text or "\\udb" in text
     snapshot = open_source("t", str(tmp_path / "t")).snapshot()
     (bounds,) = file_bounds(snapshot, "s")
     assert bounds.minimum is not None

@@ -15,26 +15,8 @@ from typing import Any
 
 import pytest
 
-from impctl.data.schema import (
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    STRING,
-    SqlType,
-    decimal,
-)
-from impctl.expr.nodes import (
-    Compare,
-    CompareOp,
-    Expr,
-    InList,
-    IsNull,
-    Literal,
-    Not,
-    Or,
-)
+from impctl.data.schema import DATE, DOUBLE, FLOAT, INTEGER, LONG, STRING, SqlType, decimal
+from impctl.expr.nodes import Compare, CompareOp, Expr, InList, IsNull, Literal, Not, Or
 from impctl.plan.nodes import Attribute
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.snapshot import Snapshot
@@ -42,7 +24,8 @@ from impctl.tables.source import open_source
 from tests.plan.random_exprs import ExprMaker
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true
-from tests.tables.handmade import add, commit, field, metadata, protocol
+from tests.tables import handmade
+from tests.tables.handmade import add, create
 
 LARGE = Decimal("12345678901234567890.123456789012345678")
 KINDS: dict[str, tuple[str, SqlType, list[Value]]] = {
@@ -92,9 +75,8 @@ def random_rows(rng: Random) -> list[Row]:
 
 def snapshot_of(folder: Path, stats: Sequence[str]) -> Snapshot:
     adds = [add(f"{at}.parquet", 3, stats=text) for at, text in enumerate(stats)]
-    fields = [field(name, kind) for name, (kind, _, _) in KINDS.items()]
-    commit(folder, 0, protocol(), metadata(fields), *adds)
-    return open_source("t", str(folder)).snapshot()
+    columns = {name: kind for name, (kind, _, _) in KINDS.items()}
+    return open_source("t", create(folder, columns, *adds)).snapshot()
 
 
 def condition(rng: Random) -> Expr:
@@ -177,15 +159,8 @@ def test_a_file_with_a_row_that_counts_is_never_left_out(tmp_path: Path, cases: 
 def test_a_file_is_kept_by_its_statistics(
     tmp_path: Path, kind: SqlType, stats: tuple[Any, Any], op: str, asked: Literal, kept: bool
 ) -> None:
-    told = {
-        "numRecords": 2,
-        "minValues": {"v": stats[0]},
-        "maxValues": {"v": stats[1]},
-        "nullCount": {"v": 0},
-    }
-    action = add("0.parquet", 2, stats=json.dumps(told))
-    commit(tmp_path, 0, protocol(), metadata([field("v", str(kind.kind))]), action)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    action = add("0.parquet", 2, stats=handmade.stats(2, {"v": 0}, v=stats))
+    snapshot = open_source("t", create(tmp_path, {"v": str(kind.kind)}, action)).snapshot()
     compared = Compare(CompareOp(op), Attribute("v", "v", kind).ref(), asked)
     assert bool(prune_by_condition(snapshot, compared, {"v": "v"})) == kept
 

@@ -6,6 +6,7 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 1,000 cases.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -36,6 +37,11 @@ KINDS: dict[str, tuple[SqlType, pa.DataType, list[Any], tuple[Any, ...]]] = {
     ),
     "string": (STRING, pa.string(), ["", "a", "ab", "b" * 40, "b" * 39 + "c", "z"], ("a", "b")),
 }
+
+
+def laid_out(path: Path, files: Iterable[pa.Table]) -> Snapshot:
+    create_laid_out_table(str(path), files)
+    return open_source("t", str(path)).snapshot()
 
 
 def some(rng: Random, kind: str) -> pa.Table:
@@ -71,9 +77,8 @@ def check(snapshot: Snapshot, partition: RangePartition) -> int:
 def test_what_is_told_is_what_is_read(tmp_path: Path, kind: str, cases: range) -> None:
     told = files = 0
     for seed in cases:
-        rng, path = Random(seed), str(tmp_path / str(seed))
-        create_laid_out_table(path, [some(rng, kind) for _ in range(6)])
-        snapshot = open_source("t", path).snapshot()
+        rng = Random(seed)
+        snapshot = laid_out(tmp_path / str(seed), [some(rng, kind) for _ in range(6)])
         told += check(snapshot, RangePartition("t", "v", KINDS[kind][0], KINDS[kind][3]))
         files += 6
     assert told > files // 10
@@ -96,8 +101,7 @@ def test_deleted_rows_are_not_counted(tmp_path: Path, cases: range) -> None:
 
 
 def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
-    create_laid_out_table(str(tmp_path / "t"), [pa.table({"v": [at, at]}) for at in range(4)])
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [at, at]}) for at in range(4)])
     counts, untold = told_counts(
         snapshot, RangePartition("t", "v", LONG, (1, 2)), snapshot.uris[1:]
     )
@@ -105,18 +109,14 @@ def test_only_the_files_asked_for_count(tmp_path: Path) -> None:
 
 
 def test_another_type_than_the_ranges_tells_nothing(tmp_path: Path) -> None:
-    create_laid_out_table(str(tmp_path / "t"), [pa.table({"v": [1.5]})])
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": [1.5]})])
     counts, untold = told_counts(snapshot, RangePartition("t", "v", LONG, (1, 2)))
     assert (counts.sum(), len(untold)) == (0, 1)
 
 
 def test_rows_are_spread_between_the_bounds_like_the_others(tmp_path: Path) -> None:
     files = [[0, 0, 0, 1], [0, 3, 3, 3, None], [5, 9], [None]]
-    create_laid_out_table(
-        str(tmp_path / "t"), [pa.table({"v": pa.array(v, pa.int64())}) for v in files]
-    )
-    snapshot = open_source("t", str(tmp_path / "t")).snapshot()
+    snapshot = laid_out(tmp_path / "t", [pa.table({"v": pa.array(v, pa.int64())}) for v in files])
     partition = RangePartition("t", "v", LONG, (1, 3, 5, 9))
     like = np.array([5, 1, 1, 0, 0, 0])
     spread = spread_counts(snapshot, partition, snapshot.files, like)

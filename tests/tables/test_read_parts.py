@@ -5,7 +5,6 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 10,000 cases.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from impctl.tables.read_parts import PartedRead, parted_read
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import open_source
 from tests.support.random_cases import random_cases
-from tests.tables.handmade import add, commit, field, metadata, protocol
+from tests.tables.handmade import add, create, stats
 
 Values = list[Any]
 KINDS: dict[str, SqlType] = {"long": LONG, "double": DOUBLE}
@@ -34,15 +33,12 @@ def table(folder: Path, files: Sequence[Values], kind: str, *, has_stats: bool =
     """A table of which the log alone is there; its bounds say nothing of NaN."""
     adds = []
     for at, values in enumerate(files):
-        stats: dict[str, Any] = {"numRecords": len(values), "minValues": {}, "maxValues": {}}
-        stats["nullCount"] = {"v": values.count(None)}
         plain = [value for value in values if value is not None and value == value]
-        if plain:
-            stats["minValues"]["v"], stats["maxValues"]["v"] = min(plain), max(plain)
-        text = json.dumps(stats if has_stats or at % 2 else {"numRecords": len(values)})
-        adds.append(add(f"{at}.parquet", len(values), stats=text))
-    commit(folder, 0, protocol(), metadata([field("v", kind)]), *adds)
-    return open_source("t", str(folder)).snapshot()
+        limits = {"v": (min(plain), max(plain))} if plain else {}
+        told = {"stats": stats(len(values), {"v": values.count(None)}, **limits)}
+        told = told if has_stats or at % 2 else {}
+        adds.append(add(f"{at}.parquet", len(values), **told))
+    return open_source("t", create(folder, {"v": kind}, *adds)).snapshot()
 
 
 def is_wanted(value: Any, wanted: RangeFilter) -> bool:

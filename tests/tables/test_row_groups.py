@@ -19,13 +19,9 @@ ROWS = 10
 
 def make(folder: Path, group: int) -> str:
     """A table of one file with ten rows, in row groups of so many."""
-    pq.write_table(pa.table({"x": range(ROWS)}), folder / "a.parquet", row_group_size=group)
-    about = handmade.metadata([handmade.field("x", handmade.LONG)])
-    size = (folder / "a.parquet").stat().st_size
-    handmade.commit(
-        folder, 0, handmade.protocol(), about, handmade.add("a.parquet", ROWS, size=size)
-    )
-    return str(folder)
+    rows = pa.table({"x": range(ROWS)})
+    file = handmade.added(folder, "a.parquet", rows, row_group_size=group)
+    return handmade.create(folder, {"x": handmade.LONG}, file)
 
 
 @pytest.mark.slow

@@ -6,18 +6,16 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
 
 from impctl.tables import sample
 from impctl.tables.sample import sample_values
 from impctl.tables.source import open_source
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 
 def test_small_columns_come_whole_without_null_and_nan(tmp_path: Path) -> None:
     data = pa.table({"f": [1.5, None, float("nan"), 2.5], "k": ["a", "a", None, "b"]})
-    write_deltalake(str(tmp_path), data, partition_by=["k"])
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data, partition_by=["k"])
     assert sorted(sample_values(snapshot, "F", 100, 1)) == [1.5, 2.5]
     assert sorted(sample_values(snapshot, "k", 100, 1)) == ["a", "a", "b"]
 
@@ -30,16 +28,14 @@ def test_canonical_values(tmp_path: Path) -> None:
             "t": pa.array([7], pa.timestamp("us", tz="UTC")),
         }
     )
-    write_deltalake(str(tmp_path), data)
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data)
     assert [sample_values(snapshot, name, 10, 1) for name in "dmt"] == [[19000], [150], [7]]
 
 
 def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
     for start in range(0, 40_000, 10_000):
         data = pa.table({"v": list(range(start, start + 10_000))})
-        write_deltalake(str(tmp_path), data, mode="append")
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+        snapshot = written(tmp_path, data)
     found = sample_values(snapshot, "v", 400, 7)
     assert len(found) == 400
     assert found == sample_values(snapshot, "v", 400, 7)
@@ -50,8 +46,7 @@ def test_large_tables_are_sampled_evenly_and_repeatably(tmp_path: Path) -> None:
 def test_many_files_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample, "MAX_FILES", 3)
     data = pa.table({"v": list(range(8)), "k": list(range(8))})
-    write_deltalake(str(tmp_path), data, partition_by=["k"])
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, data, partition_by=["k"])
     found = sample_values(snapshot, "v", 100, 1)
     assert len(set(found)) == 3
 

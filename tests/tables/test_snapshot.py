@@ -15,7 +15,7 @@ from impctl.errors import SchemaChangedError, TableError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
@@ -60,17 +60,14 @@ def test_rows_are_told_by_bytes_where_the_log_does_not(
         silent = {} if rows is not None else {"stats": None}
         return handmade.add(f"{at}.parquet", rows or 0, (1000, 1500)[at], **silent)
 
-    schema = handmade.metadata([handmade.field("id", "long")])
-    handmade.commit(tmp_path, 0, handmade.protocol(), schema, *map(added, (0, 1), counts))
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    path = handmade.create(tmp_path, {"id": "long"}, *map(added, (0, 1), counts))
+    snapshot = open_source("t", path).snapshot()
     assert (snapshot.rows is None) is (None in counts)
     assert snapshot.likely_rows == likely
 
 
 def test_names_are_found_without_case(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"Price": [1]}))
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"Price": [1]}))
     assert snapshot.readable("pRICE").name == "Price"
     with pytest.raises(SchemaChangedError, match="no column `cost` at version 0"):
         snapshot.readable("cost")
@@ -78,24 +75,16 @@ def test_names_are_found_without_case(tmp_path: Path) -> None:
 
 def test_opaque_column_is_fatal_only_when_read(tmp_path: Path) -> None:
     collated = handmade.field("s", "string", __COLLATIONS={"s": "spark.UTF8_LCASE"})
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"id": [1], "s": ["x"]}))
-    handmade.commit(
-        tmp_path,
-        0,
-        handmade.protocol(),
-        handmade.metadata([handmade.field("id", "long"), collated]),
-        handmade.add(name, 1),
-    )
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1], "s": ["x"]}))
+    path = handmade.create(tmp_path, [handmade.field("id", "long"), collated], file)
+    snapshot = open_source("t", path).snapshot()
     assert read_rows(snapshot, ["id"]).num_rows == 1
     with pytest.raises(TableError, match="`s` of table `t` cannot be read: .*UTF8_LCASE"):
         read_rows(snapshot, ["s"])
 
 
 def test_struct_column_is_not_read(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
-    write_deltalake(path, pa.table({"id": [1], "s": [{"x": 1}]}))
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"id": [1], "s": [{"x": 1}]}))
     assert read_rows(snapshot, ["id"]).num_rows == 1
     with pytest.raises(TableError, match="struct<`x`: bigint>"):
         read_rows(snapshot, ["s"])
@@ -130,41 +119,26 @@ def test_column_added_later_reads_null(tmp_path: Path) -> None:
 
 
 def test_file_of_a_narrower_type_is_widened(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": pa.array([1], pa.int32())}))
-    handmade.commit(
-        tmp_path,
-        0,
-        handmade.protocol(),
-        handmade.metadata([handmade.field("a", "long")]),
-        handmade.add(name, 1),
-    )
-    found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["a"])
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": pa.array([1], pa.int32())}))
+    path = handmade.create(tmp_path, {"a": "long"}, file)
+    found = read_rows(open_source("t", path).snapshot(), ["a"])
     assert found.column("a").type == pa.int64()
 
 
 def test_column_that_a_file_has_twice_is_refused(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": [1], "A": [2], "b": [3]}))
-    fields = [handmade.field("a", "long"), handmade.field("B", "long")]
-    handmade.commit(
-        tmp_path, 0, handmade.protocol(), handmade.metadata(fields), handmade.add(name, 1)
-    )
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": [1], "A": [2], "b": [3]}))
+    path = handmade.create(tmp_path, {"a": "long", "B": "long"}, file)
+    snapshot = open_source("t", path).snapshot()
     assert read_rows(snapshot, ["b"]).column("B").to_pylist() == [3]
     with pytest.raises(TableError, match="several columns of its name in a data file, `a` and `A`"):
         read_rows(snapshot, ["a"])
 
 
 def test_file_of_another_type_is_refused(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"a": ["x"]}))
-    handmade.commit(
-        tmp_path,
-        0,
-        handmade.protocol(),
-        handmade.metadata([handmade.field("a", "long")]),
-        handmade.add(name, 1),
-    )
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"a": ["x"]}))
+    path = handmade.create(tmp_path, {"a": "long"}, file)
     with pytest.raises(TableError, match="is stored as `string`, which is no `bigint`"):
-        read_rows(open_source("t", str(tmp_path)).snapshot(), ["a"])
+        read_rows(open_source("t", path).snapshot(), ["a"])
 
 
 def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> None:
@@ -173,9 +147,7 @@ def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> Non
     write_deltalake(str(path), rows, partition_by=["p"])
     values = {file.partition_values["p"] for file in open_source("t", str(path)).snapshot().files}
     assert values == {"a\U00020000b", "\U0001f600"}
-    log = path / "_delta_log" / f"{0:020}.json"
-    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    log.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    handmade.commit(path, 0, *handmade.actions_of(path, 0))
     with pytest.raises(TableError) as caught:
         _ = open_source("t", str(path)).snapshot().files
     assert caught.value.code == "partition_value_unsure"

@@ -62,7 +62,7 @@ def test_a_file_is_no_table(tmp_path: Path) -> None:
 def test_a_log_with_an_entry_missing_is_told_in_a_line(tmp_path: Path) -> None:
     for at in range(4):
         write_deltalake(str(tmp_path / "t"), pa.table({"a": [at]}), mode="append")
-    (tmp_path / "t" / "_delta_log" / f"{2:020}.json").unlink()
+    handmade.entry(tmp_path / "t", 2).unlink()
     with pytest.raises(TableError) as caught:
         open_source("t", str(tmp_path / "t"))
     said = "its log goes from version 1 to 3, what is between them is missing"
@@ -99,7 +99,7 @@ def test_versions_outside_the_history(tmp_path: Path) -> None:
     with pytest.raises(TableRecreatedError, match="at version 2 and has no version 7"):
         source.snapshot(7)
     DeltaTable(path).create_checkpoint()
-    (tmp_path / "t" / "_delta_log" / f"{0:020}.json").unlink()
+    handmade.entry(path, 0).unlink()
     assert oldest_version(source) == 2
     with pytest.raises(HistoryGoneError, match="the oldest one left is 2") as caught:
         source.snapshot(1)

@@ -19,7 +19,7 @@ from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import column_statistics, file_bounds
 from tests.tables import handmade
-from tests.tables.bags import fixture_table
+from tests.tables.bags import fixture_table, written
 
 LONG_TEXT = "é" * 40
 
@@ -28,8 +28,7 @@ def write(path: Path, **columns: pa.Array) -> Snapshot:
     """One file per row."""
     data = pa.table(columns)
     data = data.append_column("file", pa.array(range(len(data)), pa.int32()))
-    write_deltalake(str(path), data, partition_by=["file"])
-    return open_source("t", str(path)).snapshot()
+    return written(path, data, partition_by=["file"])
 
 
 def check_sound(snapshot: Snapshot, column: str) -> None:
@@ -113,32 +112,21 @@ def test_a_file_without_statistics_makes_bounds_unknown(tmp_path: Path) -> None:
     assert (found.minimum, found.null_count) == (None, None)
 
 
-def test_no_statistics_at_all() -> None:
-    snapshot = open_source("t", str(fixture_table("delta-0.8.0-partitioned"))).snapshot()
-    found = column_statistics(snapshot, "value")
-    assert (found.minimum, found.maximum, found.null_count) == (None, None, None)
-    year = column_statistics(snapshot, "year")
-    assert (year.minimum, year.maximum, year.null_count) == ("2020", "2021", 0)
-
-
-def test_null_partition_is_null_only() -> None:
-    snapshot = open_source("t", str(fixture_table("delta-0.8.0-null-partition"))).snapshot()
-    found = column_statistics(snapshot, "k")
-    assert (found.minimum, found.maximum) == ("A", "A")
-    assert found.null_count
-
-
-def test_deletion_vectors_leave_bounds() -> None:
-    snapshot = open_source("t", str(fixture_table("table-with-dv-small"))).snapshot()
-    found = column_statistics(snapshot, "value")
-    assert (found.minimum, found.maximum, found.null_count) == (0, 9, 0)
-
-
-def test_mapped_columns_have_statistics() -> None:
-    snapshot = open_source("t", str(fixture_table("table_with_column_mapping"))).snapshot()
-    found = column_statistics(snapshot, "Super Name")
-    assert found.minimum == "Anthony Johnson"
-    assert column_statistics(snapshot, "Company Very Short").null_count == 0
+@pytest.mark.parametrize(
+    ("table", "column", "told"),
+    [
+        ("delta-0.8.0-partitioned", "value", (None, None, None)),
+        ("delta-0.8.0-partitioned", "year", ("2020", "2021", 0)),
+        ("delta-0.8.0-null-partition", "k", ("A", "A", 1)),
+        ("table-with-dv-small", "value", (0, 9, 0)),
+        ("table_with_column_mapping", "Super Name", ("Anthony Johnson", "Timothy Lamb", 0)),
+        ("table_with_column_mapping", "Company Very Short", ("BME", "BMS", 0)),
+    ],
+)
+def test_statistics_of_tables_of_others(table: str, column: str, told: tuple[Any, ...]) -> None:
+    snapshot = open_source("t", str(fixture_table(table))).snapshot()
+    found = column_statistics(snapshot, column)
+    assert (found.minimum, found.maximum, found.null_count) == told
 
 
 def test_empty_table_has_no_bounds(tmp_path: Path) -> None:
@@ -160,11 +148,9 @@ def test_timestamps_are_widened_by_a_millisecond(tmp_path: Path) -> None:
 
 def stated(path: Path, field: dict[str, Any], value: pa.Array, low: Any, high: Any) -> Snapshot:
     """One file with this one value, whose statistics are written by hand."""
-    name = handmade.write_file(path, "a.parquet", pa.table({"v": value}))
-    limits = {"minValues": {"v": low}, "maxValues": {"v": high}, "nullCount": {"v": 0}}
-    file = handmade.add(name, len(value), stats=json.dumps({"numRecords": len(value), **limits}))
-    handmade.commit(path, 0, handmade.protocol(), handmade.metadata([field]), file)
-    return open_source("t", str(path)).snapshot()
+    stats = handmade.stats(len(value), {"v": 0}, v=(low, high))
+    file = handmade.added(path, "a.parquet", pa.table({"v": value}), {"stats": stats})
+    return open_source("t", handmade.create(path, [field], file)).snapshot()
 
 
 @pytest.mark.parametrize("value", [0.1, -0.1, 16777217.3, 1e38, 1e-45])
@@ -208,8 +194,7 @@ def test_a_text_of_32_units_whose_characters_are_sure_bounds_nothing_above(tmp_p
     """Written out, and of a plane that deltalake does not mistake for another."""
     field, text, maximum = handmade.field("v", "string"), "\U00020000", "\U00020000" * 15 + "~~"
     stated(tmp_path, field, pa.array([text * 16]), text, maximum)
-    log = tmp_path / "_delta_log" / f"{0:020}.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
+    log, actions = handmade.entry(tmp_path, 0), handmade.actions_of(tmp_path, 0)
     for action in actions:
         if "add" in action:
             stats = json.loads(action["add"]["stats"])

@@ -19,7 +19,7 @@ from impctl.tables.statistics import file_bounds
 from impctl.tables.value_weights import column_spread, with_overlaps
 from tests.support.random_cases import FEW
 from tests.tables import handmade
-from tests.tables.handmade import LONG, add, commit, field, metadata, protocol
+from tests.tables.handmade import LONG, add, create
 
 Stated = tuple[int | None, int | None, int]
 """Least value, greatest value and rows of a file, as the log has them."""
@@ -33,8 +33,7 @@ def table(folder: Path, files: Sequence[Stated]) -> Snapshot:
         stats |= {"minValues": {"v": low}} if low is not None else {}
         stats |= {"maxValues": {"v": high}} if high is not None else {}
         adds.append(add(f"{at}.parquet", rows, stats=json.dumps(stats)))
-    commit(folder, 0, protocol(), metadata([field("v", LONG)]), *adds)
-    return open_source("t", str(folder)).snapshot()
+    return open_source("t", create(folder, {"v": LONG}, *adds)).snapshot()
 
 
 def spanned(low: int, high: int, boundaries: Sequence[Any]) -> int:
@@ -106,8 +105,7 @@ def test_overlaps_keep_boundaries_ascending(tmp_path_factory: Any, seed: int) ->
 
 def test_rows_of_a_file_without_bounds_count_by_the_sample(tmp_path: Path) -> None:
     file = handmade.add("0.parquet", 10, stats='{"numRecords": 10}')
-    fields = handmade.metadata([handmade.field("v", "long")])
-    handmade.commit(tmp_path / "bare", 0, handmade.protocol(), fields, file)
-    snapshot = open_source("t", str(tmp_path / "bare")).snapshot()
+    path = handmade.create(tmp_path / "bare", {"v": "long"}, file)
+    snapshot = open_source("t", path).snapshot()
     weights = column_spread(snapshot, "v", [3, 1]).weights
     assert (weights.values, weights.weights) == ((1, 3), (5.0, 5.0))

@@ -74,7 +74,6 @@ def load_or_refuse(path: Path, data: bytes) -> Workload | None:
         assert refusal.problems
         lines = data.decode("utf-8-sig").count("\n") + data.count(b"\r") + 1
         for problem in refusal.problems:
-            assert problem.location is not None
             assert 1 <= problem.location.line <= lines
             assert problem.location.column >= 1
             assert problem.hint

@@ -108,23 +108,8 @@ KEYWORDS: dict[str, Any] = {
 
 
 WORDS = st.sampled_from(
-    [
-        "t",
-        "u",
-        "",
-        " ",
-        "a b",
-        "sales",
-        "16",
-        "auto",
-        "lazy",
-        "${V}",
-        "${W}",
-        "${",
-        "$$",
-        "007",
-        "no",
-    ]
+    ["", " ", "a b", "t", "u", "sales", "16", "auto", "lazy", "007", "no"]
+    + ["${V}", "${W}", "${", "$$"]
 )
 SCALARS = (
     WORDS

@@ -11,7 +11,6 @@ from impctl.workload.reading import FileReading, inside, shown, suggestion
 def reading_of(text: str) -> tuple[FileReading, dict[str, object]]:
     reading = FileReading(Lines("f", text), {})
     entries = reading.entries(compose(text), "the file")
-    assert entries is not None
     return reading, {name: entry.value for name, entry in entries.items()}
 
 

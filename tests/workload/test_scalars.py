@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.workload.scalars import ScalarFault, kind_of, plain_value
+from impctl.workload.scalars import ScalarFault, kind_of, plain_value, size_from
 from tests.support.random_cases import FEW
 
 
@@ -49,43 +49,13 @@ def test_what_is_beyond_doubt_is_typed(text: str, value: object) -> None:
     assert type(plain_value(text)) is type(value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no",
-        "NO",
-        "yes",
-        "on",
-        "off",
-        "y",
-        "n",
-        "007",
-        "-01",
-        "00.5",
-        "1:30",
-        "190:20:30",
-        "1_000",
-        "0x1F",
-        "0b1",
-        "0o7",
-        "+",
-        "-",
-        ".",
-        "1e",
-        ".e1",
-        "e1",
-        "1.2.3",
-        "2022-1-1",
-        "2022-02-28T1:02:03",
-        "nan",
-        "inf",
-        "Infinity",
-        "true1",
-        "None",
-        "٣",
-        "1٣",
-    ],
+DOUBTFUL = (
+    "no NO yes on off y n 007 -01 00.5 1:30 190:20:30 1_000 0x1F 0b1 0o7 + - . 1e .e1 e1 1.2.3 "
+    "2022-1-1 2022-02-28T1:02:03 nan inf Infinity true1 None ٣ 1٣"
 )
+
+
+@pytest.mark.parametrize("text", DOUBTFUL.split())
 def test_what_is_in_doubt_stays_text(text: str) -> None:
     assert plain_value(text) == text
 
@@ -97,27 +67,18 @@ def test_nan_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("says", "texts"),
     [
-        "1e400",
-        "0.1000000000000000001",
-        "12345678901234567.5",
-        "1e-400",
-        "9" * 401,
-        "1." + "0" * 500,
+        ("digits", ["1e400", "0.1000000000000000001", "12345678901234567.5", "1e-400"]),
+        ("digits", ["9" * 401, "1." + "0" * 500]),
+        ("calendar", ["2022-02-30", "2022-13-01", "0000-01-01"]),
+        ("calendar", ["2022-02-28 25:00:00", "2022-02-28 01:02:61"]),
     ],
 )
-def test_a_number_that_would_be_rounded_is_refused(text: str) -> None:
-    with pytest.raises(ScalarFault, match="digits"):
-        plain_value(text)
-
-
-@pytest.mark.parametrize(
-    "text", ["2022-02-30", "2022-13-01", "0000-01-01", "2022-02-28 25:00:00", "2022-02-28 01:02:61"]
-)
-def test_a_date_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(ScalarFault, match="calendar"):
-        plain_value(text)
+def test_what_would_be_rounded_or_does_not_exist_is_refused(says: str, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(ScalarFault, match=says):
+            plain_value(text)
 
 
 @FEW
@@ -145,3 +106,25 @@ def test_kinds_are_told_in_words() -> None:
         "a date",
         "a value",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1.5GB", 1_500_000_000),
+        (" 2 GiB ", 2 << 30),
+        ("0.1kb", 100),
+        ("9007199254740993", 9_007_199_254_740_993),
+    ],
+)
+def test_a_size_is_so_many_bytes(text: str, size: int) -> None:
+    assert size_from(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "GB", "-1", "1.5.2GB", "1XB", "1e3", "nan", "9" * 400, "9" * 5_000]
+)
+def test_what_is_no_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - the text itself is all it says
+        size_from(text)

@@ -52,18 +52,6 @@ def test_without_defaults_names_are_as_sparks_own(load: Load) -> None:
     assert found.names.called("shop.t") is None
 
 
-def test_one_name_for_two_tables_is_a_problem(problems: Problems) -> None:
-    head = "version: 1\nschema: shop\nqueries: {q: {sql: SELECT 1}}\ntables:\n"
-    for second in (
-        "  shop.sales: {path: b}",
-        "  b: {path: b, names: [Sales]}",
-        "  b: {path: b, names: [spark_catalog.SHOP.`sales`]}",
-    ):
-        (found,) = problems(f"{head}  sales: {{path: a}}\n{second}\n")
-        assert found.startswith("6:")
-        assert "have the same name" in found
-
-
 def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> None:
     found = problems(
         "version: 1\ncatalog: a.b\nschema: 7up\nqueries: {q: {sql: SELECT 1}}\n"
@@ -77,20 +65,35 @@ def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> 
     ]
 
 
-def test_a_sketch_of_one_table_under_two_names_is_a_problem(problems: Problems) -> None:
-    (found,) = problems(
-        "version: 1\ntables: {t: {path: a}}\n"
-        "queries: {q: {sql: SELECT 1, sketch: {t: a, default.t: b}}}\n"
-    )
-    assert "is named twice" in found
+SHOP = """\
+version: 1
+schema: shop
+queries: {q: {sql: SELECT 1}}
+tables:
+  sales: {path: a}
+"""
 
 
-def test_partitions_of_one_column_under_two_names_are_a_problem(problems: Problems) -> None:
-    (found,) = problems(
-        "version: 1\ntables: {t: {path: a}}\nqueries: {q: {sql: SELECT 1}}\n"
-        "partitions: {t: {a: {fragments: 2}}, T: {A: {fragments: 3}}}\n"
-    )
-    assert "is partitioned twice" in found
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        (SHOP + "  shop.sales: {path: b}", "6:3", "have the same name"),
+        (SHOP + "  b: {path: b, names: [Sales]}", "6:24", "have the same name"),
+        (SHOP + "  b: {path: b, names: [spark_catalog.SHOP.`sales`]}", "6:24", "the same name"),
+        (SHOP.replace("1}}", "1, sketch: {sales: a, shop.sales: b}}}"), "3:49", "named twice"),
+        (
+            SHOP + "partitions: {sales: {a: {fragments: 2}}, SALES: {A: {fragments: 3}}}",
+            "6:50",
+            "is partitioned twice",
+        ),
+    ],
+)
+def test_two_names_for_one_or_one_for_two_are_a_problem(
+    problems: Problems, text: str, place: str, said: str
+) -> None:
+    (found,) = problems(f"{text}\n")
+    assert found.startswith(f"{place} ")
+    assert said in found
 
 
 def test_views_are_read_by_their_whole_names(load: Load) -> None:
@@ -134,7 +137,6 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     assert found.names.called("again") == "links"
     assert found.names.called("whole") == "whole"
     expiry = found.tables["links"].expiry
-    assert expiry is not None
     assert (expiry.column, expiry.after, expiry.location.line) == ("seen_at", 3_600_000_000, 3)
     assert found.tables["whole"].expiry is None
 

@@ -146,7 +146,6 @@ def test_what_is_no_duration(text: str) -> None:
 def test_a_trigger_in_words(load: Load) -> None:
     said = "{fresh_within: 90s, rows: 5, cron: '@daily', timezone: Asia/Tokyo, cheap: true}"
     trigger = load(query(said)).queries["q"].trigger
-    assert trigger is not None
     assert trigger.text == "fresh_within 90s, rows 5, cron 0 0 * * * Asia/Tokyo, cheap"
 
 

@@ -11,19 +11,14 @@ import pytest
 
 from impctl.plan.nodes import Query
 from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.rules.order import core_of
 from impctl.plan.safety.verdict import carried, check_safety
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
-from tests.plan.network import read
+from tests.plan.network import BY_COST, KEYED, links, ruled
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate, bag, evaluate
 
-ENTRY = (
-    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
-    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
-)
-BOTH = {"links#1": "cost", "links#2": "cost"}
 ABOVE = (
     "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= {}",
     "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) > {}",
@@ -35,18 +30,12 @@ ABOVE = (
 )
 
 
-@cache
-def _ruled(sql: str) -> Query:
-    query = read(sql)
-    return Query(query.sql, apply_rules(query.root))
+_ruled = cache(ruled)
 
 
 def _links(rng: Random) -> dict[str, Any]:
     rows = [(rng.randint(1, 4), rng.randint(1, 3), rng.randint(1, 3)) for _ in range(9)]
-    own = [
-        {"cost": t, "src": src, "dst": dst, "region": "A", "weight": 1.0} for t, src, dst in rows
-    ]
-    return {"links": own}
+    return {"links": links(*((src, dst, "A", cost) for cost, src, dst in rows))}
 
 
 @pytest.mark.slow
@@ -56,14 +45,14 @@ def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
     for seed in cases:
         rng = Random(seed)
         above = rng.choice(ABOVE)
-        captured, asked = (_ruled(ENTRY + above.format(rng.randint(1, 4))) for _ in range(2))
-        if not check_reuse(asked, captured, BOTH, ()).allowed:
+        captured, asked = (_ruled(KEYED + above.format(rng.randint(1, 4))) for _ in range(2))
+        if not check_reuse(asked, captured, BY_COST, ()).allowed:
             continue
         allowed += captured.sql != asked.sql
-        verdict = check_safety(captured, BOTH, ())
+        verdict = check_safety(captured, BY_COST, ())
         core = Query("", core_of(captured.root))
-        kept = carried(verdict, core, BOTH)
-        tables, partitions = _links(rng), dict.fromkeys(BOTH, ("cost", (2, 3, 4)))
+        kept = carried(verdict, core, BY_COST)
+        tables, partitions = _links(rng), dict.fromkeys(BY_COST, ("cost", (2, 3, 4)))
         found = without_keyed(core.root, kept, annotate(core.root, tables))
         sketches: Any = accurate_sketches(found, core.root, tables, partitions)
         sketches = evened(core.root, kept, sketches)
@@ -84,21 +73,21 @@ def test_what_is_allowed_gives_the_asked_answer(cases: Collection[int]) -> None:
     ],
 )
 def test_what_stands_above_decides(captured: str, asked: str, reason: str | None) -> None:
-    text = ENTRY + "SELECT t, COUNT(*) FROM r GROUP BY t "
-    verdict = check_reuse(_ruled(text + asked), _ruled(text + captured), BOTH, ())
+    text = KEYED + "SELECT t, COUNT(*) FROM r GROUP BY t "
+    verdict = check_reuse(_ruled(text + asked), _ruled(text + captured), BY_COST, ())
     assert verdict.allowed is (reason is None)
     assert reason is None or reason in verdict.reason
 
 
 def test_a_query_that_needs_all_rows_is_not_answered_by_the_keys_of_some() -> None:
     """Of one core: what the asked query puts out beside keeps its fixpoint from being keyed."""
-    text = ENTRY + "SELECT t{} FROM r WHERE n = 2"
+    text = KEYED + "SELECT t{} FROM r WHERE n = 2"
     captured, asked = _ruled(text.format("")), _ruled(text.format(", RANK() OVER (ORDER BY n)"))
     assert core_of(captured.root) == core_of(asked.root)
-    keyed, whole = (check_safety(query, BOTH, ()) for query in (captured, asked))
+    keyed, whole = (check_safety(query, BY_COST, ()) for query in (captured, asked))
     assert keyed_positions(captured.root, keyed)
     assert not keyed_positions(asked.root, whole)
-    verdict = check_reuse(asked, captured, BOTH, ())
+    verdict = check_reuse(asked, captured, BY_COST, ())
     assert not verdict.allowed
     assert verdict.reason == "the sketch lacks the rows that a recursion derives"
-    assert check_reuse(captured, asked, BOTH, ()).allowed
+    assert check_reuse(captured, asked, BY_COST, ()).allowed

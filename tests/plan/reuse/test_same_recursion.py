@@ -33,7 +33,7 @@ from tests.plan.bag_plans import BagMaker
 from tests.plan.fixpoint_plans import FixpointMaker
 from tests.plan.keyed_plans import KeyedMaker
 from tests.plan.keyed_sketches import evened, without_keyed
-from tests.plan.network import CLOSURE, REACHED, read
+from tests.plan.network import CLOSURE, REACHED, ruled
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.trials import (
     Trial,
@@ -42,7 +42,7 @@ from tests.plan.trials import (
     accurate_sketches,
     instances_of,
     make_trial,
-    random_partition,
+    random_partitions,
 )
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
@@ -64,13 +64,7 @@ def _pair(seed: int) -> tuple[Trial, Plan]:
     if rng.random() < 0.1:
         # Once more, as where a text names the entry twice.
         asked = _twice(rng, asked, _renamed(fixpoint, "c"))
-    scans = scans_of(captured)
-    chosen = [scan for scan in scans if rng.random() < 0.8] or [rng.choice(scans)]
-    shared: dict[Any, Any] = {}
-    partitions = {}
-    for scan in chosen:
-        column, boundaries = random_partition(rng, scan)
-        partitions[scan.access] = column, shared.setdefault((scan.table, column), boundaries)
+    partitions = random_partitions(rng, captured, 0.8, alike=True)
     return replace(make_trial(seed), root=captured, partitions=partitions), asked
 
 
@@ -155,11 +149,6 @@ BAG = (
 )
 
 
-def _ruled(sql: str) -> Query:
-    query = read(sql)
-    return replace(query, root=apply_rules(query.root))
-
-
 @pytest.mark.parametrize(
     ("captured", "asked", "reason"),
     [
@@ -189,20 +178,20 @@ def _ruled(sql: str) -> Query:
     ],
 )
 def test_what_must_be_equal(captured: str, asked: str, reason: str | None) -> None:
-    verdict = check_reuse(_ruled(asked), _ruled(captured), LINKS, ())
+    verdict = check_reuse(ruled(asked), ruled(captured), LINKS, ())
     assert verdict.allowed is (reason is None), verdict.reason
     assert reason is None or reason in verdict.reason
 
 
 def test_each_place_of_the_recursion_is_served() -> None:
     twice = REACHED + "SELECT a.n FROM r a JOIN r b ON a.n = b.n + 1"
-    verdict = check_reuse(_ruled(twice), _ruled(ABOVE), LINKS, ())
+    verdict = check_reuse(ruled(twice), ruled(ABOVE), LINKS, ())
     assert sorted(verdict.accesses.values()) == ["links#1", "links#1", "links#2", "links#2"]
 
 
 def test_what_is_outside_is_read_whole() -> None:
     outside = REACHED + "SELECT l.dst FROM r JOIN links l ON l.src = r.n AND l.cost > {}"
-    captured, asked = (_ruled(outside.format(cost)) for cost in (5, 2))
+    captured, asked = (ruled(outside.format(cost)) for cost in (5, 2))
     sketched = {scan.access: "src" for scan in scans_of(captured.root)}
     assert len(sketched) == 3
     verdict = check_reuse(asked, captured, sketched, ())

@@ -41,9 +41,9 @@ IMPLIED = "what it asks for lies within what the sketch was captured for"
 def test_the_published_table(
     captured: tuple[int, ...], asked: tuple[int, ...], allowed: bool
 ) -> None:
+    texts = (RANGE.format(*captured), RANGE.format(*asked))
     for column in ("g", "p"):
-        case = Case("table", TABLE, RANGE.format(*captured), RANGE.format(*asked), column, (2,), "")
-        assert case.verdict().allowed is allowed
+        assert Case("table", TABLE, "{}", texts, sketch=(column, (2,))).verdict().allowed is allowed
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_the_published_table(
     ],
 )  # fmt: skip
 def test_positive_controls(captured: str, asked: str) -> None:
-    texts = [f"SELECT g FROM t {tail}" for tail in (captured, asked)]
-    verdict = Case("control", TABLE, *texts, "g", ("B",), "", (POSITIVE,)).verdict()
+    values = (captured, asked)
+    verdict = Case("control", TABLE, "SELECT g FROM t {}", values, facts=(POSITIVE,)).verdict()
     assert verdict.allowed, verdict.reason
     assert verdict.reason == IMPLIED
 
@@ -74,20 +74,17 @@ def test_a_maximum_below_other_rows_keeps_its_whole_group() -> None:
     witness = Case(
         "CE-15",
         {"t": ("g x p a", ((1, 9, 1, 100), (1, 7, 2, 6)))},
-        "SELECT g, max(a) AS m FROM t WHERE x < 10 GROUP BY g HAVING max(a) > 5",
-        "SELECT g, max(a) AS m FROM t WHERE x < 8 GROUP BY g HAVING max(a) > 5",
-        "p",
-        (2,),
-        "",
+        "SELECT g, max(a) AS m FROM t WHERE x < {} GROUP BY g HAVING max(a) > 5",
+        (10, 8),
+        sketch=("p", (2,)),
     )
     assert witness.verdict().allowed
     assert not witness.is_harmed()
 
 
 def test_a_table_with_the_same_columns_is_another_table() -> None:
-    tables = {"t": TABLE["t"], "s": TABLE["t"]}
-    captured, asked = "SELECT g FROM t WHERE x > 1", "SELECT g FROM s WHERE x > 2"
-    verdict = Case("tables", tables, captured, asked, "g", ("B",), "").verdict()
+    tables, values = {"t": TABLE["t"], "s": TABLE["t"]}, ("t WHERE x > 1", "s WHERE x > 2")
+    verdict = Case("tables", tables, "SELECT g FROM {}", values).verdict()
     assert not verdict.allowed
     assert verdict.reason == "the queries differ in more than constants of conditions"
 
@@ -95,7 +92,7 @@ def test_a_table_with_the_same_columns_is_another_table() -> None:
 def test_a_query_with_another_text_is_the_same_query() -> None:
     captured = "SELECT g AS h, count(*) AS n FROM t GROUP BY g HAVING count(*) > 1"
     asked = "select u.g, COUNT( * ) m from t as u group by u.g having count(*) > 1"
-    verdict = Case("texts", TABLE, captured, asked, "p", (2,), "").verdict()
+    verdict = Case("texts", TABLE, "{}", (captured, asked), sketch=("p", (2,))).verdict()
     assert verdict.allowed
     assert verdict.reason == "it was captured for the same conditions and limits"
     assert verdict.accesses == {"t#1": "t#1"}
@@ -104,42 +101,39 @@ def test_a_query_with_another_text_is_the_same_query() -> None:
 def test_accesses_are_matched_by_place() -> None:
     captured = "WITH a AS (SELECT * FROM t) SELECT t.g FROM t JOIN a ON t.g = a.g WHERE t.x > 1"
     asked = "SELECT b.g FROM t AS b JOIN t AS a ON b.g = a.g WHERE b.x > 2"
-    case = Case("accesses", TABLE, captured, asked, "g", ("B",), "")
+    case = Case("accesses", TABLE, "{}", (captured, asked))
     verdict = case.verdict()
     assert verdict.allowed, verdict.reason
-    here, there = (case.query(sql).root for sql in (captured, asked))
-    assert template(here) == template(there)
+    here, there = case.queries
+    assert template(here.root) == template(there.root)
     assert set(verdict.accesses) == {"t#1", "t#2"}
 
 
 def test_a_template_leaves_out_constants_of_conditions_and_limits_only() -> None:
     def key(sql: str) -> str:
-        return template(Case("", TABLE, sql, sql, "g", (), "").query(sql).root)
+        return template(Case("", TABLE, "{}", (sql, sql), sketch=("g", ())).queries[0].root)
 
     base = key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v) > 5 LIMIT 3")
     assert base == key("SELECT g FROM t WHERE x IN (4) GROUP BY g HAVING sum(v) > 5.5 LIMIT 9")
     assert base != key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v) >= 5 LIMIT 3")
     assert base != key("SELECT g FROM t WHERE p IN (1, 2) GROUP BY g HAVING sum(v) > 5 LIMIT 3")
     assert base != key("SELECT g FROM t WHERE x IN (1, 2) GROUP BY g HAVING sum(v+1) > 5 LIMIT 3")
-    other = Case("", TABLE, "SELECT g FROM t WHERE x > 1", "SELECT g FROM t WHERE x > 2", "g", (),
-                 "")  # fmt: skip
-    plans = [other.query(sql).root for sql in (other.captured, other.asked)]
+    other = Case("", TABLE, "SELECT g FROM t WHERE x > {}", (1, 2), sketch=("g", ()))
+    plans = [query.root for query in other.queries]
     assert template(plans[0]) == template(plans[1])
     assert fingerprint(plans[0]) != fingerprint(plans[1])
 
 
 def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
     """Group 0.0 has both zeros of the captured query and one of the asked: it is another group."""
-    condition = "CAST(g AS STRING) IN ({})"
-    text = f"SELECT g FROM t WHERE {condition} GROUP BY g HAVING count(*) < 2"
-    captured, asked = (text.format(zeros) for zeros in ("'0.0', '-0.0'", "'0.0'"))
     tables = {"t": ("g v", ((0.0, 1), (-0.0, 2), (1.0, 3)))}
-    verdict = Case("zeros", tables, captured, asked, "g", (0.5,), "").verdict()
+    text = "SELECT g FROM t WHERE {} GROUP BY g HAVING count(*) < 2"
+    zeros = ("CAST(g AS STRING) IN ('0.0', '-0.0')", "CAST(g AS STRING) IN ('0.0')")
+    verdict = Case("zeros", tables, text, zeros, sketch=("g", (0.5,))).verdict()
     assert not verdict.allowed
     assert "change the values that it compares" in verdict.reason
-    plain = text.replace(condition, "g IN ({})")
-    captured, asked = (plain.format(values) for values in ("0.0D, 1.0D", "0.0D"))
-    assert Case("plain", tables, captured, asked, "g", (0.5,), "").verdict().allowed
+    plain = ("g IN (0.0D, 1.0D)", "g IN (0.0D)")
+    assert Case("plain", tables, text, plain, sketch=("g", (0.5,))).verdict().allowed
 
 
 @pytest.mark.parametrize(
@@ -160,7 +154,6 @@ def test_a_condition_that_sees_the_sign_of_zero_cuts_a_group_in_two() -> None:
     ],
 )
 def test_what_is_no_plain_text_to_spark_has_no_order_of_texts(captured: str, asked: str) -> None:
-    texts = [f"SELECT p FROM t WHERE {condition}" for condition in (captured, asked)]
     tables = {"t": ("s p", (("-7", 1), ("-70", 2)))}
-    verdict = Case("no plain texts", tables, *texts, "p", (2,), "").verdict()
-    assert not verdict.allowed
+    values, sql = (captured, asked), "SELECT p FROM t WHERE {}"
+    assert not Case("no plain texts", tables, sql, values, sketch=("p", (2,))).verdict().allowed

@@ -20,7 +20,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.prune_columns import prune_columns
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import tree
-from tests.plan.network import fixpoints_of, plan_of
+from tests.plan.network import fixpoint_of, fixpoints_of, plan_of
 from tests.support.random_cases import random_cases
 
 
@@ -76,11 +76,9 @@ def test_one_column_stays_where_none_is_needed() -> None:
 
 def test_columns_that_stand_side_by_side_in_a_union_stay() -> None:
     """No SELECT stands between here: the columns match by their places."""
-    (found,) = fixpoints_of(
-        plan_of(
-            "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
-            "SELECT a, b FROM r"
-        )
+    found = fixpoint_of(
+        "WITH RECURSIVE r(a, b) AS (SELECT n, n FROM nodes UNION ALL SELECT a, b FROM r) "
+        "SELECT a, b FROM r"
     )
     leaves = [
         Recursive(found.id, tuple(replace(a, id=f"{side}.{a.name}") for a in found.attributes))
@@ -106,7 +104,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
     (found,) = fixpoints_of(core)
     assert "select src = 1" in tree(found.base)
     assert "select y > 2" in tree(core).partition("fixpoint")[0]
-    (whole,) = fixpoints_of(plan_of(WALKS + "SELECT y FROM c"))
+    whole = fixpoint_of(WALKS + "SELECT y FROM c")
     names = {a.id: a.name for a in whole.attributes}
     assert {names[column] for column in stable_columns(whole)} == {"x"}
     assert is_linear(whole)
@@ -125,7 +123,7 @@ def test_a_filter_on_a_stable_column_moves_into_the_base() -> None:
 )
 def test_whether_each_row_is_made_of_one(step: str, once: bool) -> None:  # noqa: FBT001
     sql = f"WITH RECURSIVE r(n) AS (SELECT n FROM nodes UNION {step}) SELECT n FROM r"
-    (found,) = fixpoints_of(plan_of(sql))
+    found = fixpoint_of(sql)
     assert reads_once(found) is once
 
 

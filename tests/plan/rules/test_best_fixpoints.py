@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from impctl.plan import best_reads
 from impctl.plan.best_only import BestOnly
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Fixpoint, Plan, nodes_of
+from impctl.plan.nodes import Fixpoint, Plan, inputs_of, nodes_of, with_inputs
 from impctl.plan.recursion_notes import recursion_notes
 from impctl.plan.rules.best_fixpoints import best_fixpoints
 from impctl.plan.rules.order import apply_rules, core_of
-from tests.plan.network import fixpoints_of, plan_of
+from tests.plan.network import fixpoints_of, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import bag, evaluate
@@ -76,16 +78,14 @@ def _text(rng: random.Random) -> str:
     )
 
 
-def _links(rng: random.Random) -> list[dict[str, object]]:
+def _links(rng: random.Random) -> list[dict[str, Any]]:
     """Without circles, so that all rows have an end; some cost less than nothing, or NULL."""
     found = []
     for _ in range(rng.randint(4, 11)):
         src = rng.randrange(4)
         cost = rng.choice((None, -2, -1, 0, 0, 1, 1, 2, 3))
-        dst = rng.randint(src + 1, 5)
-        region = rng.choice("AB")
-        found.append({"src": src, "dst": dst, "cost": cost, "region": region, "weight": 1.0})
-    return found
+        found.append((src, rng.randint(src + 1, 5), rng.choice("AB"), cost))
+    return links(*found)
 
 
 def _has_best(plan: Plan) -> bool:
@@ -208,10 +208,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
         " UNION SELECT l.dst, CAST(r.c + l.cost AS BIGINT) FROM r JOIN links l ON r.n = l.src"
         " WHERE r.c % 2 = 0) SELECT n, min(c) FROM r GROUP BY n"
     )
-    rows = [
-        {"src": src, "dst": dst, "cost": cost, "region": "A", "weight": 1.0}
-        for src, dst, cost in ((1, 2, 1), (1, 2, 2), (2, 3, 1))
-    ]
+    rows = links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 1))
     plan = plan_of(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
@@ -222,10 +219,6 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
 
 
 def _with_best(plan: Plan, best: BestOnly) -> Plan:
-    from dataclasses import replace
-
-    from impctl.plan.nodes import inputs_of, with_inputs
-
     if isinstance(plan, Fixpoint):
         return replace(plan, best=best)
     return with_inputs(plan, tuple(_with_best(one, best) for one in inputs_of(plan)))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.plan.nodes import Project
 from impctl.plan.rules.can_fail import can_fail
-from tests.plan.catalogs import plan_of
+from tests.plan.catalogs import selected
 
 
 @pytest.mark.parametrize(
@@ -35,6 +34,4 @@ from tests.plan.catalogs import plan_of
     ],
 )
 def test_can_fail(written: str, expected: bool) -> None:
-    root = plan_of(f"SELECT {written} AS it FROM sales")
-    assert isinstance(root, Project)
-    assert can_fail(root.outputs[0].expr) is expected
+    assert can_fail(selected(f"SELECT {written} AS it FROM sales")) is expected

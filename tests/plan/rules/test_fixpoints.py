@@ -12,7 +12,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.prune_columns import prune_columns
 from impctl.plan.rules.push_selections import push_selections
 from tests.plan.catalogs import tree
-from tests.plan.network import CLOSURE, REACHED, fixpoints_of, plan_of
+from tests.plan.network import CLOSURE, REACHED, fixpoint_of, fixpoints_of, plan_of
 
 
 def test_fewer_columns_would_change_the_rows() -> None:
@@ -54,10 +54,8 @@ STABLE = [
 def test_stable_columns_are_those_all_rows_of_a_derivation_share(
     step: str, stable: str, linear: bool
 ) -> None:
-    (found,) = fixpoints_of(
-        plan_of(
-            f"WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION {step}) SELECT * FROM c"
-        )
+    found = fixpoint_of(
+        f"WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION {step}) SELECT * FROM c"
     )
     names = {attribute.id: attribute.name for attribute in found.attributes}
     assert sorted(names[one] for one in stable_columns(found)) == stable.split()
@@ -66,11 +64,9 @@ def test_stable_columns_are_those_all_rows_of_a_derivation_share(
 
 def test_values_that_only_count_as_equal_are_not_the_same() -> None:
     """0.0 and -0.0 join, and a filter may tell them apart."""
-    (found,) = fixpoints_of(
-        plan_of(
-            "WITH RECURSIVE c(w) AS (SELECT weight FROM links UNION "
-            "SELECT l.weight FROM c JOIN links l ON c.w = l.weight) SELECT w FROM c"
-        )
+    found = fixpoint_of(
+        "WITH RECURSIVE c(w) AS (SELECT weight FROM links UNION "
+        "SELECT l.weight FROM c JOIN links l ON c.w = l.weight) SELECT w FROM c"
     )
     assert stable_columns(found) == frozenset()
 
@@ -90,11 +86,9 @@ def test_a_filter_that_tells_zeros_apart_stays() -> None:
 def test_of_steps_with_too_many_ways_nothing_is_said(parts: int, stable: set[str]) -> None:
     """Nine parts of one side with nine of the other are more than 64 ways."""
     side = " UNION ALL ".join(f"SELECT x, y + {number} AS y FROM c" for number in range(parts))
-    (found,) = fixpoints_of(
-        plan_of(
-            "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
-            f"SELECT a.x, b.y FROM ({side}) a JOIN ({side}) b ON a.x = b.x) SELECT * FROM c"
-        )
+    found = fixpoint_of(
+        "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links UNION "
+        f"SELECT a.x, b.y FROM ({side}) a JOIN ({side}) b ON a.x = b.x) SELECT * FROM c"
     )
     names = {attribute.id: attribute.name for attribute in found.attributes}
     assert {names[one] for one in stable_columns(found)} == stable

@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from impctl.data.schema import INTEGER, Column, Schema
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
 from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.rules.order import apply_rules
@@ -17,10 +16,11 @@ from tests.plan.trials import Trial, make_trial
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity
 from tests.support.reference_plan import bag, evaluate
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "t": Schema((Column("g", INTEGER), Column("p", INTEGER))),
-    "u": Schema((Column("h", INTEGER), Column("q", INTEGER))),
+    "t": schema_of("g int, p int"),
+    "u": schema_of("h int, q int"),
 }
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from impctl.data.schema import LONG, STRING, Column, Schema
+from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import TopK, nodes_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"
 
@@ -49,7 +50,7 @@ def test_it_is_remembered_while_the_tables_that_it_reads_stay_the_same(
     [
         {"catalog": {"t": schema("b", "a")}},
         {"catalog": {"t": schema("a", "b", "c")}},
-        {"catalog": {"t": Schema((Column("a", STRING), Column("b", LONG)))}},
+        {"catalog": {"t": schema_of("a string, b bigint")}},
         {"catalog": {"t": schema("a", "b"), "T2": schema("a")}},
         {"zone": "+02:00"},
         {"name": "other"},

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.data.schema import DOUBLE, LONG, STRING, Column, Schema
+from impctl.data.schema import LONG, Column
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
 from impctl.plan.rules.trace import follow, trace
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "t": Schema((Column("id", LONG), Column("g", STRING), Column("v", LONG))),
-    "u": Schema((Column("k", LONG), Column("g", STRING), Column("w", LONG), Column("d", DOUBLE))),
+    "t": schema_of("id bigint, g string, v bigint"),
+    "u": schema_of("k bigint, g string, w bigint, d double"),
 }
 
 TRACED = [
@@ -48,7 +49,6 @@ def traced(sql, access, attribute):
 @pytest.mark.parametrize(("sql", "access", "attribute"), TRACED)
 def test_followed(sql, access, attribute):
     root, found = traced(sql, access, attribute)
-    assert found is not None
     ids = [a.id for a in attributes_of(found.plan)]
     assert found.key.id in ids
     assert {a.id for a in attributes_of(root)} <= set(ids)
@@ -61,9 +61,8 @@ def test_lost(sql, access, attribute):
 
 
 def test_a_pruned_attribute_is_read_again():
-    query = parse_query("SELECT v FROM t", {"t": Schema((Column("v", LONG),))})
+    query = parse_query("SELECT v FROM t", {"t": schema_of("v bigint")})
     found = trace(query.root, "t#1", Column("id", LONG))
-    assert found is not None
     assert [a.name for a in scans_of(found.plan)[0].attributes] == ["v", "id"]
 
 

@@ -2,45 +2,22 @@
 
 from __future__ import annotations
 
-from impctl.data.schema import (
-    DATE,
-    DOUBLE,
-    INTEGER,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    Column,
-    Schema,
-    decimal,
-    other,
-)
+from impctl.data.schema import Column, Schema, other
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
     "t": Schema(
         (
-            Column("g", STRING),
-            Column("p", INTEGER),
-            Column("v", INTEGER),
-            Column("n", INTEGER),
-            Column("d", DOUBLE),
-            Column("m", decimal(10, 2)),
+            *schema_of("g string, p int, v int, n int, d double, m decimal(10,2)"),
             Column("c", other("string collate UTF8_LCASE")),
         )
     ),
-    "fine": Schema((Column("g", STRING), Column("p", INTEGER), Column("x", decimal(38, 30)))),
-    "u": Schema((Column("h", STRING), Column("q", INTEGER), Column("w", INTEGER))),
-    "times": Schema(
-        (
-            Column("g", STRING),
-            Column("p", INTEGER),
-            Column("at", TIMESTAMP),
-            Column("local", TIMESTAMP_NTZ),
-            Column("day", DATE),
-        )
-    ),
+    "fine": schema_of("g string, p int, x decimal(38,30)"),
+    "u": schema_of("h string, q int, w int"),
+    "times": schema_of("g string, p int, at timestamp, local timestamp_ntz, day date"),
 }
 
 

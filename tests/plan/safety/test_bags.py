@@ -8,7 +8,7 @@ import pytest
 
 from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.plan.safety.verdict import check_safety
-from tests.plan.network import links, read
+from tests.plan.network import BY_REGION, links, read
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate
 
@@ -22,17 +22,16 @@ def test_one_derivation_of_each_row_is_not_enough() -> None:
     """CE-R5: two ways lead to 4; a sketch that holds one of them counts one."""
     tables: Any = {"links": links((1, 2, "A"), (1, 3, "A"), (2, 4, "B"), (3, 4, "C"))}
     query = read(COUNTED)
-    columns = {"links#1": "region", "links#2": "region"}
-    verdict = check_safety(query, columns, ())
+    verdict = check_safety(query, BY_REGION, ())
     assert verdict.safe
     (position,) = verdict.barrier_positions
     assert isinstance(list(nodes_of(query.root))[position], Fixpoint)
-    partitions: Any = {access: (column, ("A", "B", "C")) for access, column in columns.items()}
+    partitions: Any = dict.fromkeys(BY_REGION, ("region", ("A", "B", "C")))
     found = annotate(query.root, tables)
     sketches = accurate_sketches(found, query.root, tables, partitions)
     instances = instances_of(query.root, tables, partitions, sketches)
     assert set(evaluate(query.root, tables, instances)) == {(2, 1), (3, 1), (4, 2)}
-    witness = dict.fromkeys(columns, range(3))
+    witness = dict.fromkeys(BY_REGION, range(3))
     assert bag(evaluate(query.root, tables, witness)) == bag([(2, 1), (3, 1), (4, 1)])
 
 
@@ -54,7 +53,6 @@ def test_rows_of_a_bag_are_not_told_apart_by_their_columns(kind: str, *, is_fixe
         "SELECT m.kind FROM (SELECT n, ROW_NUMBER() OVER (ORDER BY n, l) AS k FROM r) q "
         "JOIN nodes m ON m.n = q.k"
     )
-    columns = {"links#1": "region", "links#2": "region", "nodes#1": "kind"}
-    verdict = check_safety(read(sql), columns, ())
+    verdict = check_safety(read(sql), {**BY_REGION, "nodes#1": "kind"}, ())
     assert verdict.safe is is_fixed
     assert is_fixed or "row_number" in verdict.reason

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.data.schema import INTEGER, STRING, Column, Schema
 from impctl.errors import UnsafeSketchError
 from impctl.plan.safety.choose import Choice, choose_attributes
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "sales": Schema((Column("brand", STRING), Column("price", INTEGER), Column("sold", INTEGER))),
-    "brands": Schema((Column("name", STRING), Column("country", STRING))),
+    "sales": schema_of("brand string, price int, sold int"),
+    "brands": schema_of("name string, country string"),
 }
 POSITIVE = tuple(
     Fact("sales", column, FactKind.NONNEGATIVE, FactSource.STATISTICS)

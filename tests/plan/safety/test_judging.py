@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from impctl.plan.nodes import Query, Select, scans_of
+from impctl.plan.nodes import Plan, Query, Select, scans_of
 from impctl.plan.safety import judging, transfer
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.judging import Analysis, PlanJudge
@@ -30,11 +30,7 @@ def test_what_is_remembered_is_what_is_found_anew(cases: range) -> None:
         wording = Wording.of("", trial.root)
         shared = PlanJudge(trial.root, wording)
         for _ in range(8):
-            sketched = {
-                scan.access: random_partition(rng, scan)[0]
-                for scan in scans_of(trial.root)
-                if rng.random() < 0.5
-            }
+            sketched = some_sketched(rng, trial.root)
             facts = [fact for fact in trial.facts if rng.random() < rng.choice((0.2, 0.8))]
             for barriers in (False, True):
                 found = shared.of(sketched, facts, has_rank_barriers=barriers)
@@ -52,8 +48,7 @@ def test_a_fact_more_never_makes_a_sketch_unsafe(cases: range) -> None:
         rng = Random(f"more facts {seed}")
         trial = (make_trial if rng.random() < 0.7 else make_barrier_trial)(seed)
         judge = PlanJudge(trial.root, Wording.of("", trial.root))
-        scans = scans_of(trial.root)
-        sketched = {s.access: random_partition(rng, s)[0] for s in scans if rng.random() < 0.6}
+        sketched = some_sketched(rng, trial.root, 0.6)
         few = [fact for fact in trial.facts if rng.random() < 0.4]
         for barriers in (False, True):
             less = judge.of(sketched, few, has_rank_barriers=barriers).root
@@ -72,17 +67,18 @@ def test_the_assumptions_told_are_those_of_a_judge_without_memory(cases: range) 
         query, shared = Query("", trial.root), Judges()
         facts = [replace(fact, source=FactSource.STATISTICS) for fact in trial.facts]
         for _ in range(6):
-            sketched = {
-                scan.access: random_partition(rng, scan)[0]
-                for scan in scans_of(trial.root)
-                if rng.random() < 0.5
-            }
+            sketched = some_sketched(rng, trial.root)
             known = [fact for fact in facts if rng.random() < 0.9]
             rng.shuffle(known)
             found = check_safety(query, sketched, known, judges=shared)
             assert found == check_safety(query, sketched, known), (seed, sketched, known)
             needed += bool(found.assumptions)
     assert needed
+
+
+def some_sketched(rng: Random, root: Plan, share: float = 0.5) -> dict[str, str]:
+    scans = scans_of(root)
+    return {s.access: random_partition(rng, s)[0] for s in scans if rng.random() < share}
 
 
 def count_judged(monkeypatch: pytest.MonkeyPatch) -> list[object]:

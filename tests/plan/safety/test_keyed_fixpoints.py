@@ -19,15 +19,8 @@ from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
-from tests.plan.network import read
-from tests.plan.trials import (
-    Tally,
-    Trial,
-    accurate_sketches,
-    check_keys,
-    instances_of,
-    run_trial,
-)
+from tests.plan.network import BY_COST, KEYED, links, read, ruled
+from tests.plan.trials import Tally, Trial, accurate_sketches, check_keys, instances_of, run_trial
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import annotate, evaluate
@@ -108,10 +101,6 @@ def _groups(root: Plan, verdict: Verdict) -> set[frozenset[str]]:
     return {frozenset(verdict.key_columns[at]) for at in keyed_positions(root, verdict)}
 
 
-ENTRY = (
-    "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
-    "SELECT r.t, l.dst FROM r JOIN links l ON r.n = l.src AND r.t = l.cost) "
-)
 PAIRS = (
     "WITH RECURSIVE r(t, n) AS (SELECT cost, dst FROM links WHERE src = 1 UNION "
     "SELECT {} FROM r JOIN r o ON {}) "
@@ -125,38 +114,36 @@ LEVELS = (
     "SELECT r.t, l.dst, k + 1 FROM r JOIN links l ON r.n = l.src AND r.t = l.cost WHERE k < 4) "
 )
 FEW = "SELECT t, COUNT(*) FROM r GROUP BY t HAVING COUNT(*) <= 1"
-BOTH = {"links#1": "cost", "links#2": "cost"}
 
 
 def _judged(sql: str, sketched: Mapping[str, str]) -> tuple[Query, Verdict]:
-    query = read(sql)
-    query = Query(query.sql, apply_rules(query.root))
+    query = ruled(sql)
     return query, check_safety(query, sketched, ())
 
 
 @pytest.mark.parametrize(
     ("sql", "sketched"),
     [
-        (ENTRY + FEW, BOTH),
-        (ENTRY + "SELECT t FROM r GROUP BY t HAVING AVG(n) > 3", BOTH),
-        (ENTRY + "SELECT t FROM r WHERE n = 9", BOTH),
-        (ENTRY + "SELECT t FROM r WHERE n = 9 ORDER BY t LIMIT 1", BOTH),
-        (ENTRY + "SELECT t, n FROM r WHERE n NOT IN (SELECT n FROM nodes)", BOTH),
-        (ENTRY + "SELECT t FROM (SELECT t, n, COUNT(*) OVER (PARTITION BY t) AS k FROM r) x "
-         "WHERE k = 2", BOTH),
+        (KEYED + FEW, BY_COST),
+        (KEYED + "SELECT t FROM r GROUP BY t HAVING AVG(n) > 3", BY_COST),
+        (KEYED + "SELECT t FROM r WHERE n = 9", BY_COST),
+        (KEYED + "SELECT t FROM r WHERE n = 9 ORDER BY t LIMIT 1", BY_COST),
+        (KEYED + "SELECT t, n FROM r WHERE n NOT IN (SELECT n FROM nodes)", BY_COST),
+        (KEYED + "SELECT t FROM (SELECT t, n, COUNT(*) OVER (PARTITION BY t) AS k FROM r) x "
+         "WHERE k = 2", BY_COST),
         # A step over another table, of which there is no sketch, joins rows of all keys.
-        (ENTRY.replace(" AND r.t = l.cost", "") + FEW, {"links#1": "cost"}),
-        (ENTRY.replace("SELECT r.t, l.dst", "SELECT l.cost, l.dst") + FEW, BOTH),
+        (KEYED.replace(" AND r.t = l.cost", "") + FEW, {"links#1": "cost"}),
+        (KEYED.replace("SELECT r.t, l.dst", "SELECT l.cost, l.dst") + FEW, BY_COST),
         # From two rows of one key.
         (PAIRS.format("r.t, o.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
         (PAIRS.format("o.t, r.n", "r.n < o.n AND r.t = o.t") + FEW, {"links#1": "cost"}),
         # The best rows of groups within keys.
         (BEST + "SELECT t, n, MIN(v) FROM r GROUP BY t, n HAVING MIN(v) < 4", {"links#1": "cost"}),
         # Each row as often as it is derived.
-        (LEVELS + FEW, BOTH),
+        (LEVELS + FEW, BY_COST),
         # Groups by the key in the step.
-        (ENTRY.replace("JOIN links l", "JOIN (SELECT cost, src, MAX(dst) AS dst FROM links "
-                       "GROUP BY cost, src) l") + FEW, BOTH),
+        (KEYED.replace("JOIN links l", "JOIN (SELECT cost, src, MAX(dst) AS dst FROM links "
+                       "GROUP BY cost, src) l") + FEW, BY_COST),
     ],
 )  # fmt: skip
 def test_keyed_where_a_key_is_kept_and_something_above_leaves_keys_out(
@@ -177,27 +164,27 @@ def test_keyed_where_a_key_is_kept_and_something_above_leaves_keys_out(
     ("sql", "sketched"),
     [
         # Nothing above leaves a key out.
-        (ENTRY + "SELECT t, COUNT(*) FROM r GROUP BY t", BOTH),
-        (ENTRY + "SELECT DISTINCT t FROM r UNION SELECT n FROM nodes", BOTH),
+        (KEYED + "SELECT t, COUNT(*) FROM r GROUP BY t", BY_COST),
+        (KEYED + "SELECT DISTINCT t FROM r UNION SELECT n FROM nodes", BY_COST),
         # Keys are not what groups are by.
-        (ENTRY + "SELECT n FROM r GROUP BY n HAVING COUNT(*) <= 1", BOTH),
-        (ENTRY + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)", BOTH),
+        (KEYED + "SELECT n FROM r GROUP BY n HAVING COUNT(*) <= 1", BY_COST),
+        (KEYED + "SELECT n FROM nodes WHERE n NOT IN (SELECT n FROM r)", BY_COST),
         # The base has rows of all keys, the step has not.
-        (ENTRY + FEW, {"links#2": "cost"}),
+        (KEYED + FEW, {"links#2": "cost"}),
         # The key is not the column that is sketched, or has ranges of its own.
-        (ENTRY + FEW, {"links#1": "cost", "links#2": "region"}),
-        (ENTRY + FEW, dict.fromkeys(BOTH, "region")),
-        (ENTRY.replace(" AND r.t = l.cost", "") + FEW, BOTH),
+        (KEYED + FEW, {"links#1": "cost", "links#2": "region"}),
+        (KEYED + FEW, dict.fromkeys(BY_COST, "region")),
+        (KEYED.replace(" AND r.t = l.cost", "") + FEW, BY_COST),
         # From two rows of any two keys.
         (PAIRS.format("r.t, o.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
         (PAIRS.format("o.t, r.n", "r.n < o.n") + FEW, {"links#1": "cost"}),
         # A column of another type, though equal to the one that is sketched.
-        (ENTRY.replace("cost, dst FROM links WHERE src = 1", "src, dst FROM links WHERE src = cost")
-         + FEW, BOTH),
+        (KEYED.replace("cost, dst FROM links WHERE src = 1", "src, dst FROM links WHERE src = cost")
+         + FEW, BY_COST),
         # The best rows of groups that have rows of any key.
         (BEST + "SELECT n, MIN(v) FROM r GROUP BY n HAVING MIN(v) < 4", {"links#1": "cost"}),
         # Two tables.
-        (ENTRY.replace("SELECT cost, dst FROM links WHERE src = 1", "SELECT t, n FROM seeds")
+        (KEYED.replace("SELECT cost, dst FROM links WHERE src = 1", "SELECT t, n FROM seeds")
          .replace("r.t = l.cost", "r.t = l.src") + FEW, {"seeds#1": "t", "links#1": "src"}),
     ],
 )  # fmt: skip
@@ -210,14 +197,7 @@ def test_a_barrier_elsewhere(sql: str, sketched: Mapping[str, str]) -> None:
     )
 
 
-def _rows(*rows: tuple[int, int, int]) -> dict[str, Any]:
-    own = [
-        {"cost": t, "src": src, "dst": dst, "region": "A", "weight": 1.0} for t, src, dst in rows
-    ]
-    return {"links": own}
-
-
-CE_R8 = _rows((1, 1, 2), (2, 1, 2), (2, 2, 3))
+CE_R8 = {"links": links((1, 2, "A", 1), (1, 2, "A", 2), (2, 3, "A", 2))}
 """Key 1 reaches one node, key 2 two: the answer is key 1 alone."""
 
 
@@ -233,16 +213,16 @@ CE_R8 = _rows((1, 1, 2), (2, 1, 2), (2, 2, 3))
 def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
     sketches: Mapping[str, set[int]], answer: set[tuple[int, int]]
 ) -> None:
-    root = read(ENTRY + FEW).root
-    partitions: Any = dict.fromkeys(BOTH, ("cost", (1, 2)))
+    root = read(KEYED + FEW).root
+    partitions: Any = dict.fromkeys(BY_COST, ("cost", (1, 2)))
     assert set(evaluate(root, CE_R8)) == {(1, 1)}
     assert set(evaluate(root, CE_R8, instances_of(root, CE_R8, partitions, sketches))) == answer
 
 
 def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
-    query, verdict = _judged(ENTRY + FEW, BOTH)
+    query, verdict = _judged(KEYED + FEW, BY_COST)
     found = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
-    partitions: Any = dict.fromkeys(BOTH, ("cost", (1, 2)))
+    partitions: Any = dict.fromkeys(BY_COST, ("cost", (1, 2)))
     sketches = accurate_sketches(found, query.root, CE_R8, partitions)
     assert sketches == {"links#1": {1}, "links#2": set()}
     assert evened(query.root, verdict, sketches) == {"links#1": {1}, "links#2": {1}}
@@ -250,7 +230,7 @@ def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
 
 def test_a_verdict_is_carried_with_its_choice() -> None:
     """A plan that leaves no key out any more is still kept as the one that was accepted."""
-    query, verdict = _judged(ENTRY + "SELECT t FROM r WHERE n = 9", BOTH)
+    query, verdict = _judged(KEYED + "SELECT t FROM r WHERE n = 9", BY_COST)
     above = Query("", next(node for node in nodes_of(query.root) if isinstance(node, Fixpoint)))
-    assert keyed_positions(above.root, carried(verdict, above, BOTH)) == {0}
-    assert keyed_positions(above.root, check_safety(above, BOTH, ())) == frozenset()
+    assert keyed_positions(above.root, carried(verdict, above, BY_COST)) == {0}
+    assert keyed_positions(above.root, check_safety(above, BY_COST, ())) == frozenset()

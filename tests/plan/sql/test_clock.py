@@ -18,32 +18,27 @@ def cut(unit: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("zone", "day", "hour"),
+    ("zone", "constant", "value"),
     [
-        ("UTC", date(2026, 11, 25), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("Europe/Berlin", date(2026, 11, 26), datetime(2026, 11, 25, 23, tzinfo=UTC)),
-        ("+05:30", date(2026, 11, 26), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
-        ("America/St_Johns", date(2026, 11, 25), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("UTC", "current_date", date(2026, 11, 25)),
+        ("Europe/Berlin", "current_date", date(2026, 11, 26)),
+        ("+05:30", "current_date", date(2026, 11, 26)),
+        ("America/St_Johns", "current_date", date(2026, 11, 25)),
+        ("UTC", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("Europe/Berlin", cut("hour"), datetime(2026, 11, 25, 23, tzinfo=UTC)),
+        ("+05:30", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("America/St_Johns", cut("hour"), datetime(2026, 11, 25, 23, 30, tzinfo=UTC)),
+        ("UTC", cut("day"), datetime(2026, 11, 25, tzinfo=UTC)),
+        ("UTC", cut("week"), datetime(2026, 11, 23, tzinfo=UTC)),
+        ("UTC", cut("month"), datetime(2026, 11, 1, tzinfo=UTC)),
+        ("UTC", cut("quarter"), datetime(2026, 10, 1, tzinfo=UTC)),
+        ("UTC", cut("year"), datetime(2026, 1, 1, tzinfo=UTC)),
     ],
 )
-def test_a_day_and_an_hour_are_those_of_the_zone(zone: str, day: date, hour: datetime) -> None:
-    clock = Clock(NOW, zone)
-    assert clock.value("current_date") == day
-    assert clock.value(cut("hour")) == hour
-
-
-@pytest.mark.parametrize(
-    ("unit", "found"),
-    [
-        ("day", datetime(2026, 11, 25, tzinfo=UTC)),
-        ("week", datetime(2026, 11, 23, tzinfo=UTC)),
-        ("month", datetime(2026, 11, 1, tzinfo=UTC)),
-        ("quarter", datetime(2026, 10, 1, tzinfo=UTC)),
-        ("year", datetime(2026, 1, 1, tzinfo=UTC)),
-    ],
-)
-def test_a_stretch_begins_where_the_calendar_says(unit: str, found: datetime) -> None:
-    assert Clock(NOW).value(cut(unit)) == found
+def test_a_stretch_begins_where_the_calendar_of_the_zone_says(
+    zone: str, constant: str, value: date
+) -> None:
+    assert Clock(NOW, zone).value(constant) == value
 
 
 def test_a_clock_that_is_put_on_or_back_has_the_hours_it_has() -> None:
@@ -129,3 +124,19 @@ def test_a_time_that_is_none_is_refused(written: str) -> None:
     with pytest.raises(UsageError) as refused:
         instant_of(written, "UTC")
     assert refused.value.code == "now_syntax"
+
+
+@pytest.mark.parametrize("alias", ["AS current_date", "current_date", "AS `Current_Date`"])
+def test_a_bare_name_that_is_an_alias_is_not_the_clocks(alias: str) -> None:
+    inner = f"SELECT * FROM (SELECT day {alias} FROM t) WHERE "
+    found = bind(f"{inner}current_date > DATE '2020-01-01'", {}, name="q", clock=Clock(NOW))
+    assert found.sql == f"{inner}current_date > DATE '2020-01-01'"
+    assert not found.moments
+    found = bind(f"{inner}current_date > current_date()", {}, name="q", clock=Clock(NOW))
+    assert found.sql == f"{inner}current_date > DATE '2026-11-25'"
+
+
+def test_a_string_that_says_so_is_no_name() -> None:
+    sql = "SELECT 'current_date' FROM t WHERE day > current_date"
+    found = bind(sql, {}, name="q", clock=Clock(NOW))
+    assert found.sql == "SELECT 'current_date' FROM t WHERE day > DATE '2026-11-25'"

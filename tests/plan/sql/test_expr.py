@@ -25,7 +25,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate, Project, Select
 from impctl.plan.render_expr import expr_text
-from tests.plan.catalogs import plan_of, text_of
+from tests.plan.catalogs import plan_of, selected, text_of
 
 PRICE = ColumnRef("sales#1.price", INTEGER)
 DAY = ColumnRef("sales#1.day", DATE)
@@ -33,10 +33,7 @@ BRAND = ColumnRef("sales#1.brand", STRING)
 
 
 def column(written: str) -> Expr:
-    """The first column of a SELECT."""
-    root = plan_of(f"SELECT {written} AS it FROM sales")
-    assert isinstance(root, Project)
-    return root.outputs[0].expr
+    return selected(f"SELECT {written} AS it FROM sales")
 
 
 def number(value: int) -> Literal:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.data.schema import LONG, TIMESTAMP, Column, Schema
+from impctl.data.schema import TIMESTAMP
 from impctl.expr.nodes import Compare, CompareOp, Literal
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import Plan, Scan, Select, inputs_of, nodes_of
@@ -12,10 +12,11 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.rules.planned import PlannedQueries
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
 CATALOG = {
-    "t": Schema((Column("a", LONG), Column("b", LONG), Column("at", TIMESTAMP))),
-    "u": Schema((Column("a", LONG), Column("at", TIMESTAMP))),
+    "t": schema_of("a bigint, b bigint, at timestamp"),
+    "u": schema_of("a bigint, at timestamp"),
 }
 LIVE = {"t": LiveRows("at", Literal(7, TIMESTAMP))}
 TEXTS = (

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from impctl.data.schema import DATE, TIMESTAMP, TIMESTAMP_NTZ, Column, Schema
 from impctl.data.vector import from_arrow
 from impctl.expr.evaluate import evaluate
 from impctl.expr.nodes import Expr, Literal
 from impctl.expr.support import find_blocker
-from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
+from tests.plan.catalogs import selected
+from tests.support.schemas import schema_of
 
-SCHEMA = Schema((Column("h", TIMESTAMP), Column("n", TIMESTAMP_NTZ), Column("d", DATE)))
+SCHEMA = schema_of("h timestamp, n timestamp_ntz, d date")
 NOON = datetime(2024, 2, 29, 12, 0, 0, 5)
 CONSTANTS = [
     "TIMESTAMP '2024-02-29 12:00:00'",
@@ -75,9 +74,7 @@ ZONES = ("UTC", "+05:30", "-03:00")
 
 
 def expr_of(sql: str, zone: str) -> Expr:
-    query = parse_query(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone=zone)
-    assert isinstance(query.root, Project)
-    return query.root.outputs[0].expr
+    return selected(f"SELECT {sql} AS x FROM t", {"t": SCHEMA}, zone)
 
 
 def rows() -> pa.Table:
@@ -145,27 +142,18 @@ def micros(value: Any) -> Any:
     return value
 
 
-@pytest.fixture
-def zoned(spark: Any, request: pytest.FixtureRequest) -> Iterator[str]:
-    """The session in the zone of the test."""
-    key, zone = "spark.sql.session.timeZone", str(request.param)
-    before = spark.conf.get(key)
-    spark.conf.set(key, zone)
-    yield zone
-    spark.conf.set(key, before)
-
-
 @pytest.mark.spark
-@pytest.mark.parametrize("zoned", ZONES, indirect=True)
-def test_spark_computes_the_same(zoned: str, spark: Any) -> None:
+@pytest.mark.parametrize("zone", ZONES)
+def test_spark_computes_the_same(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
     from impctl.spark.run import run_sql
 
+    in_zone(zone)
     selected = ", ".join(f"{sql} AS x{at}" for at, sql in enumerate(CONSTANTS))
     found = run_sql(spark, f"SELECT {selected}", {})
     for sql, column in zip(CONSTANTS, found.columns, strict=True):
-        expr = expr_of(sql, zoned)
+        expr = expr_of(sql, zone)
         assert isinstance(expr, Literal)
-        assert expr.value == micros(column[0].as_py()), (sql, zoned)
+        assert expr.value == micros(column[0].as_py()), (sql, zone)
 
 
 READ = """timestamp_micros(h) AS h, date_from_unix_date(d) AS d,
@@ -181,17 +169,20 @@ def written(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("zoned", ZONES, indirect=True)
-def test_conditions_are_true_of_the_same_rows(zoned: str, spark: Any) -> None:
+@pytest.mark.parametrize("zone", ZONES)
+def test_conditions_are_true_of_the_same_rows(
+    zone: str, spark: Any, in_zone: Callable[[str], None]
+) -> None:
     from impctl.spark.run import run_sql
 
+    in_zone(zone)
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
     view = f"SELECT {READ} FROM VALUES {', '.join(written(table))} AS v(h, n, d)"
     selected = ", ".join(f"({sql}) AS x{at}" for at, sql in enumerate(CONDITIONS))
     found = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
     for sql, column in zip(CONDITIONS, found.columns, strict=True):
-        vector = evaluate(expr_of(sql, zoned), columns, len(table))
+        vector = evaluate(expr_of(sql, zone), columns, len(table))
         ours = [bool(value) if ok else None
                 for value, ok in zip(vector.values, vector.validity(), strict=True)]  # fmt: skip
-        assert ours == column.to_pylist(), (sql, zoned)
+        assert ours == column.to_pylist(), (sql, zone)

@@ -8,35 +8,19 @@ from decimal import Decimal
 import pytest
 
 from impctl.aliases import ParameterValue
-from impctl.data.schema import (
-    BOOLEAN,
-    DATE,
-    DOUBLE,
-    INTEGER,
-    LONG,
-    STRING,
-    TIMESTAMP,
-    Column,
-    Schema,
-    decimal,
-)
+from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, STRING, TIMESTAMP, decimal
 from impctl.errors import Location, QueryError, UsageError
 from impctl.expr.nodes import Compare, Expr, Literal
 from impctl.plan.nodes import Select, nodes_of
 from impctl.plan.sql.parameters import bind, literal_text
 from impctl.plan.sql.statement import parse_query
+from tests.support.schemas import schema_of
 
-COLUMNS = {
-    "i": INTEGER,
-    "n": LONG,
-    "m": decimal(38, 2),
-    "d": DOUBLE,
-    "s": STRING,
-    "b": BOOLEAN,
-    "y": DATE,
-    "t": TIMESTAMP,
+CATALOG = {
+    "t": schema_of(
+        "i int, n bigint, m decimal(38,2), d double, s string, b boolean, y date, t timestamp"
+    )
 }
-CATALOG = {"t": Schema(tuple(Column(name, kind) for name, kind in COLUMNS.items()))}
 ATTACKS = (
     "' OR 1=1 --",
     "x' UNION SELECT * FROM t --",
@@ -152,7 +136,6 @@ def test_a_place_in_the_bound_text_leads_back() -> None:
     with pytest.raises(QueryError) as caught:
         parse_query(bound.sql, CATALOG, name="q")
     place = caught.value.location
-    assert place is not None
     line, column = bound.written_at(place.line, place.column)
     assert (line, column) == (2, sql.split("\n")[1].index("zz") + 1)
     at_b = bound.sql.split("\n")[1].index("'it")

@@ -45,7 +45,6 @@ def test_what_a_cast_would_change_is_not_taken(
 def test_what_has_no_column_is_a_constant() -> None:
     one = Literal(1, INTEGER)
     two = constant_of(Arithmetic(ArithmeticOp.ADD, one, one))
-    assert two is not None
     assert two.value == 2
     wide = constant_of(Cast(number("1.5"), decimal(5, 3)))
     assert wide is not None

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.data.schema import INTEGER, Column, Schema
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.names import TableNames
 from impctl.plan.sql.statement import parse_query
 from impctl.plan.sql.views import Views, expand_views
+from tests.support.schemas import schema_of
 
-TABLES = {"t": Schema((Column("k", INTEGER), Column("x", INTEGER)))}
+TABLES = {"t": schema_of("k int, x int")}
 NAMES = TableNames({("c", "s", "t"): "t"}, catalog="c", schema="s")
 VIEWS: Views = {
     ("c", "s", "big"): ("big", "SELECT k, x FROM s.t WHERE x > 5 -- only big ones"),
@@ -102,7 +102,6 @@ def test_views_in_a_circle_are_refused_with_the_circle() -> None:
     assert caught.value.code == "view_circle"
     assert "`a` -> `b` -> `a`" in caught.value.message
     place = caught.value.location
-    assert place is not None
     assert (place.file, place.line, place.column) == ("query `view b`", 1, 30)
 
 

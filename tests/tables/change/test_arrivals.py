@@ -12,6 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.tables.change.arrivals import has_new_log, newest_version, pinned_anew, seen
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
+from tests.tables.handmade import entry
 
 ROWS = pa.table({"a": pa.array([1, 2, 3], pa.int64())})
 
@@ -67,7 +68,7 @@ def test_a_log_that_was_cleaned_up_or_is_gone_looks_new(path: str) -> None:
     append(path)
     found = seen(open_source("t", path))
     DeltaTable(path).create_checkpoint()
-    (Path(path) / "_delta_log" / f"{1:020d}.json").unlink()
+    entry(path, 1).unlink()
     assert has_new_log(found)
     again = pinned_anew(found)
     assert again.version == 1

@@ -11,12 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.errors import (
-    HistoryGoneError,
-    LogDiffersError,
-    SchemaChangedError,
-    TableRecreatedError,
-)
+from impctl.errors import HistoryGoneError, LogDiffersError, SchemaChangedError, TableRecreatedError
 from impctl.tables.change import changes as changes_module
 from impctl.tables.change.changes import read_changes
 from impctl.tables.change.files_mark import files_mark
@@ -35,6 +30,12 @@ def make(path: Path, data: pa.Table = ROWS, **options: object) -> str:
     return str(path)
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A table with a change feed."""
+    return make(tmp_path / "t", configuration=FEED)
+
+
 def test_same_version_reads_nothing(tmp_path: Path) -> None:
     source = open_source("t", make(tmp_path / "t", configuration=FEED))
     found = read_changes(source, 0, 0, ["price", "id"])
@@ -42,8 +43,7 @@ def test_same_version_reads_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_kind_of_commit_through_the_feed(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_every_kind_of_commit_through_the_feed(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 2")
     DeltaTable(path).update(updates={"price": "price + 1"}, predicate="id = 1")
@@ -56,28 +56,24 @@ def test_every_kind_of_commit_through_the_feed(tmp_path: Path) -> None:
         check(source, since, until, "change_feed")
 
 
-def test_images_of_an_update_cancel_or_not(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_images_of_an_update_cancel_or_not(path: str) -> None:
     DeltaTable(path).update(updates={"price": "9.0"}, predicate="id = 1")
     found = read_changes(open_source("t", path), 0, 1, ["PRICE"])
     rows = zip(found.table.column("price").to_pylist(), found.weights.tolist(), strict=True)
     assert sorted(rows) == [(1.5, -1), (9.0, 1)]
 
 
-def test_optimize_alone_changes_nothing(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_optimize_alone_changes_nothing(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).optimize.compact()
     source = open_source("t", path)
     assert read_changes(source, 1, 2, ["id"]).rows == 0
 
 
-def test_commit_versions_where_asked_for(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_commit_versions_where_asked_for(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
     found = read_changes(open_source("t", path), 0, 2, ["id"], with_versions=True)
-    assert found.commit_versions is not None
     assert sorted(zip(found.commit_versions.tolist(), found.weights.tolist(), strict=True)) == [
         (1, 1),
         (1, 1),
@@ -87,8 +83,7 @@ def test_commit_versions_where_asked_for(tmp_path: Path) -> None:
     ]
 
 
-def test_no_columns_still_count_rows(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_no_columns_still_count_rows(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).delete("id = 3")
     source = open_source("t", path)
@@ -97,8 +92,7 @@ def test_no_columns_still_count_rows(tmp_path: Path) -> None:
     assert read_rows(source.snapshot(), []).num_rows == 4
 
 
-def test_later_commits_do_not_leak_in(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_later_commits_do_not_leak_in(path: str) -> None:
     source = open_source("t", path)
     write_deltalake(path, ROWS, mode="append")
     assert source.snapshot().rows == 3
@@ -118,8 +112,7 @@ def test_without_a_feed_files_are_compared(tmp_path: Path) -> None:
     check(source, 3, 1, "file_diff")
 
 
-def test_a_snapshot_that_was_carried_on_is_not_compared_by_its_files(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_a_snapshot_that_was_carried_on_is_not_compared_by_its_files(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     source = open_source("t", path)
     carried = read_changes(source, 0, 1, ["id"], known=source.snapshot(0)).ending
@@ -145,15 +138,13 @@ def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
         check(source, since, until, "file_diff")
 
 
-def test_change_data_files_gone(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_change_data_files_gone(path: str, tmp_path: Path) -> None:
     DeltaTable(path).delete("id = 2")
     shutil.rmtree(tmp_path / "t" / "_change_data")
     check(open_source("t", path), 0, 1, "file_diff")
 
 
-def test_vacuumed_history_is_gone_by_name(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_vacuumed_history_is_gone_by_name(path: str, tmp_path: Path) -> None:
     DeltaTable(path).delete("id = 2")
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
@@ -167,13 +158,12 @@ def test_vacuumed_history_is_gone_by_name(tmp_path: Path) -> None:
     assert caught.value.exit_code == 7
 
 
-def test_cleaned_log_is_gone_by_name(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_cleaned_log_is_gone_by_name(path: str) -> None:
     write_deltalake(path, ROWS, mode="append")
     write_deltalake(path, ROWS, mode="append")
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
-        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+        handmade.entry(path, version).unlink()
     source = open_source("t", path)
     with pytest.raises(HistoryGoneError) as caught:
         read_changes(source, 0, 2, ["id"])
@@ -185,8 +175,7 @@ def test_cleaned_log_is_gone_by_name(tmp_path: Path) -> None:
     assert read_changes(source, 1, 2, ["id"]).rows == 3
 
 
-def test_recreated_table(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_recreated_table(path: str, tmp_path: Path) -> None:
     write_deltalake(path, ROWS, mode="append")
     old = open_source("t", path)
     shutil.rmtree(path)
@@ -202,8 +191,7 @@ def test_recreated_table(tmp_path: Path) -> None:
     assert read_changes(new, 1, 2, ["id"], table_id=new.table_id).rows == 3
 
 
-def test_additive_and_unused_changes_of_the_schema_pass(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_additive_and_unused_changes_of_the_schema_pass(path: str) -> None:
     write_deltalake(
         path,
         ROWS.append_column("extra", pa.array([1, 2, 3])),
@@ -225,8 +213,7 @@ def test_additive_and_unused_changes_of_the_schema_pass(tmp_path: Path) -> None:
         (ROWS.set_column(1, "name", pa.array([1, 2, 3])), "from `string` to `bigint`"),
     ],
 )
-def test_changed_column_is_named(tmp_path: Path, change: pa.Table, problem: str) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_changed_column_is_named(path: str, change: pa.Table, problem: str) -> None:
     write_deltalake(path, change, mode="overwrite", schema_mode="overwrite")
     source = open_source("t", path)
     with pytest.raises(SchemaChangedError, match=problem):
@@ -238,8 +225,7 @@ def test_changed_column_is_named(tmp_path: Path, change: pa.Table, problem: str)
 
 
 @pytest.mark.parametrize("off", [-1, 1])
-def test_files_that_count_other_rows_than_the_log_tells(tmp_path: Path, off: int) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_files_that_count_other_rows_than_the_log_tells(path: str, off: int) -> None:
     DeltaTable(path).delete("id = 2")
     source = open_source("t", path)
     held = files_mark(source.snapshot(0))
@@ -258,8 +244,7 @@ def test_widened_column_counts_as_retyped(tmp_path: Path) -> None:
         read_changes(open_source("t", path), 0, 1, ["id"])
 
 
-def test_schema_that_changed_and_came_back_is_compared_by_files(tmp_path: Path) -> None:
-    path = make(tmp_path / "t", configuration=FEED)
+def test_schema_that_changed_and_came_back_is_compared_by_files(path: str) -> None:
     other = ROWS.set_column(0, "id", pa.array(["x", "y", "z"]))
     write_deltalake(path, other, mode="overwrite", schema_mode="overwrite")
     write_deltalake(path, ROWS.slice(1), mode="overwrite", schema_mode="overwrite")
@@ -293,11 +278,9 @@ def test_columns_named_as_the_feeds_own(tmp_path: Path) -> None:
 
 
 def test_table_replaced_in_place(tmp_path: Path) -> None:
-    fields = [handmade.field("id", "long")]
-    for version, table_id in enumerate(["one", "two"]):
-        handmade.commit(
-            tmp_path, version, handmade.protocol(), handmade.metadata(fields, table_id=table_id)
-        )
+    handmade.create(tmp_path, {"id": "long"}, table_id="one")
+    other = handmade.metadata([handmade.field("id", "long")], table_id="two")
+    handmade.commit(tmp_path, 1, handmade.protocol(), other)
     with pytest.raises(TableRecreatedError, match="created anew"):
         read_changes(open_source("t", str(tmp_path)), 0, 1, ["id"])
 
@@ -330,16 +313,12 @@ def test_a_mapped_table_with_a_feed_has_its_files_compared(
         )
     ]
     configuration = {**FEED, "delta.columnMapping.mode": "name"}
-    handmade.commit(
-        tmp_path,
-        0,
-        handmade.protocol("columnMapping", writer=["changeDataFeed"]),
-        handmade.metadata(fields, partition_columns=by, configuration=configuration),
-    )
-    rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]})
-    size = len(handmade.write_file(tmp_path, "one", rows.drop_columns([names[n] for n in by])))
-    values = {names[name]: "x" for name in by}
-    handmade.commit(tmp_path, 1, handmade.add("one", 2, size, partitionValues=values))
+    about = handmade.metadata(fields, partition_columns=by, configuration=configuration)
+    features = handmade.protocol("columnMapping", writer=["changeDataFeed"])
+    handmade.commit(tmp_path, 0, features, about)
+    rows = pa.table({"col-1": [1, 2], "col-2": ["x", "x"]}).drop_columns([names[n] for n in by])
+    values = {"partitionValues": {names[name]: "x" for name in by}}
+    handmade.commit(tmp_path, 1, handmade.added(tmp_path, "one", rows, values))
     found = check(open_source("t", str(tmp_path)), 0, 1, "file_diff")
     assert found.table.column("id").to_pylist() == [1, 2]
 

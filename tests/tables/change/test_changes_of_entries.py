@@ -137,11 +137,10 @@ def test_files_that_were_there_or_were_not(
 ) -> None:
     for name in NAMES:
         handmade.write_file(tmp_path, name, ONCE)
-    fields = [handmade.field("x", "long")]
-    about = handmade.metadata(fields, configuration={CHANGE_FEED: "true"})
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, added("a.parquet"))
+    feed = {CHANGE_FEED: "true"}
+    path = handmade.create(tmp_path, {"x": "long"}, added("a.parquet"), configuration=feed)
     handmade.commit(tmp_path, 1, *entries)
-    check(open_source("t", str(tmp_path)), 0, 1, method)
+    check(open_source("t", path), 0, 1, method)
 
 
 def test_what_operations_write_is_not_looked_up(
@@ -174,6 +173,6 @@ def test_a_damaged_entry_behind_a_checkpoint_is_told(tmp_path: Path, damage: byt
     write_deltalake(path, ONCE, configuration={CHANGE_FEED: "true"})
     write_deltalake(path, ONCE, mode="append")
     DeltaTable(path).create_checkpoint()
-    (tmp_path / "t" / "_delta_log" / f"{1:020}.json").write_bytes(damage)
+    handmade.entry(path, 1).write_bytes(damage)
     with pytest.raises(TableError, match="log entry of version 1 of table `t` is damaged"):
         read_changes(open_source("t", path), 0, 1, ["x"])

@@ -14,23 +14,29 @@ from impctl.errors import TableError
 from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import CHANGE_FEED
-from impctl.tables.source import open_source
+from impctl.tables.source import DeltaSource, open_source
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.tables import handmade
-from tests.tables.bags import check
+from tests.tables.bags import check, written
 
 FEED = {CHANGE_FEED: "true"}
+INT96 = {"use_deprecated_int96_timestamps": True}
+
+
+def fed(path: Path, columns: dict[str, str], data: pa.Table, **options: bool) -> DeltaSource:
+    """A table with a feed, of which version 1 added these rows."""
+    handmade.create(path, columns, configuration=FEED)
+    handmade.commit(path, 1, handmade.added(path, "a.parquet", data, **options))
+    return open_source("t", str(path))
 
 
 def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: Path) -> None:
-    fields = [handmade.field("v", "long"), handmade.field("at", "timestamp")]
-    about = handmade.metadata(fields, partition_columns=["at"], configuration=FEED)
-    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    columns = {"v": "long", "at": "timestamp"}
+    handmade.create(tmp_path, columns, partition_columns=["at"], configuration=FEED)
     written = ["2024-01-01T02:00:00+02:00", "2024-01-01T00:00:00.000000Z", None]
     for version, text in enumerate([*written, "2024-01-01 00:00:00"], start=1):
-        name = handmade.write_file(tmp_path, f"{version}.parquet", pa.table({"v": [version]}))
-        size = (tmp_path / name).stat().st_size
-        file = handmade.add(name, 1, size, partitionValues={"at": text})
+        rows, values = pa.table({"v": [version]}), {"partitionValues": {"at": text}}
+        file = handmade.added(tmp_path, f"{version}.parquet", rows, values)
         handmade.commit(tmp_path, version, file)
     source = open_source("t", str(tmp_path))
     before = source.snapshot(3)
@@ -43,14 +49,9 @@ def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: P
 
 
 def test_int96_timestamps_are_not_read_through_the_feed(tmp_path: Path) -> None:
-    table = tmp_path / "t"
     far = datetime(9999, 12, 31, tzinfo=UTC)
     data = pa.table({"id": [1], "at": pa.array([far], pa.timestamp("us", tz="UTC"))})
-    fields = [handmade.field("id", "long"), handmade.field("at", "timestamp")]
-    handmade.commit(table, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
-    name = handmade.write_file(table, "a.parquet", data, use_deprecated_int96_timestamps=True)
-    handmade.commit(table, 1, handmade.add(name, 1, (table / name).stat().st_size))
-    source = open_source("t", str(table))
+    source = fed(tmp_path, {"id": "long", "at": "timestamp"}, data, **INT96)
     found = read_changes(source, 0, 1, ["at"])
     assert (found.method, found.table.column("at").to_pylist()) == ("file_diff", [far])
     assert read_changes(source, 0, 1, ["id"]).method == "change_feed"
@@ -60,11 +61,7 @@ def test_int96_timestamps_are_not_read_through_the_feed(tmp_path: Path) -> None:
 def test_old_dates_of_spark_2_are_refused(tmp_path: Path, day: str, is_read: bool) -> None:
     mark = {"org.apache.spark.version": "2.4.8"}
     data = pa.table({"d": pa.array([day]).cast(pa.date32())}).replace_schema_metadata(mark)
-    fields = [handmade.field("d", "date")]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
-    name = handmade.write_file(tmp_path, "a.parquet", data)
-    handmade.commit(tmp_path, 1, handmade.add(name, 1, (tmp_path / name).stat().st_size))
-    source = open_source("t", str(tmp_path))
+    source = fed(tmp_path, {"d": "date"}, data)
     if is_read:
         check(source, 0, 1, "file_diff")
     else:
@@ -87,16 +84,8 @@ def test_old_times_of_spark_3_0_are_refused_where_they_are_int96(
     at = datetime(1899, 12, 31, tzinfo=UTC)
     mark = {"org.apache.spark.version": version}
     data = pa.table({"at": pa.array([at], pa.timestamp("us", tz="UTC"))})
-    fields = [handmade.field("at", "timestamp")]
-    handmade.commit(tmp_path, 0, handmade.protocol(), handmade.metadata(fields, configuration=FEED))
-    name = handmade.write_file(
-        tmp_path,
-        "a.parquet",
-        data.replace_schema_metadata(mark),
-        use_deprecated_int96_timestamps=as_int96,
-    )
-    handmade.commit(tmp_path, 1, handmade.add(name, 1, (tmp_path / name).stat().st_size))
-    source = open_source("t", str(tmp_path))
+    data = data.replace_schema_metadata(mark)
+    source = fed(tmp_path, {"at": "timestamp"}, data, **(INT96 if as_int96 else {}))
     if is_read:
         assert read_changes(source, 0, 1, ["at"]).table.column("at").to_pylist() == [at]
     else:
@@ -106,14 +95,11 @@ def test_old_times_of_spark_3_0_are_refused_where_they_are_int96(
 
 @pytest.mark.parametrize("partitions", [[], ["p"]])
 def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) -> None:
-    fields = [handmade.field("Id", "long"), handmade.field("p", "string")]
-    about = handmade.metadata(fields, partition_columns=partitions, configuration=FEED)
-    handmade.commit(tmp_path, 0, handmade.protocol(), about)
+    columns = {"Id": "long", "p": "string"}
+    handmade.create(tmp_path, columns, partition_columns=partitions, configuration=FEED)
     held = {"id": [1, 2]} if partitions else {"id": [1, 2], "P": ["a", "a"]}
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table(held))
-    size = (tmp_path / name).stat().st_size
-    values = {"p": "a"} if partitions else {}
-    handmade.commit(tmp_path, 1, handmade.add(name, 2, size, partitionValues=values))
+    values = {"partitionValues": {"p": "a"} if partitions else {}}
+    handmade.commit(tmp_path, 1, handmade.added(tmp_path, "a.parquet", pa.table(held), values))
     source = open_source("t", str(tmp_path))
     found = check(source, 0, 1, "file_diff" if partitions else "change_feed")
     assert found.table.column("Id").to_pylist() == [1, 2]
@@ -121,10 +107,8 @@ def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) 
 
 
 def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
-    path = str(tmp_path / "t")
     days = pa.array([2_932_897 + 5, 3], pa.date32())
-    write_deltalake(path, pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
-    snapshot = open_source("t", path).snapshot()
+    snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
     with pytest.raises(TableError, match="`d` holds a value .* 10000-01-06 is no `date`"):
         read_rows(snapshot, ["d"])
     assert read_rows(snapshot, ["x"]).num_rows == 2

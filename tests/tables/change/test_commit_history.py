@@ -13,15 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.forecast.arrival import (
-    KEPT,
-    Arrival,
-    History,
-    effective_times,
-)
+from impctl.forecast.arrival import KEPT, Arrival, History, effective_times
 from impctl.tables.change import commit_history as module
 from impctl.tables.change.commit_history import commit_history
 from impctl.tables.source import open_source
+from tests.tables.handmade import actions_of, entry
 
 
 def rows(count: int) -> pa.Table:
@@ -30,10 +26,6 @@ def rows(count: int) -> pa.Table:
 
 def of(path: Path, held: History | None = None, **more: Any) -> History:
     return commit_history(open_source("t", str(path)), held, **more)
-
-
-def entry(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
 
 
 def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> None:
@@ -46,6 +38,12 @@ def add_entry(path: Path, version: int, rows: int, at: object, **more: Any) -> N
         {"add": {**file, "modificationTime": 0, "dataChange": True}},
     ]
     entry(path, version).write_text("\n".join(map(json.dumps, actions)))
+
+
+def add_entries(path: Path, versions: range, rows: int | None = None) -> None:
+    """One a second, each of so many rows or of as many as its version says."""
+    for version in versions:
+        add_entry(path, version, version if rows is None else rows, 1e9 + version)
 
 
 @pytest.fixture
@@ -71,8 +69,7 @@ def test_rows_are_told_apart_by_sign_and_moves_are_none(path: Path) -> None:
     assert [(e.inserted, e.deleted) for e in of(path, held).arrivals] == [(3, None)]
     assert [e.operation for e in found.arrivals] == ["WRITE", "UPDATE", "DELETE", "WRITE"]
     assert all(e.files > 0 and e.bytes > 0 and not e.is_after_gap for e in found.arrivals)
-    stamp = json.loads(entry(path, 0).read_text().split("\n")[0])["commitInfo"]["timestamp"]
-    assert found.since == stamp / 1000
+    assert found.since == actions_of(path, 0)[0]["commitInfo"]["timestamp"] / 1000
     assert not found.has_missed
 
 
@@ -105,14 +102,12 @@ def test_in_pieces_as_at_once_and_each_entry_is_read_once(
 
 
 def test_no_more_than_the_latest_are_kept_or_read(path: Path) -> None:
-    for version in range(1, KEPT + 30):
-        add_entry(path, version, version, 1e9 + version)
+    add_entries(path, range(1, KEPT + 30))
     found = of(path)
     assert [e.version for e in found.arrivals] == list(range(30, KEPT + 30))
     assert found.since == 1e9 + 30
     assert found.arrivals[0].is_after_gap
-    for version in range(KEPT + 30, KEPT + 40):
-        add_entry(path, version, version, 1e9 + version)
+    add_entries(path, range(KEPT + 30, KEPT + 40))
     later = of(path, found)
     assert [e.version for e in later.arrivals] == list(range(40, KEPT + 40))
     assert later.since == 1e9 + 40
@@ -120,11 +115,9 @@ def test_no_more_than_the_latest_are_kept_or_read(path: Path) -> None:
 
 
 def test_a_cleaned_log_keeps_what_is_known_and_leaves_a_gap(path: Path) -> None:
-    for version in range(1, 4):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(1, 4), 7)
     held = of(path)
-    for version in range(4, 9):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(4, 9), 7)
     source = open_source("t", str(path))
     for version in range(6):
         entry(path, version).unlink()
@@ -170,8 +163,7 @@ def test_a_damaged_entry_is_a_gap_and_no_error(path: Path, text: str) -> None:
 def test_another_table_begins_anew_and_a_shorter_log_keeps_its_part(
     path: Path, tmp_path: Path
 ) -> None:
-    for version in range(1, 4):
-        add_entry(path, version, 7, 1e9 + version)
+    add_entries(path, range(1, 4), 7)
     held = of(path)
     entry(path, 3).unlink()
     shorter = of(path, held)

@@ -17,6 +17,7 @@ from impctl.tables.change.committed import Committed, committed_since
 from impctl.tables.change.retention import committed_at
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
+from tests.tables.handmade import actions_of, entry
 
 
 def rows(count: int) -> pa.Table:
@@ -62,14 +63,9 @@ def test_each_commit_has_its_time(table: Path) -> None:
     assert [one.at for one in told(table, 0)] == [history[v] / 1000 for v in range(1, 5)]
 
 
-def entry(path: Path, version: int) -> Path:
-    return path / "_delta_log" / f"{version:020}.json"
-
-
 def changed(path: Path, version: int, said: dict[str, object] | None) -> None:
     """Another `commitInfo` in an entry of the log; None for none."""
-    lines = [json.loads(line) for line in entry(path, version).read_text().splitlines()]
-    kept = [line for line in lines if "commitInfo" not in line]
+    kept = [action for action in actions_of(path, version) if "commitInfo" not in action]
     added = [] if said is None else [{"commitInfo": said}]
     entry(path, version).write_text("\n".join(map(json.dumps, [*added, *kept])))
 

@@ -28,20 +28,16 @@ OLD = {"org.apache.spark.version": "2.4.8"}
 
 def put(table: Path, kind: Any, data: pa.Table, **options: Any) -> None:
     """A table with the columns `id` and `v` of one file, which is `data`."""
-    fields = [handmade.field("id", "long"), handmade.field("v", kind)]
-    about = handmade.metadata(fields, configuration=FEED)
-    handmade.commit(table, 0, handmade.protocol(), about)
-    name = handmade.write_file(table, "a.parquet", data, **options)
-    handmade.commit(table, 1, handmade.add(name, 1, (table / name).stat().st_size))
+    handmade.create(table, {"id": "long", "v": kind}, configuration=FEED)
+    handmade.commit(table, 1, handmade.added(table, "a.parquet", data, **options))
 
 
 def rewrite(table: Path, who: dict[str, Any], *, moves: bool, is_gone: bool = False) -> None:
     """The file replaced by a copy, in which another reader's `v` stands."""
-    new = handmade.write_file(table, "b.parquet", pa.table({"id": [1]}))
+    data_change = {"dataChange": not moves}
+    added = handmade.added(table, "b.parquet", pa.table({"id": [1]}), data_change)
     if is_gone:
         (table / "a.parquet").unlink()
-    data_change = {"dataChange": not moves}
-    added = handmade.add(new, 1, (table / new).stat().st_size, **data_change)
     handmade.commit(table, 2, who, handmade.remove("a.parquet", **data_change), added)
 
 
@@ -150,8 +146,7 @@ def test_what_deltalake_makes_of_respelled_columns(tmp_path: Path) -> None:
 def test_a_commit_may_hold_line_separators_of_unicode(tmp_path: Path) -> None:
     misread(tmp_path, "nothing")
     rewrite(tmp_path, {"commitInfo": {"operation": "a\u2028b\u0085c"}}, moves=False)
-    log = tmp_path / "_delta_log" / f"{2:020}.json"
-    lines = [json.loads(line) for line in log.read_text().split("\n") if line]
+    log, lines = handmade.entry(tmp_path, 2), handmade.actions_of(tmp_path, 2)
     log.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     assert "\u2028" in log.read_text(encoding="utf-8")
     found = read_changes(open_source("t", str(tmp_path)), 1, 2, ["v"])

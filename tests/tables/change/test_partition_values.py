@@ -10,18 +10,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
-from impctl.tables.snapshot import CHANGE_FEED
 from impctl.tables.source import open_source
 from tests.tables.bags import bag, check
-
-FEED = {CHANGE_FEED: "true"}
-ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None], "price": [1.5, 2.5, 3.5]})
-
-
-def make(path: Path, data: pa.Table = ROWS, **options: object) -> str:
-    write_deltalake(str(path), data, **options)  # type: ignore[arg-type]  # passed through
-    return str(path)
-
+from tests.tables.change.test_changes import FEED, make
 
 PLAIN_KEYS = ["001", None, "", "1e3"]
 ODD_KEYS = ["A/A", None, "x y", "é%", "x=y"]

@@ -66,19 +66,12 @@ def test_rearranging_is_no_change(path: str) -> None:
 
 
 def test_a_deletion_vector_counts_the_rows_it_deletes(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path / "v", "a.parquet", ROWS)
+    file = handmade.added(tmp_path, "a.parquet", ROWS)
     vector = {"storageType": "u", "pathOrInlineDv": "x", "sizeInBytes": 1, "cardinality": 4}
-    handmade.commit(
-        tmp_path / "v",
-        0,
-        handmade.protocol("deletionVectors"),
-        handmade.metadata([handmade.field("id", "long")]),
-        handmade.add(name, 100),
-    )
-    source = open_source("v", str(tmp_path / "v"))
-    handmade.commit(
-        tmp_path / "v", 1, handmade.remove(name), handmade.add(name, 100, deletionVector=vector)
-    )
+    path = handmade.create(tmp_path, {"id": "long"}, file, features=["deletionVectors"])
+    source = open_source("v", path)
+    again = {"add": {**file["add"], "deletionVector": vector}}
+    handmade.commit(tmp_path, 1, handmade.remove("a.parquet"), again)
     assert pending_changes(replace(source, version=1), 0).rows == 4
 
 
@@ -88,7 +81,7 @@ def test_a_log_without_statistics_or_entries_says_nothing(path: str) -> None:
     found = pending_changes(open_source("t", path), 0)
     assert (found.rows, found.files) == (None, 1)
     DeltaTable(path).create_checkpoint()
-    (Path(path) / "_delta_log" / f"{1:020}.json").unlink()
+    handmade.entry(path, 1).unlink()
     assert pending_changes(open_source("t", path), 0) == Pending(1, None, None, None)
 
 

@@ -26,6 +26,7 @@ from impctl.tables.rows import FileReader, read_rows
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from tests.support.random_cases import random_seeds
+from tests.tables.bags import written
 
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
     "i": (pa.int32(), [None, -(2**31), -1, 0, 1, 2**31 - 1]),
@@ -116,8 +117,7 @@ def test_rows_have_a_value_of_every_list(snapshot_of: Callable[[int], Snapshot],
 def test_groups_without_a_row_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of row groups with none of the values, other columns are never looked at."""
     rows = pa.table({"k": pa.array(range(40), pa.int64()), "x": pa.array(range(40), pa.int64())})
-    write_deltalake(str(tmp_path), rows, writer_properties=WriterProperties(max_row_group_size=10))
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, rows, writer_properties=WriterProperties(max_row_group_size=10))
     read: list[tuple[str, ...]] = []
     whole = FileReader._read
 
@@ -167,8 +167,7 @@ def test_a_column_that_took_the_name_of_another_is_read_for_itself(tmp_path: Pat
 
 
 def test_a_file_that_is_gone_is_said(tmp_path: Path) -> None:
-    write_deltalake(str(tmp_path), pa.table({"i": pa.array([1], pa.int32())}))
-    snapshot = open_source("t", str(tmp_path)).snapshot()
+    snapshot = written(tmp_path, pa.table({"i": pa.array([1], pa.int32())}))
     for file in tmp_path.glob("*.parquet"):
         file.unlink()
     values = {"i": [wanted(snapshot, "i", [1])]}

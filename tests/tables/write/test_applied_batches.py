@@ -14,6 +14,7 @@ from impctl.tables.source import open_source
 from impctl.tables.write.applied_batches import AppliedBatches
 from impctl.tables.write.batch_identity import identity_of, version_with
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from tests.tables.handmade import entry
 
 ROWS = pa.table({"id": [1], "x": [1]})
 NAMES = ("a", "b", "c", "never")
@@ -39,7 +40,7 @@ class Log:
 
     def drop(self, below: int) -> None:
         for version in range(below):
-            (self.path / "_delta_log" / f"{version:020}.json").unlink(missing_ok=True)
+            entry(self.path, version).unlink(missing_ok=True)
 
     def check(self) -> dict[str, int | None]:
         source = open_source("t", str(self.path))

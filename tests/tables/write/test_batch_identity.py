@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from impctl.tables.write.updates import (
     commit_update,
     prepare_update,
 )
+from tests.tables import handmade
 
 IN_THE_TABLE = AppliedUpdate(1)
 """Told though the table has moved on; a batch that takes no row tells the newest version."""
@@ -132,29 +132,26 @@ def test_a_restore_takes_the_batch_out(path: str) -> None:
     assert ids(path) == [1, 2, 3]
 
 
-def test_a_restore_to_nobody_knows_where_is_asked_about(path: str, tmp_path: Path) -> None:
+def test_a_restore_to_nobody_knows_where_is_asked_about(path: str) -> None:
     apply(path)
     DeltaTable(path).restore(0)
-    entry = tmp_path / "t" / "_delta_log" / f"{2:020}.json"
-    lines = [json.loads(line) for line in entry.read_text().splitlines()]
-    for line in lines:
-        if "commitInfo" in line:
-            line["commitInfo"]["operationParameters"] = {"timestamp": "2026-11-01"}
-    entry.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    actions = handmade.actions_of(path, 2)
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationParameters"] = {"timestamp": "2026-11-01"}
+    handmade.commit(path, 2, *actions)
     with pytest.raises(ImpctlError, match="the batch may be in the table or not") as caught:
         apply(path)
     assert caught.value.code == "batch_maybe_applied"
     assert apply(path, rows=({"id": 3, "x": 3},), again=True).version == 3
 
 
-def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(
-    path: str, tmp_path: Path
-) -> None:
+def test_checkpoints_keep_the_identity_when_the_log_is_cleaned_up(path: str) -> None:
     apply(path)
     other_commit(path)
     DeltaTable(path).create_checkpoint()
     for version in (0, 1):
-        (tmp_path / "t" / "_delta_log" / f"{version:020}.json").unlink()
+        handmade.entry(path, version).unlink()
     other_commit(path)
     assert apply(path) == IN_THE_TABLE
 

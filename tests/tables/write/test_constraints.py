@@ -23,7 +23,6 @@ def make(path: Path, check: str, *, is_invariant: bool = False) -> str:
     more: dict[str, Any] = {"delta.invariants": rule} if is_invariant else {}
     fields = [handmade.field(n, t, **(more if n == "X" else {})) for n, t in COLUMNS.items()]
     configuration = {} if is_invariant else {"delta.constraints.c": check}
-    about = handmade.metadata(fields, configuration=configuration)
     row = {
         "id": pa.array([1], pa.int32()),
         "X": pa.array([4], pa.int32()),
@@ -31,10 +30,8 @@ def make(path: Path, check: str, *, is_invariant: bool = False) -> str:
         "m": pa.array([Decimal("1.00")], pa.decimal128(10, 2)),
         "s": pa.array(["a"]),
     }
-    name = handmade.write_file(path, "a.parquet", pa.table(row))
-    size = (path / name).stat().st_size
-    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
-    return str(path)
+    file = handmade.added(path, "a.parquet", pa.table(row))
+    return handmade.create(path, fields, file, configuration=configuration)
 
 
 def insert(path: str, **row: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +57,12 @@ def make(path: Path, **options: object) -> str:
 def apply(path: str, kind: UpdateKind, **fields: object) -> AppliedUpdate:
     request = UpdateRequest("sales", kind, **fields)  # type: ignore[arg-type]  # passed through
     return apply_update(open_source("sales", path), request)
+
+
+def not_writable(reason: str, path: str, kind: UpdateKind, **fields: object) -> None:
+    with pytest.raises(TableError, match=reason) as caught:
+        apply(path, kind, **fields)
+    assert caught.value.code == "table_not_writable"
 
 
 def prices(path: str) -> dict[int, int]:
@@ -164,7 +169,7 @@ def test_an_empty_text_set_in_a_partition_column_is_null(tmp_path: Path, value: 
     path = make(tmp_path / "t", partition_by=["brand"])
     done = apply(path, UpdateKind.UPDATE, assignments={"Brand": value}, where="sid = 1")
     assert done == AppliedUpdate(1, updated=1)
-    log = (tmp_path / "t" / "_delta_log" / f"{1:020}.json").read_text(encoding="utf-8")
+    log = handmade.entry(path, 1).read_text(encoding="utf-8")
     assert '"brand":""' not in log
     assert '"brand":null' in log
     feed = DeltaTable(path).load_cdf(starting_version=1).read_all()
@@ -224,25 +229,20 @@ def test_check_constraint_is_kept(tmp_path: Path) -> None:
 
 
 def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
-    about = handmade.metadata([handmade.field("Id", "long"), handmade.field("v", "long")])
-    size = (tmp_path / name).stat().st_size
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, handmade.add(name, 2, size))
-    with pytest.raises(TableError, match="spells column `Id` in other letters") as caught:
-        apply(str(tmp_path), UpdateKind.DELETE, where="v = 5")
-    assert caught.value.code == "table_not_writable"
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"id": [1, 2], "v": [5, 6]}))
+    handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
+    not_writable(
+        "spells column `Id` in other letters", str(tmp_path), UpdateKind.DELETE, where="v = 5"
+    )
     assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
     found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
     assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
 
 
 def short_texts(path: Path) -> str:
-    name = handmade.write_file(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
+    file = handmade.added(path, "a.parquet", pa.table({"id": [1], "v": ["ab"]}))
     text = handmade.field("v", "string", __CHAR_VARCHAR_TYPE_STRING="varchar(3)")
-    about = handmade.metadata([handmade.field("id", "long"), text])
-    size = (path / name).stat().st_size
-    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
-    return str(path)
+    return handmade.create(path, [handmade.field("id", "long"), text], file)
 
 
 @pytest.mark.parametrize("value", ["abcd", "ab  "])
@@ -268,9 +268,12 @@ def test_only_texts_that_fit_are_set_in_a_varchar(tmp_path: Path) -> None:
 def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> None:
     data = pa.table({"v": [1], "at": pa.array([0], pa.timestamp("us", tz="UTC"))})
     write_deltalake(str(tmp_path), data, partition_by=["at"])
-    with pytest.raises(TableError, match="of its partitions, `at`, without a zone") as caught:
-        apply(str(tmp_path), UpdateKind.INSERT, rows=({"v": 9},))
-    assert caught.value.code == "table_not_writable"
+    not_writable(
+        "of its partitions, `at`, without a zone",
+        str(tmp_path),
+        UpdateKind.INSERT,
+        rows=({"v": 9},),
+    )
 
 
 @pytest.mark.parametrize(
@@ -290,19 +293,14 @@ def test_partitions_of_decimals_and_bytes_are_not_written(
         (UpdateKind.DELETE, {"where": "v = 2"}),
         (UpdateKind.UPDATE, {"assignments": {"v": "2"}}),
     ):
-        with pytest.raises(TableError, match=problem) as caught:
-            apply(str(tmp_path), kind, **fields)
-        assert caught.value.code == "table_not_writable"
+        not_writable(problem, str(tmp_path), kind, **fields)
     assert open_source("t", str(tmp_path)).version == 0
 
 
 @pytest.mark.parametrize("name", ["delta.appendOnly", CHANGE_FEED])
 def test_properties_that_only_spark_reads_are_not_passed_over(tmp_path: Path, name: str) -> None:
-    about = handmade.metadata([handmade.field("id", "long")], configuration={name: "TRUE"})
-    handmade.commit(tmp_path, 0, handmade.protocol(), about)
-    with pytest.raises(TableError, match="does not read its property") as caught:
-        apply(str(tmp_path), UpdateKind.INSERT, rows=({"id": 1},))
-    assert caught.value.code == "table_not_writable"
+    path = handmade.create(tmp_path, {"id": "long"}, configuration={name: "TRUE"})
+    not_writable("does not read its property", path, UpdateKind.INSERT, rows=({"id": 1},))
 
 
 def test_nested_columns_left_out_are_null(tmp_path: Path) -> None:
@@ -339,9 +337,7 @@ def test_tables_deltalake_would_damage(tmp_path: Path, name: str, reason: str) -
     shutil.copytree(fixture_table(name), path)
     version = open_source("t", str(path)).version
     rows = ({"id": 1},) if name == "table_with_liquid_clustering" else ({},)
-    with pytest.raises(TableError, match=reason) as caught:
-        apply(str(path), UpdateKind.INSERT, rows=rows)
-    assert caught.value.code == "table_not_writable"
+    not_writable(reason, str(path), UpdateKind.INSERT, rows=rows)
     assert open_source("t", str(path)).version == version
 
 
@@ -363,11 +359,8 @@ def old_dates(path: Path, day: str) -> str:
     """A table with one file as Spark 2 wrote it."""
     mark = {"org.apache.spark.version": "2.4.8"}
     data = pa.table({"id": [1], "d": pa.array([day]).cast(pa.date32())})
-    name = handmade.write_file(path, "a.parquet", data.replace_schema_metadata(mark))
-    about = handmade.metadata([handmade.field("id", "long"), handmade.field("d", "date")])
-    size = (path / name).stat().st_size
-    handmade.commit(path, 0, handmade.protocol(), about, handmade.add(name, 1, size))
-    return str(path)
+    file = handmade.added(path, "a.parquet", data.replace_schema_metadata(mark))
+    return handmade.create(path, {"id": "long", "d": "date"}, file)
 
 
 def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
@@ -383,10 +376,7 @@ def test_old_dates_of_spark_2_are_not_copied(tmp_path: Path) -> None:
 def test_a_maximum_that_was_cut_leaves_no_file_out(tmp_path: Path, where: str) -> None:
     """Spark may have cut it in the middle of a character: less than the value, by its bytes."""
     value = "a" * 32 + "\U0001f600"
-    name = handmade.write_file(tmp_path, "a.parquet", pa.table({"s": [value]}))
-    about = handmade.metadata([handmade.field("s", "string")])
-    cut = {"numRecords": 1, "minValues": {"s": "a" * 32}, "maxValues": {"s": "a" * 32 + "\ufffd"}}
-    size = (tmp_path / name).stat().st_size
-    added = handmade.add(name, 1, size, stats=json.dumps({**cut, "nullCount": {"s": 0}}))
-    handmade.commit(tmp_path, 0, handmade.protocol(), about, added)
-    assert apply(str(tmp_path), UpdateKind.DELETE, where=where.format(value)).deleted == 1
+    stats = {"stats": handmade.stats(1, {"s": 0}, s=("a" * 32, "a" * 32 + "\ufffd"))}
+    file = handmade.added(tmp_path, "a.parquet", pa.table({"s": [value]}), stats)
+    path = handmade.create(tmp_path, {"s": "string"}, file)
+    assert apply(path, UpdateKind.DELETE, where=where.format(value)).deleted == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from impctl.tables.write.updates import (
 )
 from impctl.tables.write.written_table import WrittenTable
 from tests.tables import handmade
+from tests.tables.handmade import entry
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "x": pa.array([1, 2, 3], pa.int64())})
 
@@ -59,10 +59,6 @@ def prepared(
 
 def insert(table: WrittenTable, name: str | None = "b") -> AppliedUpdate:
     return commit_update(prepared(table, name=name))
-
-
-def entry(path: str, version: int) -> Path:
-    return Path(path) / "_delta_log" / f"{version:020}.json"
 
 
 def test_it_is_opened_once_whatever_is_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,9 +212,8 @@ def test_what_the_run_wrote_is_copied_faithfully(path: str, kind: UpdateKind) ->
 
 
 def add_misspelt(path: str) -> None:
-    name = handmade.write_file(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
-    version = DeltaTable(path).version() + 1
-    handmade.commit(Path(path), version, handmade.add(name, 1, (Path(path) / name).stat().st_size))
+    file = handmade.added(Path(path), "a.parquet", pa.table({"ID": [4], "x": [4]}))
+    handmade.commit(path, DeltaTable(path).version() + 1, file)
 
 
 def test_files_of_others_are_looked_at(path: str) -> None:
@@ -279,10 +274,9 @@ def test_a_stamp_is_that_of_one_commit(path: str) -> None:
     table = opened(path)
     insert(table, "a")
     assert table.is_proven()
-    own = entry(path, 1)
-    lines = [json.loads(line) for line in own.read_text().splitlines()]
-    for line in lines:
-        if "txn" in line:
-            line["txn"]["lastUpdated"] += 1
-    own.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    actions = handmade.actions_of(path, 1)
+    for action in actions:
+        if "txn" in action:
+            action["txn"]["lastUpdated"] += 1
+    handmade.commit(path, 1, *actions)
     assert not table.is_proven()
