@@ -73,6 +73,10 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ("q: {sql: [a]}", "4:12 `queries.q.sql` must be text, not a list | write a single value"),
         ("q: SELECT 1", "4:6 `queries.q` must be a mapping, not text | write `key: value` pairs"),
         (
+            "q: {sql: a, params: {a.b: 1}}",
+            "4:24 `a.b` cannot name a parameter | use letters, digits and `_`, and no digit first",
+        ),
+        (
             "q: {sql: a, params: {a-b: 1}}",
             "4:24 `a-b` cannot name a parameter | use letters, digits and `_`, and no digit first",
         ),
