@@ -19,7 +19,7 @@ from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
 from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf, cli_over
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
 
@@ -54,13 +54,13 @@ def cli(
             f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
             for name, join in (("q", "auto"), ("twin", "index"))
         )
-        (folder / "w.yaml").write_text(
+        cli = cli_over(
+            capsys,
+            folder,
             "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
             "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
-            f"queries:\n{lines}store: .impctl\n"
-        )
-        cli = Cli(capsys, folder / "w.yaml")
-        cli.good("capture")
+            f"queries:\n{lines}store: .impctl\n",
+        ).captured()
         for sides in (("join0.left", "join0.right"), ()):
             of_q = Wanted(sides)
             monkeypatch.setattr(
@@ -102,18 +102,15 @@ def test_a_clock_moves_what_is_kept_again(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_sides_that_the_clock_moves_are_not_given_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
     create_table(str(tmp_path / "t"), left_rows())
     create_table(str(tmp_path / "u"), right_rows())
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\nbudget: {disk: 0}\n"
         f'queries:\n  q: {{sql: "{SQL}", sketch: {{t: g}}, policy: incremental}}\nstore: .impctl\n'
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
     for day in ("2026-01-20", "2026-02-05"):
         monkeypatch.setenv("IMPCTL_NOW", day)
         grow(tmp_path)
@@ -170,7 +167,7 @@ def grouped_rows(first: int) -> pa.Table:
 
 @pytest.mark.slow
 def test_they_are_kept_where_sides_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
     create_table(str(tmp_path / "t"), grouped_rows(1))
@@ -179,12 +176,10 @@ def test_they_are_kept_where_sides_are_read(
         f'  {name}: {{sql: "{GROUPED}", sketch: {{t: g}}, join: {join}, policy: strict}}\n'
         for name, join in (("q", "files"), ("twin", "index"))
     )
-    (tmp_path / "w.yaml").write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
-    )
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture", "--disk", "0")
+    ).captured("--disk", "0")
     found = []
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
