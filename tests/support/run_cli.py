@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +65,10 @@ class Cli:
         (result,) = self.good(command, *arguments).results
         return result
 
-    def text(self, command: str, *options: str, code: int = 0) -> str:
+    def text(self, command: str, *options: str) -> str:
         """What people read on stdout, each stretch of space as one."""
         self.capsys.readouterr()
-        assert run(build_app(), [command, str(self.workload), *options]) == code
+        assert run(build_app(), [command, str(self.workload), *options]) == 0
         return " ".join(self.capsys.readouterr().out.split())
 
     def edit(self, before: str, after: str, count: int = -1) -> None:
@@ -84,17 +83,16 @@ class Cli:
         return self
 
 
-def cli_over(capsys: pytest.CaptureFixture[str], folder: Path, workload: str) -> Cli:
-    """The command line over a workload of this text in a folder."""
-    file = folder / "w.yaml"
-    file.write_text(workload)
-    return Cli(capsys, file)
-
-
 CliOf = Callable[[str], Cli]
 
 
 @pytest.fixture
 def cli_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CliOf:
     """The command line over a workload of a text, in the folder of the test."""
-    return partial(cli_over, capsys, tmp_path)
+
+    def made(workload: str) -> Cli:
+        file = tmp_path / "w.yaml"
+        file.write_text(workload)
+        return Cli(capsys, file)
+
+    return made

@@ -18,8 +18,8 @@ from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
-from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli, CliOf, cli_over
+from tests.support.made_once import CliOnce
+from tests.support.run_cli import Cli, CliOf
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
 
@@ -41,38 +41,37 @@ def grow(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
-    def capture(folder: Path) -> None:
+    def write(folder: Path) -> None:
         create_table(str(folder / "t"), left_rows())
         create_table(str(folder / "u"), right_rows())
         lines = "".join(
             f'  {name}: {{sql: "{SQL}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
             for name, join in (("q", "auto"), ("twin", "index"))
         )
-        cli = cli_over(
-            capsys,
-            folder,
+        (folder / "w.yaml").write_text(
             "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
             "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
-            f"queries:\n{lines}store: .impctl\n",
-        ).captured()
+            f"queries:\n{lines}store: .impctl\n"
+        )
+
+    def go_and_come_back(cli: Cli) -> None:
+        cli.good("capture")
         for sides in (("join0.left", "join0.right"), ()):
             of_q = Wanted(sides)
             monkeypatch.setattr(
                 Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted()
             )
-            grow(folder)
+            grow(cli.workload.parent)
             cli.good("maintain", "--disk", "0")
-            assert tuple(read_pieces(folder, "q")) == sides
+            assert tuple(read_pieces(cli.workload.parent, "q")) == sides
 
-    folder = made_once.folder("kept again", capture)
+    cli = cli_once("kept again", write, go_and_come_back)
     monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
-    return Cli(capsys, folder / "w.yaml")
+    return cli
 
 
 def held(folder: Path, name: str) -> dict[str, int]:
