@@ -1,4 +1,5 @@
-"""What calls return, warn and raise, on a real table and without Spark."""
+"""What calls return, warn and raise, on a real table and without Spark; what came and went of a
+kept answer, for programs."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections import Counter
 from dataclasses import asdict
 from datetime import date
 from decimal import Decimal
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -28,6 +31,9 @@ from impctl.errors import (
     WorkloadError,
 )
 from tests.behaviour.test_lock import held_lock
+from tests.support.change_reader import applied
+from tests.support.kept_workload import answer_at, grow, write_workload
+from tests.support.refused import refused
 from tests.support.small_workload import ROWS
 
 
@@ -67,9 +73,8 @@ def test_older_versions(folder: Path) -> None:
             older = opened.rewrite("q", at=at)
             assert (older.sql, older.versions, older.action) == (then.sql, {"t": 0}, "kept")
         assert opened.rewrite("q", at=1).sql == opened.rewrite("q").sql == now.sql != then.sql
-        with pytest.raises(RecaptureNeededError, match="no stored sketch for version 7") as caught:
+        with refused(RecaptureNeededError, "no_sketch_at", "no stored sketch for version 7"):
             opened.rewrite("q", at=7)
-        assert caught.value.code == "no_sketch_at"
 
 
 @pytest.mark.slow
@@ -106,12 +111,10 @@ def test_a_change_of_directory_changes_nothing(
 
 def test_one_query_raises_its_own_error(folder: Path) -> None:
     opened = impctl.open(folder / "w.yaml")
-    with pytest.raises(RecaptureNeededError) as caught:
+    with refused(RecaptureNeededError, "not_captured"):
         opened.maintain("q")
-    assert caught.value.code == "not_captured"
-    with pytest.raises(UsageError) as unknown:
+    with refused(UsageError, "query_unknown"):
         opened.status("qq")
-    assert unknown.value.code == "query_unknown"
     (folder / "w.yaml").write_text(
         (folder / "w.yaml").read_text().replace("SUM(x)", "SUM(missing)", 1)
     )
@@ -167,9 +170,8 @@ def test_values_become_typed_literals(folder: Path, value: Any) -> None:
 )
 def test_values_of_another_type_are_refused(folder: Path, value: Any) -> None:
     opened = impctl.open(folder / "w.yaml")
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "parameter_type"):
         opened.rewrite("many", params={"low": value})
-    assert caught.value.code == "parameter_type"
 
 
 def test_a_lock_held_elsewhere_is_waited_for_and_told(folder: Path) -> None:
@@ -228,9 +230,8 @@ def test_what_is_wrong_with_the_file_is_said_when_it_is_opened(tmp_path: Path) -
 def test_a_closed_object_and_a_wrong_session_are_refused(folder: Path) -> None:
     with impctl.open(folder / "w.yaml") as opened:
         pass
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "workload_closed"):
         opened.status()
-    assert caught.value.code == "workload_closed"
     with pytest.raises(UsageError, match="SparkSession"):
         impctl.open(folder / "w.yaml", spark="local[2]")  # type: ignore[arg-type]
 
@@ -273,3 +274,38 @@ def test_the_table_is_only_read(folder: Path) -> None:
     opened.capture("q")
     opened.maintain("q")
     assert DeltaTable(str(folder / "t")).version() == 0
+
+
+# The tables are so small that no sketch saves anything.
+@pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
+def test_changes_as_arrow_and_in_files(tmp_path: Path) -> None:
+    with impctl.open(write_workload(tmp_path, ("plain", "groups"))) as opened:
+        opened.capture()
+        whole = opened.changes("plain", whole=True)
+        assert isinstance(whole, impctl.ChangesResult)
+        before = applied(Counter(), whole.to_arrow())
+        assert before == answer_at(tmp_path, "plain", {"a": 0})
+        grow(tmp_path)
+        found = opened.changes("plain")
+        assert (found.since, found.versions, found.by) == ({"a": 0}, {"a": 1}, "state")
+        assert found.columns == ("_change", "_copies", "s", "d")
+        now = answer_at(tmp_path, "plain", {"a": 1})
+        assert applied(before, found.to_arrow()) == now
+        assert opened.changes("plain", since=0).row_count == found.row_count
+        done = opened.maintain(changes=tmp_path / "out")
+        (path,) = done[0].change_files
+        assert applied(before, pq.read_table(path)) == now
+        assert opened.changes("plain").row_count == 0
+        # A call without a folder writes nothing.
+        grow(tmp_path)
+        assert opened.maintain()[0].change_files == ()
+
+
+@pytest.mark.filterwarnings("ignore:the sketch of query:impctl.ImpctlWarning")
+def test_an_answer_that_is_not_kept(tmp_path: Path) -> None:
+    file = write_workload(tmp_path, ("plain",))
+    file.write_text(file.read_text().replace("answer: true", "answer: false"))
+    with impctl.open(file) as opened:
+        opened.capture()
+        with pytest.raises(UsageError, match="No answer of query `plain` is kept"):
+            opened.changes("plain")

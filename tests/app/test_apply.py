@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -13,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
 from tests.crash.applying import VERSIONS, WANTED, rows, versions, write_batches
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 from tests.support.signals import interruptible
 
 NAMES = ["first", "file", "grow", "twice", "gone", "same"]
@@ -38,7 +39,7 @@ def test_a_repeat_says_where_the_batches_are(cli: Cli, tmp_path: Path) -> None:
     assert [(r["name"], r["version"]) for r in again] == [(r["name"], r["version"]) for r in done]
     assert all(r["already_applied"] and not r["inserted"] + r["updated"] for r in again)
     assert table_rows(tmp_path) == WANTED
-    (repeated,) = cli.good("apply", "same", "--again").results
+    repeated = cli.one("apply", "same", "--again")
     assert (repeated["version"], repeated["inserted"]) == (5, 2)
 
 
@@ -59,7 +60,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
     with monkeypatch.context() as patch, interruptible():
         patch.setattr("impctl.tables.write.updates.write_deltalake", write_and_be_shot)
         shot = cli("apply", *names)
-    assert (shot.code, shot.error["code"]) == (130, "interrupted")
+    assert shot.refusal == (130, "interrupted")
     assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]
     assert "`first` (version 1 of `t`)" in shot.error["message"]
     assert "batches that are in are left out" in shot.error["hint"]
@@ -72,21 +73,16 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
 def test_what_is_in_is_told_beside_an_unexpected_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(DeltaTable, "update", fail)
+    monkeypatch.setattr(DeltaTable, "update", Mock(side_effect=ZeroDivisionError))
     ran = cli("apply", "--all")
     assert (ran.code, ran.error["code"], ran.error["query"]) == (1, "unexpected", "grow")
     assert [(r["name"], r["version"]) for r in ran.results] == [("first", 1), ("file", 1)]
 
 
-def test_what_is_wrong_with_a_value_is_told_where_it_stands(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_wrong_with_a_value_is_told_where_it_stands(tmp_path: Path, cli_of: CliOf) -> None:
     table = pa.table({"id": [1], "town": ["Rome"]})
     create_table(str(tmp_path / "t"), table)
-    (tmp_path / "w.yaml").write_text(
+    error = cli_of(
         "version: 1\n"
         "tables: {t: {path: t}}\n"
         "queries: {q: {sql: SELECT id FROM t}}\n"
@@ -95,8 +91,7 @@ def test_what_is_wrong_with_a_value_is_told_where_it_stands(
         "    update:\n"
         "      table: t\n"
         "      set: {id: id + 1, town: New York}\n"
-    )
-    error = Cli(capsys, tmp_path / "w.yaml")("apply", "move").error
+    )("apply", "move").error
     place = (error["location"]["line"], error["location"]["column"])
     assert (error["code"], error["query"], place) == ("column_unknown", "move", (8, 31))
     assert "`set` of `t.town`" in error["message"]

@@ -1,4 +1,5 @@
-"""`changes`: what came and went, told without a commit: by state, or by two answers."""
+"""Changes of answers: told by `changes` without a commit, by state or by two answers; and in the
+files of `maintain --changes`, from which a program rebuilds every answer, commit by commit."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,9 +25,11 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
 from impctl.plan.sql.clock import Clock
+from impctl.store.disk import RealDisk
 from impctl.tables.write.create import create_table
+from tests.support import kept_workload
 from tests.support.change_reader import Answer as Rows
-from tests.support.change_reader import answer_of, applied
+from tests.support.change_reader import Reader, answer_of, applied
 from tests.support.duck import duck
 from tests.support.following import followed
 from tests.support.kept_workload import (
@@ -37,7 +41,7 @@ from tests.support.kept_workload import (
     write_workload,
 )
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 
 @contextmanager
@@ -118,7 +122,8 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
             change(folder, draw)
             with monkeypatch.context() as patch:
                 if step == fails_at:
-                    patch.setattr(Maintainer, "_meta", refuse)
+                    gone = RecaptureNeededError("history is gone", code="history_gone")
+                    patch.setattr(Maintainer, "_meta", Mock(side_effect=gone))
                 now = desk.next_run(())
                 for name, answer in answers.items():
                     found = answer.next(now)
@@ -129,10 +134,6 @@ def test_where_the_state_cannot_be_carried_on_two_answers_are_compared(
                 now.close()
     expected = {(step, "state" if step < fails_at else "engine") for step in range(fails_at + 2)}
     assert by == expected
-
-
-def refuse(*_: object) -> None:
-    raise RecaptureNeededError("history is gone", code="history_gone")
 
 
 @pytest.mark.slow
@@ -147,7 +148,7 @@ def test_since_older_versions_two_answers_are_compared(kept: Cli) -> None:
         then = dict.fromkeys(held, 0)
         given = [word for table in held for word in ("--since", f"{table}=0")]
         out = folder / "c.parquet"
-        (result,) = kept.good("changes", "--query", name, *given, "--out", str(out)).results
+        result = kept.one("changes", "--query", name, *given, "--out", str(out))
         assert (result["by"], result["since"], result["versions"]) == ("engine", then, held)
         after = applied(answer_at(folder, name, then), pq.read_table(out))
         assert after == answer_at(folder, name, held), name
@@ -160,7 +161,7 @@ def test_since_needs_no_answer_that_is_kept(
     file.write_text(file.read_text().replace("answer: true", "answer: false"))
     cli = Cli(capsys, file)
     grow(tmp_path)
-    (result,) = cli.good("changes", "--since", "0").results
+    result = cli.one("changes", "--since", "0")
     assert result["row_count"] > 0
     assert result["by"] == "engine"
 
@@ -172,7 +173,7 @@ def test_the_whole_answer_is_that_of_the_store(kept: Cli) -> None:
     for name in QUERIES:
         held = stored(folder, name)
         out = folder / "all.parquet"
-        (result,) = kept.good("changes", "--query", name, "--all", "--out", str(out)).results
+        result = kept.one("changes", "--query", name, "--all", "--out", str(out))
         assert result["since"] == {}
         assert result["versions"] == held.versions
         rows = applied(Counter(), pq.read_table(out))
@@ -186,14 +187,14 @@ def test_spark_is_not_started_nor_the_lock_taken(
     grow(folder)
     monkeypatch.setattr(Workbench, "spark", None)
     with desk_of(kept.workload) as desk, desk.writing("a test"):
-        (result,) = kept.good("changes", "--query", "groups").results
+        result = kept.one("changes", "--query", "groups")
     assert result["row_count"] > 0
 
 
 def test_a_limit_shows_the_first_rows_and_counts_all(kept: Cli) -> None:
     grow(kept.workload.parent)
-    (whole,) = kept.good("changes", "--query", "plain").results
-    (result,) = kept.good("changes", "--query", "plain", "--limit", "1").results
+    whole = kept.one("changes", "--query", "plain")
+    result = kept.one("changes", "--query", "plain", "--limit", "1")
     assert result["rows"] == whole["rows"][:1]
     assert result["row_count"] == whole["row_count"] > 1
 
@@ -223,14 +224,13 @@ def test_what_cannot_be_told_is_an_error_that_says_what_to_do(
     cli = Cli(capsys, file)
     cli.good("capture", "--query", "plain")
     ran = cli("changes", *words)
-    assert (ran.code, ran.error["code"]) == (exit_code, error_code), ran.document
+    assert ran.refusal == (exit_code, error_code), ran.document
     assert ran.error["hint"]
 
 
 def test_another_reading_of_the_query_is_refused(kept: Cli) -> None:
-    kept.workload.write_text(kept.workload.read_text().replace("x > 2", "x > 1"))
-    ran = kept("changes", "--query", "plain")
-    assert (ran.code, ran.error["code"]) == (7, "definition_changed")
+    kept.edit("x > 2", "x > 1")
+    assert kept("changes", "--query", "plain").refusal == (7, "definition_changed")
 
 
 CLOCKED = """\
@@ -276,13 +276,11 @@ def expected(folder: Path, name: str, today: int) -> Rows:
 
 @pytest.mark.slow
 def test_changes_follow_the_clock(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what only the clock puts out moves, by `changes` and by `maintain --changes`."""
     create_table(str(tmp_path / "t"), days(*range(8)))
-    file = tmp_path / "w.yaml"
-    file.write_text(CLOCKED.replace("POLICY", "auto"))
-    cli = Cli(capsys, file)
+    cli = cli_of(CLOCKED.replace("POLICY", "auto"))
     monkeypatch.setenv("IMPCTL_NOW", "2026-03-05T10:00:00Z")
     cli.good("capture")
     rows = {name: expected(tmp_path, name, 4) for name in ("recent", "counts")}
@@ -357,7 +355,7 @@ def test_files_of_an_older_version_that_were_vacuumed(
     cli.good("maintain")
     table.vacuum(0, enforce_retention_duration=False, dry_run=False)
     ran = cli(words[0], "--query", "plain", *words[1:])
-    assert (ran.code, ran.error["code"]) == (7, code)
+    assert ran.refusal == (7, code)
     assert "capture" not in ran.error["hint"]
     assert f"`{words[1]}` takes" in ran.error["hint"]
 
@@ -374,5 +372,217 @@ def test_both_answers_since_a_version_are_of_one_instant(
     file.write_text(f"{text}store: .impctl\n")
     looks = iter(days)
     monkeypatch.setattr(Workbench, "time", lambda _: Clock(next(looks)))
-    (result,) = Cli(capsys, file).good("changes", "--since", "0").results
-    assert result["rows"] == []
+    assert Cli(capsys, file).one("changes", "--since", "0")["rows"] == []
+
+
+LONG = (pytest.mark.slow, pytest.mark.long)
+
+
+def readers(folder: Path) -> dict[str, Reader]:
+    """Programs that have the answers as they are now."""
+    found = {}
+    for name in QUERIES:
+        held = stored(folder, name)
+        answer = answer_at(folder, name, dict(held.versions))
+        found[name] = Reader(folder / "out" / name, answer, held.generation, held.versions)
+    return found
+
+
+def run_steps(cli: Cli, steps: int, seed: int) -> dict[str, Reader]:
+    """Random changes, maintained some at a time; each time every program reads on."""
+    folder, draw = cli.workload.parent, random.Random(seed)
+    programs = readers(folder)
+    for _ in range(steps):
+        for _ in range(draw.choice([1, 1, 2])):
+            change(folder, draw)
+        ran = cli.good("maintain", "--changes", str(folder / "out"))
+        written = {name for one in ran.results for name in one["change_files"]}
+        assert all(Path(name).exists() for name in written)
+        for name, program in programs.items():
+            held = stored(folder, name)
+            program.read(held.generation)
+            assert program.versions == held.versions
+            assert program.answer == answer_at(folder, name, dict(held.versions)), name
+    return programs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "seed"),
+    [(2, 3), (12, 4), *(pytest.param(40, n, marks=LONG) for n in range(2))],
+)
+def test_programs_that_read_the_files_have_every_answer(kept: Cli, steps: int, seed: int) -> None:
+    programs = run_steps(kept, steps, seed)
+    assert sum(len(program.taken) for program in programs.values()) > 4 * steps
+    # Versions passed one by one leave a file each.
+    assert len(programs["eager"].taken) >= len(programs["groups"].taken)
+
+
+def test_files_of_several_steps_that_were_never_committed_are_gone_with_the_next_commit(
+    kept: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Version by version before the kill, all at once after it."""
+    folder = kept.workload.parent
+    names = ("eager", "groups", "joined", "top")
+    asked = [f"--query={name}" for name in names]
+    programs = {name: one for name, one in readers(folder).items() if name in names}
+    for _ in range(3):
+        grow(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(RealDisk, "commit", Mock(side_effect=KeyboardInterrupt))
+        assert kept("maintain", "--changes", str(folder / "out"), *asked).code == 130
+    assert len(list((folder / "out" / "eager").iterdir())) == 3
+    for _ in range(2):
+        kept.good("maintain", "--changes", str(folder / "out"), "--batch-rows", "1000", *asked)
+        grow(folder)
+        for name, program in programs.items():
+            held = stored(folder, name)
+            program.read(held.generation)
+            assert program.answer == answer_at(folder, name, dict(held.versions)), name
+            assert len(list(program.folder.iterdir())) == len(program.taken), name
+
+
+def test_a_file_says_what_it_leads_from_and_to(kept: Cli) -> None:
+    folder = kept.workload.parent
+    grow(folder)
+    ran = kept.good("maintain", "--changes", str(folder / "out"), "--query", "joined")
+    (path,) = ran.results[0]["change_files"]
+    assert path == str(folder / "out" / "joined" / "000002_a-0-1_b-0-0.parquet")
+    table = pq.read_table(path)
+    assert table.column_names == ["_change", "_copies", "s", "w"]
+    assert Reader.said(table) == {
+        "query": "joined",
+        "commit": 2,
+        "since": {"a": 0, "b": 0},
+        "versions": {"a": 1, "b": 0},
+    }
+
+
+def test_a_step_that_changes_nothing_leaves_a_file_all_the_same(kept: Cli) -> None:
+    folder = kept.workload.parent
+    nothing = kept_workload.rows_of_a(random.Random(2), 1).set_column(3, "x", [[0]])
+    kept_workload.write_deltalake(str(folder / "a"), nothing, mode="append")
+    ran = kept.good("maintain", "--changes", str(folder / "out"), "--query", "plain")
+    (path,) = ran.results[0]["change_files"]
+    assert pq.read_table(path).num_rows == 0
+    again = kept.good("maintain", "--changes", str(folder / "out"), "--query", "plain")
+    assert again.results[0]["change_files"] == []
+    assert len(list((folder / "out" / "plain").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_a_recapture_is_told_as_the_difference_of_two_answers(kept: Cli) -> None:
+    folder = kept.workload.parent
+    programs = readers(folder)
+    grow(folder)
+    change(folder, random.Random(9))
+    ran = kept.good("maintain", "--changes", str(folder / "out"), "--policy", "full")
+    assert {one["action"] for one in ran.results} == {"recapture"}
+    for name, program in programs.items():
+        held = stored(folder, name)
+        program.read(held.generation)
+        assert program.answer == answer_at(folder, name, dict(held.versions)), name
+
+
+def test_a_recapture_after_some_steps_goes_on_from_these(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of a run that are committed have their files, and the recapture the number after."""
+    file = write_workload(tmp_path, ("eager",))
+    file.write_text(file.read_text().replace("incremental", "auto"))
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    held = stored(tmp_path, "eager")
+    answer = answer_at(tmp_path, "eager", dict(held.versions))
+    program = Reader(tmp_path / "out" / "eager", answer, held.generation, held.versions)
+    for _ in range(4):
+        grow(tmp_path)
+    step, made = Maintainer.step, 0
+
+    def third_fails(self: Maintainer, *args: object, **words: object) -> object:
+        nonlocal made
+        made += 1
+        if made == 3:
+            raise RecaptureNeededError("history is gone", code="history_gone")
+        return step(self, *args, **words)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Maintainer, "step", third_fails)
+    ran = cli.good("maintain", "--changes", str(tmp_path / "out"))
+    assert [one["action"] for one in ran.results] == ["recapture"]
+    names = [Path(path).name for path in ran.results[0]["change_files"]]
+    assert names == ["000002_a-0-1.parquet", "000003_a-1-2.parquet", "000004_a-2-4.parquet"]
+    program.read(4)
+    assert program.answer == answer_at(tmp_path, "eager", {"a": 4})
+
+
+def test_of_an_answer_that_was_not_kept_before_changes_begin_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_workload(tmp_path, ("plain",))
+    text = file.read_text()
+    cli = Cli(capsys, file)
+    file.write_text(text.replace("answer: true", "answer: false").replace("incremental", "auto"))
+    cli.good("capture")
+    file.write_text(text.replace("incremental", "auto"))
+    grow(tmp_path)
+    ran = cli.good("maintain", "--changes", str(tmp_path / "out"))
+    assert ran.results[0]["change_files"] == []
+    assert any("no file tells" in warning for warning in ran.document["warnings"])
+    held = stored(tmp_path, "plain")
+    answer = answer_at(tmp_path, "plain", dict(held.versions))
+    program = Reader(tmp_path / "out" / "plain", answer, held.generation, held.versions)
+    grow(tmp_path)
+    again = cli.good("maintain", "--changes", str(tmp_path / "out"))
+    assert not any("no file tells" in warning for warning in again.document["warnings"])
+    program.read(held.generation + 1)
+    assert program.answer == answer_at(tmp_path, "plain", {"a": 2})
+
+
+def test_what_cannot_be_written_to_is_refused_before_anything_is_maintained(kept: Cli) -> None:
+    folder = kept.workload.parent
+    grow(folder)
+    (folder / "taken").write_text("")
+    for given in (folder / "a" / "out", folder / "a", folder / ".impctl" / "x", folder / "taken"):
+        assert kept("maintain", "--changes", str(given)).refusal == (2, "changes_folder"), given
+    assert all(stored(folder, name).generation == 1 for name in QUERIES)
+    assert not (folder / "a" / "out").exists()
+
+
+def test_queries_without_an_answer_are_told_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_workload(tmp_path, ("plain", "single"))
+    file.write_text(file.read_text().replace("answer: true", "answer: false", 1))
+    cli = Cli(capsys, file)
+    cli.good("capture")
+    named = cli("maintain", "--changes", str(tmp_path / "out"), "--query", "plain")
+    assert named.refusal == (2, "answer_not_kept")
+    grow(tmp_path)
+    ran = cli.good("maintain", "--changes", str(tmp_path / "out"))
+    assert [(one["query"], len(one["change_files"])) for one in ran.results] == [
+        ("plain", 0),
+        ("single", 1),
+    ]
+
+
+def test_a_dry_run_writes_no_changes(kept: Cli) -> None:
+    folder = kept.workload.parent
+    grow(folder)
+    kept.good("maintain", "--changes", str(folder / "out"), "--dry-run")
+    assert not (folder / "out").exists()
+
+
+def test_a_folder_that_fills_up_stops_the_commit(
+    kept: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = kept.workload.parent
+    grow(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", Mock(side_effect=OSError(28, "No space left on device")))
+        ran = kept("maintain", "--changes", str(folder / "out"), "--query", "plain")
+    assert ran.refusal == (6, "changes_not_written")
+    assert "No space left" in ran.error["message"]
+    assert stored(folder, "plain").generation == 1
+    assert not list((folder / "out" / "plain").iterdir())
+    kept.good("maintain", "--changes", str(folder / "out"), "--query", "plain")
+    assert len(list((folder / "out" / "plain").iterdir())) == 1

@@ -1,19 +1,24 @@
-"""`impctl cluster`: files in order, rows as they were, sketches right without a new capture."""
+"""`impctl cluster`: files in order, rows as they were, sketches right without a new capture.
+
+By keys of which few are heavy what is foreseen comes, once, and is not advised again.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl.app.capturing import advice
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write import cluster as writing
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce, MadeOnce
 from tests.support.run_cli import Cli
 
 FILES, EACH, GROUPS = 40, 500, 1000
@@ -40,9 +45,7 @@ def rows() -> pa.Table:
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     # Files of a table this small would all be one.
     monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 14)
 
@@ -55,7 +58,7 @@ def cli(
             f'  g: {{sql: "{BY_G}", sketch: {{t: g}}}}\n  h: {{sql: "{BY_H}", sketch: {{t: h}}}}\n'
         )
 
-    return Cli(capsys, made_once.folder("cluster", write) / "w.yaml")
+    return cli_once("cluster", write)
 
 
 def bag(cli: Cli) -> list[str]:
@@ -69,10 +72,10 @@ def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
     cli.good("capture", "--query", "g")
     before = bag(cli)
     captured = cli.good("status", "--query", "g").results[0]["sketches"]
-    [planned] = cli.good("cluster", "--dry-run").results
+    planned = cli.one("cluster", "--dry-run")
     assert (planned["action"], planned["by"], planned["foreseen"]) == ("none", ["g"], True)
     assert DeltaTable(str(cli.workload.parent / "t")).version() == 0
-    [done] = cli.good("cluster").results
+    done = cli.one("cluster")
     assert (done["action"], done["version"], done["by"]) == ("cluster", 1, ["g"])
     [sketch] = done["sketches"]
     assert sketch["files"] > FILES - 4, "before, hardly a file was left out"
@@ -80,7 +83,7 @@ def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
     assert sketch["bytes_after"] < sketch["bytes"] / 8
     assert sketch["files_expected"] <= 3
     assert bag(cli) == before
-    [maintained] = cli.good("maintain", "--query", "g").results
+    maintained = cli.one("maintain", "--query", "g")
     assert maintained["action"] in ("none", "incremental", "exact"), maintained
     assert cli.good("status", "--query", "g").results[0]["sketches"] == captured
     again = cli.good("cluster").results[0]
@@ -90,7 +93,7 @@ def test_files_come_into_order_and_sketches_stay(cli: Cli) -> None:
 @pytest.mark.slow
 def test_several_attributes_give_a_z_order(cli: Cli) -> None:
     cli.good("capture")
-    [done] = cli.good("cluster", "--table", "t").results
+    done = cli.one("cluster", "--table", "t")
     assert sorted(done["by"]) == ["g", "h"]
     left = {entry["query"]: entry for entry in done["sketches"]}
     assert left["g"]["files_after"] < FILES / 2
@@ -102,7 +105,7 @@ def test_what_statistics_do_not_tell_is_never_left_out(cli: Cli, column: str) ->
     """NaN and long texts have no bounds: nothing is gained, and nothing is wrong."""
     cli.good("capture")
     before = bag(cli)
-    [done] = cli.good("cluster", "--table", "t", "--by", column).results
+    done = cli.one("cluster", "--table", "t", "--by", column)
     assert done["by"] == [column]
     assert bag(cli) == before
     assert all(entry["files_after"] for entry in done["sketches"])
@@ -124,11 +127,9 @@ def test_a_partition_column_is_refused(cli: Cli) -> None:
     folder = cli.workload.parent
     parted = pa.table({"p": [1, 2] * 50, "g": list(range(100))})
     write_deltalake(str(folder / "u"), parted, partition_by=["p"])
-    file = cli.workload.read_text().replace("{t: {path: t}}", "{t: {path: t}, u: {path: u}}")
-    cli.workload.write_text(file)
+    cli.edit("{t: {path: t}}", "{t: {path: t}, u: {path: u}}")
     assert cli("cluster", "--table", "u", "--by", "p").error["code"] == "table_not_clusterable"
-    [done] = cli.good("cluster", "--table", "u", "--by", "g").results
-    assert done["version"] == 1
+    assert cli.one("cluster", "--table", "u", "--by", "g")["version"] == 1
 
 
 def test_another_writer_that_comes_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +149,208 @@ def test_another_writer_that_comes_first(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert 5 not in read_rows(left, ["g"]).column("g").to_pylist()  # noqa: PLR2004
     assert ran.code != 0
     assert ran.error["code"] == "retryable"
+
+
+USES, PARTS = 60_000, 4
+USERS = 2_500
+SLOW = pytest.mark.slow
+SQL = "SELECT user, COUNT(*) AS n FROM t GROUP BY user HAVING COUNT(*) > {least}"
+
+
+def half_of_one(random: np.random.Generator) -> np.ndarray:
+    """Half of the rows are user 7's."""
+    return np.where(random.random(USES) < 0.5, 7, random.integers(0, USERS, USES))
+
+
+def zipf(random: np.random.Generator) -> np.ndarray:
+    """Few users have most of the rows."""
+    return np.minimum(random.zipf(1.3, USES), 50_000)
+
+
+def even(random: np.random.Generator) -> np.ndarray:
+    return random.integers(0, USERS, USES)
+
+
+class Skewed(Cli):
+    """The command over one table, and what it lies in."""
+
+    @property
+    def path(self) -> str:
+        return str(self.workload.parent / "t")
+
+    @property
+    def version(self) -> int:
+        return DeltaTable(self.path).version()
+
+    def fix(self) -> str:
+        """What `doctor` says of the sketch."""
+        [found] = (one for one in self("doctor").results if one["check"] == "skips_little")
+        return f"{found['message']}; {found['fix']}"
+
+    def hint(self, times: int = 2) -> str:
+        """What `gain` says of uses that left nothing out."""
+        for _ in range(times):
+            self.good("rewrite")
+        return str(self.good("gain").results[0]["hint"])
+
+
+@pytest.fixture
+def made(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
+) -> Any:
+    # Files of a table this small would all be one, and it would not be worth a word.
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 15)
+    monkeypatch.setattr(advice, "_ROWS", 1000)
+
+    def make(values: Any, least: int) -> Skewed:
+        def write(folder: Path) -> None:
+            random, each = np.random.default_rng(17), USES // PARTS
+            columns = {
+                "user": values(random),
+                **{name: random.normal(size=USES) for name in "xy"},
+            }
+            rows = pa.table(columns)
+            create_laid_out_table(
+                str(folder / "t"), (rows.slice(at, each) for at in range(0, USES, each))
+            )
+            (folder / "w.yaml").write_text(
+                "version: 1\ntables: {t: {path: t}}\nstore: st\n"
+                "partitions: {t: {user: {fragments: 200}}}\n"
+                f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
+            )
+
+        return Skewed(capsys, made_once.folder(f"skewed {values.__name__}", write) / "w.yaml")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("values", "least"), [(half_of_one, 500), pytest.param(zipf, 1000, marks=SLOW), (even, 40)]
+)
+def test_what_is_foreseen_of_skewed_keys_comes(made: Any, values: Any, least: int) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    planned = cli.one("cluster", "--dry-run", "--table", "t")
+    [foreseen], [came] = planned["sketches"], cli.one("cluster", "--table", "t")["sketches"]
+    assert came["files_after"] > 0
+    assert foreseen["bytes_expected"] == pytest.approx(came["bytes_after"], rel=0.3)
+    # How many files deltalake makes of the bytes depends on how well these compress.
+    assert came["files_after"] / 2 <= foreseen["files_expected"] <= came["files_after"] * 2
+
+
+@pytest.mark.parametrize(
+    ("values", "least", "named"),
+    [(half_of_one, 500, ()), pytest.param(zipf, 1000, ("--table", "t"), marks=SLOW)],
+)
+def test_a_second_time_does_nothing(
+    made: Any, values: Any, least: int, named: tuple[str, ...]
+) -> None:
+    cli = made(values, least)
+    cli.good("capture")
+    cli.good("cluster", "--table", "t")
+    for flags in (("--dry-run",), ()):
+        again = cli.one("cluster", *named, *flags)
+        assert (again["action"], cli.version) == ("none", 1)
+        assert "lie in the order of `user` already" in again["reason"]
+        [sketch] = again["sketches"]
+        assert sketch["bytes_expected"] == sketch["bytes"], "no more is promised"
+
+
+@pytest.mark.slow
+def test_files_that_another_writer_sorted_are_left(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    cli.good("capture")
+    DeltaTable(cli.path).optimize.z_order(["user"], target_size=1 << 15)
+    assert (cli.one("cluster", "--table", "t")["action"], cli.version) == ("none", 1)
+
+
+@pytest.mark.slow
+def test_rows_that_came_since_are_put_in_order(made: Any) -> None:
+    """That a table was clustered once does not keep it from being clustered again."""
+    cli = made(even, 40)
+    cli.good("capture")
+    cli.good("cluster")
+    random = np.random.default_rng(3)
+    more = pa.table({"user": even(random), **{name: random.normal(size=USES) for name in "xy"}})
+    for part in range(0, USES, USES // PARTS):
+        write_deltalake(cli.path, more.slice(part, USES // PARTS), mode="append")
+    assert cli.one("cluster")["action"] == "cluster"
+
+
+@pytest.mark.slow
+def test_a_z_order_is_made_once(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    cli.good("capture")
+    first = cli.good("cluster", "--table", "t", "--by", "user", "--by", "x").results[0]
+    again = cli.good("cluster", "--table", "t", "--by", "x", "--by", "user").results[0]
+    assert (first["action"], again["action"], cli.version) == ("cluster", "none", 1)
+    other = cli.good("cluster", "--table", "t", "--by", "user").results[0]
+    assert other["action"] == "cluster", "another order is another matter"
+
+
+def test_clustering_is_advised_where_it_gains_alone(made: Any) -> None:
+    cli = made(half_of_one, 500)
+    assert "`impctl cluster` would put" in cli.good("capture").document["warnings"][0]
+    assert "`impctl cluster` would put" in cli.fix()
+    assert "impctl cluster --dry-run" in cli.hint()
+    assert cli.good("cluster").results[0]["action"] == "cluster", "as it was advised"
+    assert cli.good("capture").document["warnings"] == []
+    assert "impctl cluster" not in cli.fix()
+
+
+def no_order_helps(cli: Skewed) -> None:
+    """Nothing but reasons from any command, and the dry run leaves the table too."""
+    [warning] = cli.good("capture").document["warnings"]
+    for said in (warning, cli.fix(), cli.hint()):
+        assert "`impctl cluster" not in said
+        assert "would not help: its sketches would leave out hardly more" in said
+    found = cli.one("cluster", "--dry-run")
+    assert "would leave out hardly more" in found["reason"]
+    [sketch] = found["sketches"]
+    assert sketch["files_expected"] > 0
+    assert cli.good("cluster").results[0]["action"] == "none"
+
+
+@pytest.mark.slow
+def test_a_range_of_nearly_all_rows_is_told(made: Any) -> None:
+    """One range of two hundred, and nine tenths of the rows in it."""
+
+    def nearly_all(random: np.random.Generator) -> np.ndarray:
+        return np.where(random.random(USES) < 0.9, 7, random.integers(0, USERS, USES))
+
+    no_order_helps(made(nearly_all, 1000))
+
+
+@pytest.mark.slow
+def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "_LEAST_BYTES", 1 << 30)
+    cli = made(even, 40)
+    no_order_helps(cli)
+    assert "fits into one file" in cli.fix()
+    shown = cli.text("cluster", "--dry-run")
+    assert "would be left as it is" in shown
+    assert ": 0" not in shown, "what takes bytes takes a file"
+
+
+def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
+    """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
+    cli = made(half_of_one, 500)
+    text = cli.workload.read_text().replace(
+        "{user: {fragments: 200}}", "{user: {fragments: 200}, x: {fragments: 50}}"
+    )
+    sql = "SELECT x, COUNT(*) AS n FROM t WHERE x < {most} GROUP BY x HAVING COUNT(*) > 0"
+    more = "".join(
+        f', wide{most}: {{sql: "{sql.format(most=most)}", sketch: {{t: x}}}}' for most in (7, 8, 9)
+    )
+    cli.workload.write_text(text.rstrip().removesuffix("}") + more + "}\n")
+    warnings = cli.good("capture").document["warnings"]
+    [warning] = (one for one in warnings if "`q`" in one)
+    assert "`impctl cluster --table t --by user`, for this one alone" in warning
+    for _ in range(2):
+        cli.good("rewrite", "--query", "q")
+    hints = {one["query"]: one["hint"] for one in cli.good("gain").results}
+    assert "`impctl cluster --table t --by user`, for this sketch alone" in hints["q"]
+    assert cli.good("cluster").results[0]["action"] == "none"
+    assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
+    after = cli.one("rewrite", "--query", "q")
+    assert after["files_kept"] < after["files_total"] * 0.6, "half of the rows are of user 7"

@@ -111,7 +111,7 @@ def test_an_old_java_is_a_problem_of_configuration(
     (sound_java / "release").write_text('JAVA_VERSION="1.8.0_292"\n')
     ran = cli("doctor")
     java = found(ran, "java")
-    assert (ran.code, ran.error["code"]) == (2, "problems_found")
+    assert ran.refusal == (2, "problems_found")
     assert "JAVA_HOME has Java 8" in java["message"]
     assert ran.error["hint"] == java["fix"]
 
@@ -174,8 +174,7 @@ def test_a_package_out_of_range_names_the_command_that_mends_it(
 
 
 def test_a_missing_table_hides_no_other_finding(cli: Cli, tmp_path: Path) -> None:
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("  t: {path: t}", "  t: {path: t}\n  u: {path: gone}"))
+    cli.edit("  t: {path: t}", "  t: {path: t}\n  u: {path: gone}")
     ran = cli("doctor")
     assert ran.code == 3
     by_subject = {(r["subject"], r["check"]): r["level"] for r in ran.results}
@@ -193,8 +192,7 @@ def test_a_reader_feature_is_named(cli: Cli, tmp_path: Path) -> None:
         handmade.metadata(fields),
         handmade.add(name, 1),
     )
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("  t: {path: t}", "  t: {path: t}\n  f: {path: f}"))
+    cli.edit("  t: {path: t}", "  t: {path: t}\n  f: {path: f}")
     ran = cli("doctor")
     (problem,) = [result for result in ran.results if result["level"] == "problem"]
     assert (ran.code, problem["subject"], problem["exit_code"]) == (3, "f", 3)
@@ -203,7 +201,7 @@ def test_a_reader_feature_is_named(cli: Cli, tmp_path: Path) -> None:
 
 def test_the_change_feed_is_off(cli: Cli, tmp_path: Path) -> None:
     write_deltalake(tmp_path / "plain", ROWS)
-    cli.workload.write_text(cli.workload.read_text().replace("{path: t}", "{path: plain}"))
+    cli.edit("{path: t}", "{path: plain}")
     feed = found(cli.good("doctor"), "change_feed")
     assert feed["level"] == "warning"
     assert "delta.enableChangeDataFeed" in feed["fix"]
@@ -340,16 +338,16 @@ def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
 def test_a_workload_that_is_wrong_hides_no_software(cli: Cli) -> None:
     cli.workload.write_text("version: 1\ntabels: {}\n")
     ran = cli("doctor")
-    assert (ran.code, ran.error["code"]) == (2, "workload_invalid")
+    assert ran.refusal == (2, "workload_invalid")
     assert found(ran, "java")["level"] == "ok"
 
 
 def test_secrets_of_the_workload_stay_secret(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
-    text = cli.workload.read_text().replace(
+    cli.edit(
         'spark: {master: "local[2]"}',
         "spark: {conf: {spark.jars.packages: 'https://me:hunter2@host/delta-spark.jar'}}",
     )
-    cli.workload.write_text(text.replace("{path: t}", "{path: t, storage_options: {k: hunter2}}"))
+    cli.edit("{path: t}", "{path: t, storage_options: {k: hunter2}}")
     ran = cli.good("doctor")
     assert "`spark.jars.packages`" in found(ran, "delta_jar")["message"]
     assert "hunter2" not in json.dumps(ran.document)

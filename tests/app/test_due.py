@@ -6,6 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.commit_times import set_time
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 
@@ -38,10 +39,10 @@ TRIGGERS = {
 
 
 @pytest.fixture
-def many(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def many(cli_once: CliOnce) -> Cli:
     """A query per trigger over the small table, captured."""
 
-    def capture(folder: Path) -> None:
+    def write(folder: Path) -> None:
         create_table(str(folder / "t"), ROWS)
         head, _, tail = WORKLOAD.replace("POLICY", "incremental").partition("store: .impctl")
         queries = "".join(
@@ -50,9 +51,8 @@ def many(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
             for at, (name, said) in enumerate(TRIGGERS.items())
         )
         (folder / "w.yaml").write_text(f"{head}{queries}store: .impctl{tail}")
-        Cli(capsys, folder / "w.yaml").good("capture")
 
-    return Cli(capsys, made_once.folder("due", capture) / "w.yaml")
+    return cli_once("due", write, Cli.captured)
 
 
 def table_of(cli: Cli) -> Path:
@@ -122,10 +122,8 @@ def test_a_bound_begins_when_the_clock_turns(
         '  window: {sql: "SELECT COUNT(*) n FROM days WHERE day >= current_date - INTERVAL 9 DAYS'
         ' GROUP BY day HAVING COUNT(*) > 2", trigger: {fresh_within: 1h}}\n'
     )
-    text = cli.workload.read_text().replace(
-        "  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n"
-    )
-    cli.workload.write_text(text.replace("store: .impctl", f"{window}store: .impctl"))
+    cli.edit("  t: {path: t}\n", "  t: {path: t}\n  days: {path: days}\n")
+    cli.edit("store: .impctl", f"{window}store: .impctl")
     at(monkeypatch, today + timedelta(hours=12) - datetime.now(UTC))
     cli.good("capture", "--query", "window")
     for minutes, is_due in ((-1, False), (5, False), (30, False), (59, True), (90, True)):
@@ -147,7 +145,7 @@ def test_a_point_is_maintained_by_name(many: Cli) -> None:
     assert list(found) == ["nightly"]
     assert done(found) == {"nightly"}
     ran = many("maintain", "--point", "nihgtly")
-    assert (ran.code, ran.error["code"]) == (2, "point_unknown")
+    assert ran.refusal == (2, "point_unknown")
     assert "`nightly`" in ran.error["hint"]
     ran = many("maintain", "--point", "x")
     assert all(f"`{name}`" in ran.error["hint"] for name in ("nightly", "noon"))
@@ -159,11 +157,7 @@ def test_nothing_due_takes_no_lock_and_writes_nothing(
     append(many, 1)
     many.good("maintain", "--due")
     before = (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise AssertionError("no lock is needed here")
-
-    monkeypatch.setattr(Store, "lock", refuse)
+    monkeypatch.setattr(Store, "lock", Mock(side_effect=AssertionError("no lock is needed here")))
     assert done(told(many, "maintain", "--due")) == set()
     many.good("plan", "--due")
     assert (many.workload.parent / ".impctl" / "catalog.sqlite").stat().st_mtime_ns == before
@@ -292,8 +286,7 @@ def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
 
 
 def test_a_definition_that_changed_is_due(many: Cli) -> None:
-    text = many.workload.read_text().replace("> 24", "> 124")
-    many.workload.write_text(text)
+    many.edit("> 24", "> 124")
     found = told(many, "plan", "--due")
     assert [name for name, one in found.items() if one["due"]] == ["daily"]
     ran = many("maintain", "--due")
@@ -304,8 +297,7 @@ def test_a_query_that_was_never_captured_is_due(many: Cli) -> None:
     text = many.workload.read_text()
     new = '  new: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g", trigger: {rows: 9}}\nstore:'
     many.workload.write_text(text.replace("store:", new))
-    ran = many("maintain", "--due")
-    assert (ran.code, ran.error["code"]) == (7, "not_captured")
+    assert many("maintain", "--due").refusal == (7, "not_captured")
 
 
 def test_policy_full_recaptures_only_what_is_due(many: Cli) -> None:

@@ -1,4 +1,5 @@
-"""Expiry through the command line: what is read for it, what is told, and what is refused.
+"""Expiry through the command line: what is read for it, what is told, and what is refused; instants
+at the ends of time, files told once, and what knows nothing of it.
 
 Every run is at a given instant. Random steps of time and changes are in `tests/behaviour`.
 """
@@ -19,8 +20,8 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.plan.sql.clock import Clock
 from impctl.tables.write.create import create_table
-from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli, Ran
+from tests.support.made_once import CliOnce
+from tests.support.run_cli import Cli, CliOf, Ran
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WORKLOAD = """\
@@ -89,20 +90,15 @@ def write_links(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
     """The table and the workload."""
-    return Cli(capsys, made_once.folder("expiry", write_links) / "w.yaml")
+    return cli_once("expiry", write_links)
 
 
 @pytest.fixture
-def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def captured(cli_once: CliOnce) -> Cli:
     """The same with a sketch of `sums`, captured at noon."""
-
-    def capture(folder: Path) -> None:
-        write_links(folder)
-        one(Cli(capsys, folder / "w.yaml"), "capture", "sums", 0)
-
-    return Cli(capsys, made_once.folder("expiry captured", capture) / "w.yaml")
+    return cli_once("expiry captured", write_links, lambda cli: one(cli, "capture", "sums", 0))
 
 
 def at(minutes: float) -> str:
@@ -110,8 +106,7 @@ def at(minutes: float) -> str:
 
 
 def one(cli: Cli, command: str, query: str, minutes: float, *more: str) -> dict[str, Any]:
-    (found,) = cli.good(command, "--query", query, "--now", at(minutes), *more).results
-    return found
+    return cli.one(command, "--query", query, "--now", at(minutes), *more)
 
 
 def rows_told(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any]]:
@@ -134,7 +129,7 @@ def test_a_row_is_live_until_it_is_as_old_as_that(captured: Cli) -> None:
     # The row of 11:01 has cost 50 and source 0, beside one of 11:50 that costs nothing.
     second = 1 / 60
     assert [0, 50] in rows_told(captured, "sums", 1 - second)
-    (kept,) = captured.good("status", "--query", "sums", "--now", at(1 - second)).results
+    kept = captured.one("status", "--query", "sums", "--now", at(1 - second))
     assert (kept["stale"], kept["next_expiry"]) == (False, at(1))
     assert [0, 50] not in rows_told(captured, "sums", 1)
 
@@ -145,11 +140,11 @@ def test_nothing_is_done_before_a_row_expires(captured: Cli) -> None:
         ran = one(captured, "maintain", "sums", minutes)
         assert (ran["action"], ran["reason_code"]) == ("none", "up_to_date")
         assert ran["moments"] == {"now": at(0)}
-    (planned,) = captured.good("plan", "--query", "sums", "--now", at(0.5)).results
+    planned = captured.one("plan", "--query", "sums", "--now", at(0.5))
     assert (planned["action"], planned["next_expiry"]) == ("none", at(1))
-    (planned,) = captured.good("plan", "--query", "sums", "--now", at(1)).results
+    planned = captured.one("plan", "--query", "sums", "--now", at(1))
     assert (planned["action"], planned["reason_code"]) == ("exact", "expired")
-    (stale,) = captured.good("status", "--query", "sums", "--now", at(1)).results
+    stale = captured.one("status", "--query", "sums", "--now", at(1))
     assert "rows may have expired between" in stale["stale_reason"]
     assert one(captured, "maintain", "sums", 1)["changes"] == 1
     assert one(captured, "status", "sums", 1)["next_expiry"] == at(10)
@@ -212,8 +207,7 @@ def error_of(ran: Ran) -> dict[str, Any]:
 def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IMPCTL_NOW", at(20))
     assert one(cli, "capture", "sums", 10)["moments"] == {"now": at(10)}
-    (kept,) = cli.good("maintain", "--query", "sums").results
-    assert kept["moments"] == {"now": at(20)}
+    assert cli.one("maintain", "--query", "sums")["moments"] == {"now": at(20)}
     assert cli("maintain", "--now", "noon").error["code"] == "now_syntax"
 
 
@@ -226,8 +220,7 @@ def test_the_flag_wins_over_the_variable(cli: Cli, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_columns_that_no_row_can_expire_by(cli: Cli, column: str, why: str) -> None:
-    text = cli.workload.read_text().replace("seen_at, after: 1 hour", f"{column}, after: 1 hour")
-    cli.workload.write_text(text)
+    cli.edit("seen_at, after: 1 hour", f"{column}, after: 1 hour")
     ran = cli("capture", "--query", "sums", "--now", at(0))
     found = error_of(ran)
     assert (ran.code, found["code"]) == (2, "expiry_column")
@@ -244,7 +237,7 @@ def test_every_reading_sees_live_rows_alone(captured: Cli) -> None:
     # Without a sketch, and with one that another query has.
     assert len(rows_told(captured, "bare", 10, "--by", "engine")) == 12
     text = "SELECT src, SUM(cost) AS s FROM links GROUP BY src HAVING SUM(cost) > 40"
-    (other,) = captured.good("query", "--sql", text, "--now", at(10), "--by", "engine").results
+    other = captured.one("query", "--sql", text, "--now", at(10), "--by", "engine")
     assert other["reuse"]["query"] == "sums"
     assert sorted(other["rows"]) == [row for row in by_engine if row[1] > 40]
     # Named a second time, the table has all its rows.
@@ -322,8 +315,7 @@ def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
 
 @pytest.mark.slow
 def test_eager_queries_pass_versions_first(cli: Cli) -> None:
-    text = cli.workload.read_text().replace("answer: true", "maintain: eager", 1)
-    cli.workload.write_text(text)
+    cli.edit("answer: true", "maintain: eager", 1)
     one(cli, "capture", "sums", 0)
     for _ in range(2):
         write_deltalake(str(cli.workload.parent / "links"), rows(-59, -5, 5), mode="append")
@@ -335,8 +327,7 @@ def test_eager_queries_pass_versions_first(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_a_trigger_takes_the_first_expiry_for_a_change(cli: Cli) -> None:
-    text = cli.workload.read_text().replace("answer: true", "trigger: {fresh_within: 5m}", 1)
-    cli.workload.write_text(text)
+    cli.edit("answer: true", "trigger: {fresh_within: 5m}", 1)
     one(cli, "capture", "sums", 0)
     assert one(cli, "maintain", "sums", 0.9, "--due")["reason_code"] == "up_to_date"
     assert one(cli, "maintain", "sums", 2, "--due")["reason_code"] == "not_due"
@@ -362,16 +353,14 @@ def test_a_run_goes_on_to_the_instant_that_another_reached(
     one(cli, "capture", "sums", 10)
     told = [Clock(NOON + timedelta(minutes=at)) for at in (9, 11)]
     monkeypatch.setattr(Workbench, "time", lambda _: told.pop(0) if told[1:] else told[0])
-    (ran,) = cli.good("maintain", "--query", "sums").results
+    ran = cli.one("maintain", "--query", "sums")
     assert (ran["reason_code"], ran["moments"]) == ("up_to_date", {"now": at(10)})
     told[:] = [Clock(NOON + timedelta(minutes=9))]
     assert error_of(cli("maintain", "--query", "sums"))["code"] == "clock_went_back"
 
 
 def test_another_expiry_is_another_query(captured: Cli) -> None:
-    captured.workload.write_text(
-        captured.workload.read_text().replace("after: 1 hour", "after: 2 hours")
-    )
+    captured.edit("after: 1 hour", "after: 2 hours")
     assert one(captured, "maintain", "sums", 0)["reason_code"] == "definition_changed"
 
 
@@ -402,3 +391,105 @@ def test_partners_that_spark_reads_are_live(cli: Cli) -> None:
         assert {(entry["covers"], entry["slack"], entry["results_equal"]) for entry in found} == {
             (True, 0, True)
         }
+
+
+FEWER = """\
+version: 1
+tables:
+  links: {path: links, expiry: {column: seen_at, after: 1 hour}}
+  days: {path: links, expiry: {column: day, after: 2d}}
+partitions: {links: {src: {boundaries: [1, 2]}}, days: {src: {boundaries: [1, 2]}}}
+queries:
+  pairs:
+    sql: >-
+      SELECT a.src, COUNT(*) AS n FROM links a JOIN links b ON a.src = b.src
+      JOIN links c ON c.src = b.src GROUP BY a.src HAVING COUNT(*) > 0
+    join: index
+  reach:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT src FROM links WHERE src = 0 UNION
+      SELECT l.src FROM r JOIN links l ON r.n + 1 = l.src) SELECT n FROM r
+  daily: {sql: "SELECT src, COUNT(*) AS n FROM days GROUP BY src HAVING COUNT(*) > 0"}
+  today: {sql: "SELECT src, COUNT(*) AS n FROM links WHERE day = current_date() GROUP BY src"}
+store: st
+"""
+
+
+def _rows(*times: datetime) -> pa.Table:
+    return pa.table(
+        {
+            "src": pa.array([at % 3 for at in range(len(times))], pa.int64()),
+            "seen_at": pa.array(times, pa.timestamp("us", tz="UTC")),
+            "day": pa.array([time.date() for time in times], pa.date32()),
+        }
+    )
+
+
+@pytest.fixture
+def fewer(tmp_path: Path, cli_of: CliOf) -> Cli:
+    create_table(str(tmp_path / "links"), _rows(*(NOON - timedelta(minutes=m) for m in range(9))))
+    write_deltalake(str(tmp_path / "links"), _rows(*[NOON + timedelta(hours=9)] * 3), mode="append")
+    return cli_of(FEWER)
+
+
+def _failed(ran: Ran) -> str:
+    found = ran.document["error"]
+    code = found["code"] if found else ran.results[0]["error"]["code"]
+    assert isinstance(code, str)
+    return code
+
+
+def test_rows_and_files_are_told_once_however_often_their_table_is_read(fewer: Cli) -> None:
+    fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
+    ran = fewer.good("maintain", "--query", "pairs", "--now", "2026-03-01T12:58:30Z").results[0]
+    assert ran["reason"].endswith("7 rows expired, for which 1 of 2 files was read")
+
+
+@pytest.mark.slow
+def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(fewer: Cli) -> None:
+    """Of the three that expire one alone is seen by the base, which asks for source 0."""
+    fewer.good("capture", "--query", "reach", "--now", NOON.isoformat())
+    until = ("--query", "reach", "--now", "2026-03-01T12:54:00Z")
+    for ran in fewer.good("maintain", *until).results:
+        assert ran["changes"] == 3
+        assert ran["reason"].endswith("3 rows expired, for which 1 of 2 files was read")
+    run = fewer.good("status", *until).results[0]["runs"][0]
+    assert (run["changes"], run["reason"]) == (3, ran["reason"])
+    ran = fewer.good("maintain", "--query", "reach", "--now", "2026-03-01T12:55:00Z").results[0]
+    assert ran["changes"] == 1
+    assert ran["reason"].endswith("1 row expired, for which 1 of 2 files was read")
+
+
+@pytest.mark.parametrize("query", ["pairs", "daily"])
+def test_a_time_before_all_times_is_an_error_of_whoever_gives_it(fewer: Cli, query: str) -> None:
+    first = ("--query", query, "--now", "0001-01-01")
+    for command in ("check", "capture", "explain"):
+        assert _failed(fewer(command, *first)) == "now_range"
+    fewer.good("capture", "--query", query, "--now", NOON.isoformat())
+    for command in ("query", "maintain"):
+        assert _failed(fewer(command, *first)) in ("clock_went_back", "now_range")
+
+
+def test_a_time_that_its_zone_puts_before_all_times_is_none(fewer: Cli) -> None:
+    assert _failed(fewer("check", "--now", "0001-01-01T00:00:00+02:00")) == "now_syntax"
+
+
+@pytest.mark.slow
+def test_what_would_expire_after_all_times_never_does(fewer: Cli, tmp_path: Path) -> None:
+    last = datetime(9999, 12, 31, 23, 30, tzinfo=UTC)
+    write_deltalake(str(tmp_path / "links"), _rows(last), mode="overwrite")
+    for query in ("pairs", "daily"):
+        fewer.good("capture", "--query", query, "--now", NOON.isoformat())
+        kept = fewer.one("status", "--query", query, "--now", NOON.isoformat())
+        assert (kept["stale"], kept["next_expiry"]) == (False, "never")
+
+
+def test_check_takes_the_instant(fewer: Cli) -> None:
+    assert _failed(fewer("check", "--query", "today", "--now", "noon")) == "now_syntax"
+    fewer.good("check", "--query", "today", "--now", NOON.isoformat())
+
+
+def test_a_replay_says_that_it_knows_no_expiries(fewer: Cli) -> None:
+    fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
+    told = "rows that expire are not replayed: figures are those of the commits alone"
+    assert told in fewer.good("simulate", "--query", "pairs").document["warnings"]

@@ -1,22 +1,33 @@
-"""`maintain --follow` in this process and as one beside others: lines, locks, signals, triggers."""
+"""`maintain --follow` in this process and as one beside others: lines, locks, signals, triggers,
+and what it looks at between two runs."""
 
 from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from impctl.app.follow import _Following
+from impctl.app.maintaining import watch as looking
+from impctl.app.maintaining.watch import Watch
+from impctl.app.workbench.settings import FollowRequest, Settings
+from impctl.app.workbench.workbench import open_workbench
+from impctl.errors import LockHeldError, StorageError
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.behaviour.test_lock import held_lock
 from tests.support.following import PATIENCE, Following, followed, following, impctl
-from tests.support.made_once import MadeOnce
+from tests.support.kept_workload import stored
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
+from tests.support.small_workload import ROWS, WORKLOAD
 
 FILE = """
 version: 1
@@ -42,14 +53,13 @@ def rows(*groups: int) -> pa.Table:
 
 
 @pytest.fixture
-def workload(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Path:
-    def capture(folder: Path) -> None:
+def workload(cli_once: CliOnce) -> Path:
+    def write(folder: Path) -> None:
         for name in ("t", "u"):
             create_table(str(folder / name), rows(0, 0, 0, 3, 3, 5))
         (folder / "w.yaml").write_text(FILE)
-        Cli(capsys, folder / "w.yaml").good("capture")
 
-    return made_once.folder("followed workload", capture) / "w.yaml"
+    return cli_once("followed workload", write, Cli.captured).workload
 
 
 def append(workload: Path, table: str, *groups: int) -> None:
@@ -57,10 +67,7 @@ def append(workload: Path, table: str, *groups: int) -> None:
 
 
 def sketch(store: Path, query: str) -> tuple[int, ...]:
-    with Store.open(store, create=False) as opened:
-        stored = opened.load(query)
-        assert stored is not None
-        return tuple(stored.sketches[0].fragments.ids)
+    return tuple(stored(store.parent, query, store.name).sketches[0].fragments.ids)
 
 
 def is_right(workload: Path, query: str, store: Path | None = None) -> bool:
@@ -118,14 +125,14 @@ def test_another_process_maintains_captures_and_replaces_the_store_in_between(
         process.process.send_signal(signal.SIGCONT)
         assert ran["results"][0]["action"] == "exact"
         append(workload, "t", 5, 7, 7)
-        took_up(process, 3)
+        took_up_three(process)
         assert is_right(workload, "many")
         process.process.send_signal(signal.SIGSTOP)
         append(workload, "t", 7)
         assert impctl("capture", str(workload), "--query", "many")["ok"]
         process.process.send_signal(signal.SIGCONT)
         append(workload, "t", 9, 9, 9)
-        took_up(process, 3)
+        took_up_three(process)
         assert is_right(workload, "many")
         (workload.parent / ".impctl").rename(workload.parent / "away")
         assert impctl("capture", str(workload), "--query", "many")["ok"]
@@ -138,10 +145,10 @@ def test_another_process_maintains_captures_and_replaces_the_store_in_between(
     assert is_right(workload, "many")
 
 
-def took_up(process: Following, changes: int) -> None:
+def took_up_three(process: Following) -> None:
     line = process.line()
     assert line["ok"], line
-    assert [result["changes"] for result in line["results"]] == [changes]
+    assert [result["changes"] for result in line["results"]] == [3]
 
 
 @pytest.mark.slow
@@ -375,3 +382,129 @@ def test_bounds_and_flags_that_go_are_told_in_the_first_line(workload: Path) -> 
     ]
     assert second["warnings"] == []
     assert second["run"]["late_ms"] >= 0
+
+
+QUERIES = """
+  three: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 20", sketch: {t: g},
+          policy: incremental, trigger: {rows: 3}}
+  night: {sql: "SELECT g, SUM(x) s FROM t GROUP BY g HAVING SUM(x) > 21", sketch: {t: g},
+          policy: incremental, trigger: {point: nightly}}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def looking_on(cli: Cli) -> Iterator[_Following]:
+    """Following `q`, on each commit, `three` and `night`; the first look is done."""
+    cli.edit("store: .impctl\n", QUERIES[1:])
+    cli.good("capture")
+    with open_workbench(Settings(cli.workload, lock_timeout=0.0)) as desk:
+        found = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
+        work(found)
+        assert work(found) == []
+        yield found
+
+
+def work(looking_on: _Following) -> list[str]:
+    """One turn of the loop; the queries that a run took."""
+    ready, due = looking_on.due()
+    if not ready and not due:
+        return []
+    looking_on.run(ready, due, lambda outcome, run: None)
+    return [*ready, *(one.query for one in due)]
+
+
+def append_rows(table: str, rows: int) -> None:
+    write_deltalake(table, ROWS.slice(0, rows), mode="append")
+
+
+@pytest.mark.slow
+def test_each_by_its_trigger(looking_on: _Following, table: str) -> None:
+    append_rows(table, 2)
+    assert work(looking_on) == ["q"]
+    assert work(looking_on) == []
+    append_rows(table, 1)
+    assert work(looking_on) == ["q", "three"]
+    assert work(looking_on) == []
+
+
+@pytest.mark.slow
+def test_what_came_between_a_look_and_its_run_is_new_to_the_others(
+    looking_on: _Following, table: str
+) -> None:
+    append_rows(table, 1)
+    ready, due = looking_on.due()
+    assert (ready, due) == (["q"], [])
+    append_rows(table, 2)
+    looking_on.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(looking_on)
+
+
+@pytest.mark.slow
+def test_a_look_that_failed_leaves_all_as_new(
+    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        looking_on._look()
+    assert work(looking_on) == ["q", "three"]
+
+
+def test_a_lock_puts_off_and_another_process_may_do_it_meanwhile(
+    looking_on: _Following, cli: Cli, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "lock", Mock(side_effect=LockHeldError("another process writes")))
+        assert work(looking_on) == ["q", "three"]
+        assert work(looking_on) == [], "both are put off"
+    cli.good("maintain")
+    monkeypatch.setattr("time.monotonic", lambda: 1e9)
+    assert "three" not in work(looking_on)
+    assert looking_on.retries.next_due() is None, "what is not due is not put off for ever"
+    assert looking_on.pause() > 0
+
+
+@pytest.mark.slow
+def test_a_look_that_failed_after_a_run_is_made_up_for(
+    looking_on: _Following, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_rows(table, 1)
+    ready, due = looking_on.due()
+    append_rows(table, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(looking_on.followed, "look", lambda desk: False)
+        looking_on.run(ready, due, lambda outcome, run: None)
+    assert "three" in work(looking_on)
+
+
+def test_a_log_that_could_not_be_read_is_no_news_until_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_table(str(tmp_path / "t"), ROWS)
+    (tmp_path / "w.yaml").write_text(WORKLOAD.replace("POLICY", "auto"))
+    watch = Watch()
+
+    # As an object store answers, which a test has none of.
+    away = Mock(side_effect=StorageError("Table `t` cannot be reached"))
+    with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
+        watch.pinned()
+        desk.tables.source("t")
+        watch.saw(desk)
+        assert not watch.is_due(desk)
+        with monkeypatch.context() as patch:
+            patch.setattr(looking, "has_new_log", away)
+            patch.setattr(looking, "log_end", away)
+            patch.setattr(looking, "pinned_anew", away)
+            assert watch.is_due(desk)
+            watch.saw(desk.next_run(watch.pinned()))  # the run could not open it either
+            assert not watch.is_due(desk)
+            # It came back while the run was still at it, which had found none.
+            run = desk.next_run(watch.pinned())
+            patch.setattr(looking, "log_end", lambda _: "another")
+            patch.setattr(looking, "has_new_log", lambda _: True)
+            watch.saw(run)
+            assert watch.is_due(desk)
+        write_deltalake(str(tmp_path / "t"), pa.table(ROWS), mode="append")
+        assert watch.is_due(desk)

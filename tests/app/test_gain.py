@@ -13,10 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from impctl.app.gain import _hint
 from impctl.app.results.gained import COSTS_MORE
-from impctl.cli.application import build_app
-from impctl.cli.boundary import run
 from impctl.store.ledger import Uses
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.random_cases import random_cases
 from tests.support.run_cli import Cli
 
@@ -25,7 +23,7 @@ SQL = f"SELECT g, SUM(x) AS s FROM t WHERE h < {HIGH} GROUP BY g HAVING SUM(x) >
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
     def write(folder: Path) -> None:
         for number in range(8):
             append(folder, number)
@@ -34,7 +32,7 @@ def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
             f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
         )
 
-    return Cli(capsys, made_once.folder("gain", write) / "w.yaml")
+    return cli_once("gain", write)
 
 
 def append(folder: Path, seed: int) -> None:
@@ -94,11 +92,11 @@ def test_the_ledger_equals_the_logs(cli: Cli, cases: range) -> None:
         used = cli.good("rewrite").results[0]
         for name, value in told_by_the_log(folder, ranges_of(used["intervals"])).items():
             expected[name] += value
-    [found] = cli.good("gain").results
+    found = cli.one("gain")
     assert found["uses"] == found["used"] == uses
     assert {name: found[name] for name in expected} == expected
     assert found["upkeep_runs"] > 1
-    [status] = cli.good("status").results
+    status = cli.one("status")
     assert status["uses"] == uses
     assert status["bytes_left_out"] == expected["bytes_plain"] - expected["bytes"]
     assert cli.good("gain", "--since", "1d").results[0]["uses"] == uses
@@ -110,13 +108,6 @@ def families(path: Path) -> dict[str, dict[str, float]]:
         family.name: {s.labels.get("query", ""): s.value for s in family.samples}
         for family in text_string_to_metric_families(text)
     }
-
-
-def text_of(cli: Cli, command: str) -> str:
-    """What people read, in one line."""
-    cli.capsys.readouterr()
-    assert run(build_app(), [command, str(cli.workload)]) == 0
-    return " ".join(cli.capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
@@ -158,7 +149,7 @@ def test_metrics_that_cannot_be_written_are_a_failure(cli: Cli) -> None:
 
 
 def test_a_query_that_was_never_used(cli: Cli) -> None:
-    [found] = cli.good("gain").results
+    found = cli.one("gain")
     assert (found["uses"], found["verdict"], found["last_use"]) == (0, "not_used", None)
     cli.good("capture")
     assert cli.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
@@ -177,13 +168,13 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
     append(cli.workload.parent, 77)
     asked = [cli.good("query").results[0]["by"] for _ in range(3)]
     assert asked == ["state"] * 3, "the first reads the query and maintains, the others do not"
-    [found] = cli.good("gain").results
+    found = cli.one("gain")
     assert (found["kept_answers"], found["uses"], found["verdict"]) == (3, 0, "answers")
     assert found["last_use"] is not None
-    assert "3 answers from kept rows" in text_of(cli, "gain")
-    assert "3 answers from kept rows; the last" in text_of(cli, "status")
-    assert ", answer kept" in text_of(cli, "status")
-    [status] = cli.good("status").results
+    assert "3 answers from kept rows" in cli.text("gain")
+    assert "3 answers from kept rows; the last" in cli.text("status")
+    assert ", answer kept" in cli.text("status")
+    status = cli.one("status")
     assert status["keeps_answer"]
     assert (status["kept_answers"], status["last_use"]) == (3, found["last_use"])
     out = cli.workload.parent / "impctl.prom"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -185,8 +186,7 @@ def test_a_change_that_was_never_to_come_is_told_once(cli: Cli, table: str) -> N
 
 
 def test_in_a_store_of_before_what_is_pending_is_told(cli: Cli, table: str) -> None:
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("{path: t}", "{path: t, changes: never}"))
+    cli.edit("{path: t}", "{path: t, changes: never}")
     append(table, HOUR)
     cli.good("capture")
     as_format(cli.workload.parent / ".impctl", 5)
@@ -200,12 +200,9 @@ def test_what_cannot_be_remembered_stops_nothing(
 ) -> None:
     cli.good("capture")
     append(hourly, 0.0)
-
-    def refuse(*_: object) -> None:
-        raise StorageError("the disk said no", hint="mend it")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "save_arrivals", refuse)
+        refused = StorageError("the disk said no", hint="mend it")
+        patch.setattr(Store, "save_arrivals", Mock(side_effect=refused))
         ran = cli.good("maintain")
     assert ran.results[0]["action"] == "exact"
     assert ran.document["warnings"] == ["the disk said no; mend it"]
@@ -217,7 +214,7 @@ def test_what_cannot_be_remembered_stops_nothing(
 @pytest.mark.slow
 def test_the_file_says_what_the_log_cannot_know(cli: Cli, table: str) -> None:
     said = "{path: t, changes: {every: 2h, rows: 200}}"
-    cli.workload.write_text(cli.workload.read_text().replace("{path: t}", said))
+    cli.edit("{path: t}", said)
     cli.good("capture")
     append(table, HOUR)
     found = cli.good("plan").results[0]["next_change"]

@@ -1,15 +1,19 @@
-"""`plan` and dry runs on real tables: what they say, that they write nothing, that runs agree."""
+"""`plan` and dry runs on real tables: what they say, that they write nothing, that runs agree; and
+`status` and `explain`: what is pending, kept, pushed down, done."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.workbench.workbench import Workbench
+from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.store.records import RunCost, RunKind
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
@@ -51,10 +55,7 @@ def auto(cli: Cli) -> Cli:
 @pytest.fixture
 def no_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither lock nor Spark is to be had."""
-
-    def refuse(*_: Any, **__: Any) -> Any:
-        raise AssertionError("neither a lock nor Spark is needed here")
-
+    refuse = Mock(side_effect=AssertionError("neither a lock nor Spark is needed here"))
     monkeypatch.setattr(Store, "lock", refuse)
     monkeypatch.setattr(Workbench, "spark", refuse)
 
@@ -92,13 +93,13 @@ def test_a_plan_does_not_wait_for_a_writer(auto: Cli, tmp_path: Path) -> None:
 
 
 def codes(cli: Cli, *words: str) -> tuple[str, str]:
-    (result,) = cli.good(words[0], *words[1:]).results
+    result = cli.one(words[0], *words[1:])
     return result["action"], result["reason_code"]
 
 
 @pytest.mark.slow
 def test_from_capture_to_current(auto: Cli, table: str) -> None:
-    (first,) = auto.good("plan").results
+    first = auto.one("plan")
     assert (first["action"], first["by"], first["reason_code"]) == (
         "capture", "engine", "not_captured",
     )  # fmt: skip
@@ -106,7 +107,7 @@ def test_from_capture_to_current(auto: Cli, table: str) -> None:
     assert codes(auto, "plan") == ("none", "up_to_date")
     write_deltalake(table, ROWS, mode="append")
     DeltaTable(table).delete("g = 5")
-    (planned,) = auto.good("plan").results
+    planned = auto.one("plan")
     assert (planned["action"], planned["by"]) == ("exact", "engine")
     assert (planned["since"], planned["versions"]) == ({"t": 0}, {"t": 2})
     (pending,) = planned["pending"]
@@ -122,7 +123,7 @@ def test_from_capture_to_current(auto: Cli, table: str) -> None:
 def test_a_change_grouped_by_spark_is_told_without_reading_it(auto: Cli, table: str) -> None:
     auto.good("capture")
     write_deltalake(table, ROWS, mode="append")
-    (planned,) = auto.good("plan", "--large-change", "0").results
+    planned = auto.one("plan", "--large-change", "0")
     assert (planned["action"], planned["by"]) == ("exact", "Spark")
     assert planned["reason_code"] == "grouped_by_spark"
     assert planned["pending"][0]["rows"] == 10
@@ -146,17 +147,15 @@ def test_what_only_reading_shows_is_foreseen(auto: Cli, table: str, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_broken_assumption_is_foreseen(auto: Cli, table: str) -> None:
-    text = auto.workload.read_text().replace("HAVING COUNT(*) > 2", "HAVING SUM(x) > 20")
-    auto.workload.write_text(text.replace("sketch: {t: g}", "sketch: {t: x}"))
+    auto.edit("HAVING COUNT(*) > 2", "HAVING SUM(x) > 20")
+    auto.edit("sketch: {t: g}", "sketch: {t: x}")
     auto.good("capture")
     negative = pa.table({"g": [0], "x": [-5], "note": ["z"]})
     write_deltalake(table, negative, mode="append")
-    ran = auto("plan", "--policy", "incremental")
-    assert (ran.code, ran.error["code"]) == (7, "assumption_broken")
+    assert auto("plan", "--policy", "incremental").refusal == (7, "assumption_broken")
     # Nor can it be captured anew: every one of them says so.
     for words in (["plan"], ["maintain", "--dry-run"], ["maintain"]):
-        ran = auto(words[0], *words[1:])
-        assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe"), words
+        assert auto(words[0], *words[1:]).refusal == (3, "sketch_unsafe"), words
 
 
 @pytest.mark.slow
@@ -172,7 +171,7 @@ def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> N
     assert auto(command, *options).code == 0
     ran = auto(command, *detailed)
     assert (ran.code, ran.document["ok"], ran.document["error"]) == (2, True, None)
-    auto.workload.write_text(auto.workload.read_text().replace("FROM t", "FROM nope"))
+    auto.edit("FROM t", "FROM nope")
     ran = auto(command, *detailed)
     assert (ran.code, ran.document["ok"], ran.error["code"]) == (3, False, "table_unknown")
     assert auto(command, *options, "--query", "nope", "--detailed-exitcode").error["code"] == (
@@ -181,7 +180,7 @@ def test_detailed_exit_codes(auto: Cli, table: str, words: tuple[str, ...]) -> N
 
 
 def test_a_dry_capture_says_what_it_would_read(auto: Cli, table: str) -> None:
-    (result,) = auto.good("capture", "--dry-run").results
+    result = auto.one("capture", "--dry-run")
     assert (result["foreseen"], result["by"], result["stored"]) == (True, "engine", "none")
     (read,) = result["reads"]
     assert (read["table"], read["version"], read["rows"], read["files"]) == ("t", 0, 10, 1)
@@ -205,7 +204,7 @@ def test_a_dry_apply_foresees_versions(auto: Cli) -> None:
 
 
 def test_a_dry_apply_refuses_what_apply_refuses(auto: Cli) -> None:
-    auto.workload.write_text(auto.workload.read_text().replace("note: z}, ", "nope: z}, "))
+    auto.edit("note: z}, ", "nope: z}, ")
     ran, dry = auto("apply", "one"), auto("apply", "one", "--dry-run")
     assert ran.code == dry.code == 2
     assert ran.error == dry.error
@@ -231,7 +230,7 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
     write_deltalake(table, ROWS, mode="append")
     assert codes(auto, "plan", "--policy", "incremental") == ("exact", "incremental")
     assert codes(auto, "plan", "--policy", "strict") == ("exact", "incremental")
-    (planned,) = auto.good("plan").results
+    planned = auto.one("plan")
     assert (planned["action"], planned["reason_code"]) == ("recapture", "recapture_cheaper")
     assert planned["maintain_ms"] > 2 * planned["recapture_ms"] + 1000
     assert "50 s" in planned["reason"]
@@ -253,8 +252,7 @@ def test_auto_recaptures_where_that_is_cheaper_and_learns(
 def test_an_eager_query_is_never_recaptured_for_its_cost(
     auto: Cli, table: str, tmp_path: Path
 ) -> None:
-    text = auto.workload.read_text()
-    auto.workload.write_text(text.replace("policy: auto", "policy: auto\n    maintain: eager"))
+    auto.edit("policy: auto", "policy: auto\n    maintain: eager")
     auto.good("capture")
     remember(
         tmp_path / ".impctl",
@@ -277,3 +275,167 @@ def test_runs_are_recorded(auto: Cli, table: str, tmp_path: Path) -> None:
     assert captured.bytes > 0
     assert 0 < maintained.elapsed_ms < 60_000
     assert 0 < captured.elapsed_ms < 60_000
+
+
+def status(cli: Cli, *words: str) -> dict[str, Any]:
+    return cli.one("status", *words)
+
+
+@pytest.mark.slow
+def test_pending_changes_sizes_and_runs(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    assert status(cli)["pending"] == []
+    write_deltalake(table, ROWS.slice(0, 2), mode="append")
+    write_deltalake(table, ROWS.slice(0, 3), mode="append")
+    (found,) = status(cli)["pending"]
+    size = found.pop("bytes")
+    assert found == {"table": "t", "since": 0, "versions": 2, "files": 2, "rows": 5}
+    assert size > 0
+    cli.good("maintain")
+    result = status(cli)
+    assert (result["pending"], result["stale"], result["verified"]) == ([], False, None)
+    assert [entry["action"] for entry in result["runs"]] == ["exact", "capture"]
+    assert result["runs"][0]["changes"] == 5
+    assert result["runs"][0]["versions"] == {"t": 2}
+    assert result["sketch_bytes"] == 1
+    assert len(status(cli, "--runs", "1")["runs"]) == 1
+
+
+def test_the_trigger_is_named_where_the_file_has_one(
+    cli: Cli, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = cli.workload.read_text()
+    said = "fresh_within 10m, rows 10000"
+    cases: list[tuple[str, str | None]] = [
+        ("", None),
+        ("defaults: {trigger: {rows: 10000, fresh_within: 10m}}\n", said),
+        ("defaults: {trigger: commit}\n", "commit"),
+    ]
+    for head, expected in cases:
+        cli.workload.write_text(head + text)
+        found = status(cli)
+        assert (found["trigger"], found["versions"]) == (expected, {})
+    cli.workload.write_text(cases[1][0] + text)
+    assert f"not captured (policy incremental, trigger {said});" in cli.text("status")
+    # Nothing is maintained of a query that is to have no sketch.
+    cli.workload.write_text(cases[1][0] + text.replace("sketch: {t: g}", "sketch: none"))
+    assert status(cli)["trigger"] is None
+    cli.workload.write_text(text)
+    cli.good("capture")
+    for head, expected in cases:
+        cli.workload.write_text(head + text)
+        found = status(cli)
+        # A trigger is no part of what was captured.
+        assert (found["trigger"], found["stale"]) == (expected, False)
+        capsys.readouterr()
+        assert run(build_app(), ["status", str(cli.workload)]) == 0
+        out = capsys.readouterr().out.splitlines()
+        lines = [line for line in out if line.startswith("  trigger")]
+        assert lines == ([] if expected is None else [f"  trigger  {expected}"])
+
+
+def test_a_table_made_anew_has_nothing_to_count(cli: Cli, table: str) -> None:
+    cli.good("capture")
+    log = Path(table) / "_delta_log"
+    for entry in log.iterdir():
+        entry.unlink()
+    write_deltalake(table, ROWS)
+    write_deltalake(table, ROWS, mode="append")
+    (found,) = status(cli)["pending"]
+    assert (found["rows"], found["files"]) == (None, None)
+
+
+def test_the_last_verification(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture")
+    with Store.open(tmp_path / ".impctl") as store:
+        record = run_record(
+            "verify",
+            reason_code="verified",
+            reason="slack 2",
+            started_at=5.0,
+            added=2,
+            versions={"t": 0},
+        )
+        store.add_record("q", record)
+    assert status(cli)["verified"] == {
+        "sound": True,
+        "slack": 2,
+        "at": "1970-01-01T00:00:05+00:00",
+        "versions": {"t": 0},
+    }
+
+
+def test_explain_tells_state_and_push_downs(cli: Cli) -> None:
+    before = cli.one("explain")
+    assert before["state_bytes"] is None
+    assert {line["state_bytes"] for line in before["plan"]} == {None}
+    cli.good("capture")
+    result = cli.one("explain")
+    kept = {line["operator"]: line["state_bytes"] for line in result["plan"]}
+    assert kept["aggregate"] > 0
+    assert kept["scan"] == 0
+    assert sum(kept.values()) < result["state_bytes"] == status(cli)["state_bytes"]
+    scan = result["plan"][-1]
+    assert scan["pushed"][0] == "reads 2 of 3 columns"
+    assert "g < 4" in scan["pushed"][1]
+    assert all(line["why"] for line in result["plan"])
+
+
+def test_state_of_another_definition_is_not_shown(cli: Cli) -> None:
+    cli.good("capture")
+    cli.edit("> 2", "> 1")
+    assert cli.one("explain")["state_bytes"] is None
+
+
+def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    old = text[text.index("      SELECT") : text.index("    sketch:")]
+    joined = (
+        "      SELECT a.g, COUNT(*) AS n FROM t a JOIN t b ON a.x = b.x\n"
+        "      WHERE b.g > 0 GROUP BY a.g HAVING COUNT(*) > 2\n"
+    )
+    cli.workload.write_text(text.replace(old, joined))
+    cli.good("capture")
+    result = cli.one("explain")
+    kept = {line["operator"]: line["state_bytes"] for line in result["plan"]}
+    assert kept["join"] > 0
+    assert kept["aggregate"] > 0
+    assert any("pushed down to the scan" in line["pushed"] for line in result["plan"])
+
+
+def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    old = text[text.index("      SELECT") : text.index("    sketch:")]
+    windowed = (
+        "      SELECT g FROM (SELECT g, x, SUM(x) OVER (PARTITION BY g) AS s,\n"
+        "      MAX(x) OVER (PARTITION BY g) AS m FROM t) WHERE x < s OR x < m\n"
+    )
+    cli.workload.write_text(text.replace(old, windowed))
+    cli.good("capture")
+    result = cli.one("explain")
+    (line,) = (line for line in result["plan"] if line["operator"] == "window")
+    assert line["state_bytes"] > 0
+    assert "a value per window partition" in line["why"]
+    assert result["joins"] == []
+    placed = windowed.replace(
+        "MAX(x) OVER (PARTITION BY g)", "LAG(x) OVER (PARTITION BY g ORDER BY x)"
+    )
+    cli.workload.write_text(text.replace(old, placed))
+    (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
+    assert "sorts those of a window partition anew" in line["why"]
+    blocked = windowed.replace(
+        "MAX(x) OVER (PARTITION BY g)", "NTILE(2) OVER (PARTITION BY g ORDER BY x)"
+    )
+    cli.workload.write_text(text.replace(old, blocked))
+    (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
+    assert line["why"].startswith("NTILE is left to Spark")
+
+
+@pytest.mark.spark
+def test_a_verification_is_recorded(cli: Cli, spark: Any) -> None:
+    cli.good("capture")
+    ran = cli.good("verify")
+    assert ran.document["warnings"] == []
+    result = status(cli)
+    assert (result["verified"]["sound"], result["verified"]["slack"]) == (True, 0)
+    assert result["runs"][0]["action"] == "verify"

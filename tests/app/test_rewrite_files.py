@@ -13,25 +13,23 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 SQL = "SELECT g, SUM(x) AS s FROM t WHERE h < 60 GROUP BY g HAVING SUM(x) > 1400"
 FILES = 40
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     random = np.random.default_rng(3)
     at = np.arange(4000)
     rows = {"g": at // 50, "h": random.integers(0, 100, 4000), "x": random.integers(0, 100, 4000)}
     table = pa.table(rows)
     parts = (table.slice(start, 100) for start in range(0, 4000, 100))
     create_laid_out_table(str(tmp_path / "t"), parts)
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    return cli_of(
         f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
     )
-    return Cli(capsys, file)
 
 
 def answer(sql: str, files: list[str]) -> list[dict[str, object]]:
@@ -63,9 +61,7 @@ def test_rows_that_are_not_those_of_the_files_are_refused(cli: Cli) -> None:
     )
     cli.good("capture")
     cli.good("rewrite")
-    ran = cli("rewrite", "--files", str(folder / "left.json"))
-    assert ran.code == 3
-    assert ran.error["code"] == "files_not_plain"
+    assert cli("rewrite", "--files", str(folder / "left.json")).refusal == (3, "files_not_plain")
     assert not (folder / "left.json").exists()
 
 
@@ -90,7 +86,7 @@ def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
     assert (ran.code != 0) is is_refused
     assert (folder / "left.json").exists() is not is_refused
     if is_refused:
-        assert (ran.code, ran.error["code"]) == (3, "files_not_plain")
+        assert ran.refusal == (3, "files_not_plain")
         cli.good("rewrite", "--files", str(folder / "left.json"), "--sketch", "never")
 
 
@@ -98,8 +94,7 @@ def test_rows_with_nan_that_readers_of_files_pass_over_are_refused(
 def test_a_sketch_that_does_not_pay_is_left_out_of_the_text(cli: Cli) -> None:
     """Each file has every `h`, and most of these pass: asking every row for them saves nothing."""
     scattered = "SELECT h, SUM(x) AS s FROM t GROUP BY h HAVING SUM(x) > 1000"
-    text = cli.workload.read_text().replace(SQL, scattered)
-    cli.workload.write_text(text)
+    cli.edit(SQL, scattered)
     cli.good("capture")
     found = {}
     for use in ("always", "auto", "never"):

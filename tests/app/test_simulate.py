@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -50,8 +51,7 @@ def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     return found
 
 
-def no_spark(*_: object) -> None:
-    raise AssertionError("Spark was asked for")
+NO_SPARK = Mock(side_effect=AssertionError("Spark was asked for"))
 
 
 def write_three(folder: Path) -> Path:
@@ -60,7 +60,7 @@ def write_three(folder: Path) -> Path:
 
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+    monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     return Cli(capsys, write_three(tmp_path))
 
 
@@ -102,7 +102,7 @@ def followed(
             cli.good("maintain")
             taking(folder, rng)
 
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+    monkeypatch.setattr(OwnSession, "open", NO_SPARK)
     folder = made_once.folder("followed", follow)
     wall.now = START + 60.0 + 12 * 63.0 + 30.0
     return Cli(capsys, folder / "w.yaml")
@@ -216,17 +216,16 @@ def test_commits_of_a_file(followed: Cli, wall: Wall) -> None:
 
 def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> None:
     ran = cli("simulate")
-    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    assert ran.refusal == (2, "nothing_to_replay")
     assert "impctl capture" in ran.error["hint"]
     assert not (tmp_path / ".impctl").exists()
     cli.good("capture", "--query", "l")
     ran = cli("simulate")
-    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    assert ran.refusal == (2, "nothing_to_replay")
     assert "--arrivals" in ran.error["hint"]
     file = tmp_path / "arrivals.csv"
     file.write_text("time,table,inserted,deleted\n")
-    ran = cli("simulate", "--arrivals", str(file))
-    assert (ran.code, ran.error["code"]) == (2, "nothing_to_replay")
+    assert cli("simulate", "--arrivals", str(file)).refusal == (2, "nothing_to_replay")
     file.write_text("time,table,inserted,deleted\n2026-01-01,t,500,0\n")
     result, warnings = simulated(cli, "--arrivals", str(file))
     assert result["costs_by"] == {"l": "capture"}
@@ -248,7 +247,7 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:
     ran = cli("simulate", *words)
-    assert (ran.code, ran.error["code"]) == (2, "usage")
+    assert ran.refusal == (2, "usage")
     assert said in ran.error["message"]
     assert ran.error["hint"]
 

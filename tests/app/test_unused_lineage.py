@@ -161,9 +161,9 @@ def test_beside_a_recursion_that_is_kept_whole_another_table_is_read_in_part(
 ) -> None:
     """0 and 7 are not reached; 3 and 5, which the sketch leaves out, are."""
     cli = over(folder, capsys, "answer")
-    (captured,) = cli.good("capture", "--query", name).results
+    captured = cli.one("capture", "--query", name)
     assert [sketch["fragments"] for sketch in captured["sketches"]] == [[0, 6]]
-    (ran,) = cli.good("query", "--query", name, "--sketch", "always", "--by", "engine").results
+    ran = cli.one("query", "--query", name, "--sketch", "always", "--by", "engine")
     assert sorted(ran["rows"]) == [[0], [7], [7]]
 
 

@@ -22,8 +22,8 @@ from impctl.cli.output.why import why_lines
 from impctl.errors import UsageError
 from impctl.tables.write.create import create_table
 from tests.support.duck import duck
-from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli
+from tests.support.made_once import CliOnce
+from tests.support.run_cli import Cli, CliOf
 
 QUERIES = {
     "reach": """
@@ -119,22 +119,17 @@ def write_lake(folder: Path) -> None:
 
 
 @pytest.fixture
-def lake(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> tuple[Cli, Tables]:
+def lake(cli_once: CliOnce) -> tuple[Cli, Tables]:
     """The queries, none captured, and the rows of their tables."""
-    folder = made_once.folder("why", write_lake)
-    return Cli(capsys, folder / "w.yaml"), some_tables(random.Random("why"))
+    return cli_once("why", write_lake), some_tables(random.Random("why"))
 
 
 @pytest.fixture
-def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> tuple[Cli, Tables]:
+def captured(cli_once: CliOnce) -> tuple[Cli, Tables]:
     """The same with a sketch of each of `QUERIES`."""
-
-    def capture(folder: Path) -> None:
-        write_lake(folder)
-        Cli(capsys, folder / "w.yaml").good("capture", *(f"--query={name}" for name in QUERIES))
-
-    folder = made_once.folder("why captured", capture)
-    return Cli(capsys, folder / "w.yaml"), some_tables(random.Random("why"))
+    names = [f"--query={name}" for name in QUERIES]
+    cli = cli_once("why captured", write_lake, lambda cli: cli.captured(*names))
+    return cli, some_tables(random.Random("why"))
 
 
 def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
@@ -143,7 +138,7 @@ def row_words(columns: Sequence[str], row: Sequence[Any]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [1, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", [1, 12])
 def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> None:
     for name in QUERIES:
         rows_give_their_row(*captured, name, most)
@@ -152,7 +147,7 @@ def test_the_rows_told_give_the_row(captured: tuple[Cli, Tables], most: int) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("names", "most"),
-    [(("reach", "joined", "groups"), 1), pytest.param(QUERIES, 4, marks=pytest.mark.slow)],
+    [(("reach", "joined", "groups"), 1), (QUERIES, 4)],
     ids=["few", "all"],
 )
 def test_the_rows_told_give_the_row_without_a_sketch(
@@ -165,11 +160,11 @@ def test_the_rows_told_give_the_row_without_a_sketch(
 def rows_give_their_row(cli: Cli, tables: Tables, name: str, most: int) -> None:
     """Look at so many rows of the answer."""
     expected = answer(QUERIES[name], tables)
-    (whole,) = cli.good("query", "--query", name, "--by", "engine").results
+    whole = cli.one("query", "--query", name, "--by", "engine")
     assert Counter(map(tuple, whole["rows"])) == expected
     for row in chosen(expected, most):
         words = row_words(whole["columns"], row)
-        (result,) = cli.good("why", "--query", name, *words).results
+        result = cli.one("why", "--query", name, *words)
         assert tuple(result["row"].values()) == row
         told = told_tables(result)
         assert row in answer(QUERIES[name], told)
@@ -222,21 +217,19 @@ def test_what_would_go_is_the_difference(
             for table, rows in tables.items()
         }
         before, after = answer(sql, tables), answer(sql, rest)
-        (result,) = cli.good("why", "--query", name, *words).results
+        result = cli.one("why", "--query", name, *words)
         told: Counter[tuple[Any, ...]] = Counter()
         for change, copies, *row in result["rows"]:
             told[tuple(row)] += copies if change == "insert" else -copies
         signed = Counter(after)
         signed.subtract(before)
         assert told == Counter({row: copies for row, copies in signed.items() if copies}), name
-        (still,) = cli.good("query", "--query", name, "--by", "engine").results
+        still = cli.one("query", "--query", name, "--by", "engine")
         assert still["row_count"] == sum(before.values())
 
 
 @pytest.mark.slow
-def test_what_a_sketch_leaves_out_is_not_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_sketch_leaves_out_is_not_read(tmp_path: Path, cli_of: CliOf) -> None:
     """Two chains in files of their own; what is reached from one never leaves it."""
     for start in (0, 100):
         rows = [(at, at + 1, 0) for at in range(start, start + 20)]
@@ -248,16 +241,14 @@ def test_what_a_sketch_leaves_out_is_not_read(
         "partitions": {"links": {"a": {"boundaries": [50]}}},
         "queries": {"reach": {"sql": QUERIES["reach"], "sketch": {"links": "a"}}},
     }
-    (tmp_path / "w.yaml").write_text(json.dumps(spec))
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture")
+    cli = cli_of(json.dumps(spec)).captured()
     for words in (("--row", "n=9"), ("--without", "links: a = 7")):
-        (result,) = cli.good("why", *words).results
+        result = cli.one("why", *words)
         assert (result["files_kept"], result["files_total"]) == (2, 3)
 
 
 @pytest.fixture
-def small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def small(tmp_path: Path, cli_of: CliOf) -> Cli:
     """Groups of which the sketch has one; the other lies in both files, of which one is read."""
     for rows in ([(1, 1, 5), (2, 1, 7)], [(2, 2, 1), (3, 1, 1), (3, 2, 1)]):
         write_deltalake(str(tmp_path / "links"), arrow("links", rows), mode="append")
@@ -272,28 +263,24 @@ def small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
             "best": {"sql": best, "sketch": {"links": "w"}, "lineage": "witness"},
         },
     }
-    (tmp_path / "w.yaml").write_text(json.dumps(spec))
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture")
-    return cli
+    return cli_of(json.dumps(spec)).captured()
 
 
 def test_a_group_that_is_read_in_part_is_no_row(small: Cli) -> None:
-    (result,) = small.good("why", "--query", "few", "--row", "c=1").results
+    result = small.one("why", "--query", "few", "--row", "c=1")
     assert (result["row"], result["files_kept"]) == ({"a": 1, "c": 1}, 1)
 
 
 def test_what_would_come_is_looked_for_outside_the_sketch(small: Cli) -> None:
-    (result,) = small.good("why", "--query", "few", "--without", "w = 1").results
+    result = small.one("why", "--query", "few", "--without", "w = 1")
     assert result["rows"] == [["insert", 1, 2, 1]]
     assert result["files_kept"] == 2
 
 
 def test_a_sketch_of_witnesses_is_left_away(small: Cli) -> None:
     """It has the row with the largest value alone, and the group has two."""
-    (read,) = small.good("query", "--query", "best", "--by", "engine").results
-    assert read["row_count"] == 3
-    (result,) = small.good("why", "--query", "best", "--row", "a=2").results
+    assert small.one("query", "--query", "best", "--by", "engine")["row_count"] == 3
+    result = small.one("why", "--query", "best", "--row", "a=2")
     assert sorted(entry["row"]["w"] for entry in result["rows"]) == [1, 7]
     assert (result["action"], result["files_kept"]) == ("not_used", 2)
     assert "witness" in result["reason"]
@@ -317,7 +304,7 @@ def test_what_cannot_be_told_is_named(
 ) -> None:
     cli, _ = lake
     ran = cli("why", "--query", *words)
-    assert (ran.code, ran.error["code"]) == (exit_code, code)
+    assert ran.refusal == (exit_code, code)
     assert ran.error["hint"]
     if code == "not_traced":
         assert ran.error["location"]["line"] == 1
@@ -342,17 +329,15 @@ def test_a_program_asks_the_same(captured: tuple[Cli, Tables]) -> None:
     [(("Infinity", "inf", "+INF"), float("inf")), (("-Infinity", "-inf"), float("-inf"))],
 )
 def test_what_is_no_finite_number_has_its_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], value: float
+    tmp_path: Path, cli_of: CliOf, words: tuple[str, ...], value: float
 ) -> None:
     numbers = pa.table({"a": [1, 2, 3], "x": [float("inf"), float("-inf"), 1.5]})
     create_table(str(tmp_path / "t"), numbers)
     query = "{q: {sql: 'SELECT a, x FROM t WHERE a > 0'}}"
     text = f"version: 1\ntables: {{t: {{path: t}}}}\nqueries: {query}\n"
-    (tmp_path / "w.yaml").write_text(text)
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture")
+    cli = cli_of(text).captured()
     for word in words:
-        (found,) = cli.good("why", "--row", f"x={word}").results
+        found = cli.one("why", "--row", f"x={word}")
         assert found["rows"][0]["row"] == {"a": 1 + (value < 0), "x": words[0]}
     with impctl.open(tmp_path / "w.yaml") as workload:
         result = workload.why("q", row={"x": value})
@@ -365,6 +350,6 @@ def test_rows_shown_are_limited(lake: tuple[Cli, Tables]) -> None:
     cli, tables = lake
     row = max(answer(QUERIES["groups"], tables), key=lambda row: row[2])
     words = row_words(("a", "s", "c"), row)
-    (result,) = cli.good("why", "--query", "groups", *words, "--limit", "1").results
+    result = cli.one("why", "--query", "groups", *words, "--limit", "1")
     assert len(result["rows"]) == 1
     assert result["row_count"] == row[2] > 1

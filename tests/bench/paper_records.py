@@ -79,6 +79,14 @@ def small_record(*cells: Cell, chart: Chart | None = None, **facts: object) -> R
     return Record(**{**base, **facts})  # type: ignore[arg-type]
 
 
+def record_of(*cells: Cell, noise: float = 0.0, **machine: str) -> Record:
+    """Costs by the size of a change, per number of groups, in the figure `f`."""
+    chart = Chart("changes", ("maintain_ms", "recapture_ms"), ("groups",), ("x", "y"))
+    figure = Figure("f", "First", "about", chart, "claim", "section 1")
+    more = {"machine": machine or {"cpu": "x"}, "failures": ("one thing failed",)}
+    return small_record(*cells, figures=(figure,), noise=noise, **more)
+
+
 def small_cell(
     labels: dict[str, Label], metrics: dict[str, float], figure: str = "f", **checks: object
 ) -> Cell:

@@ -1,14 +1,16 @@
-"""Repeats and medians."""
+"""Repeats and medians; the yardstick leaves no file, and its noise is how far medians lie apart."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from impctl import stopwatch
 from impctl.bench.clock import WARM_UP, in_turns, median_of, milliseconds, warm_up
+from impctl.bench.yardstick import noise_of, yardstick
 
 
 def ticking(monkeypatch: pytest.MonkeyPatch, *durations: float) -> None:
@@ -83,3 +85,16 @@ def test_a_failing_call_is_not_a_measurement() -> None:
 
     with pytest.raises(ValueError, match="no"):
         median_of(work, 3)
+
+
+@pytest.mark.slow
+def test_it_measures_and_leaves_nothing(tmp_path: Path) -> None:
+    assert yardstick(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("medians", "noise"), [([], 0.0), ([5.0], 0.0), ([4.0, 5.0, 4.5], 0.25), ([2.0, 2.0], 0.0)]
+)
+def test_noise(medians: list[float], noise: float) -> None:
+    assert noise_of(medians) == pytest.approx(noise)

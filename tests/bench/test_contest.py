@@ -1,4 +1,8 @@
-"""Who was quicker: beyond the noise, where no runs overlap, and the same ratio everywhere."""
+"""Who was quicker: beyond the noise, where no runs overlap, and the same ratio everywhere.
+
+The numbers to remember, each at one size of a change, so that sizes do not make the number; and the
+quickest way to an answer, named with the next one, or both within the noise.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ import pytest
 
 from impctl.bench.compare import compare_records
 from impctl.bench.contest import MAINTAIN, RECAPTURE, contests
+from impctl.bench.headlines import by_size
 from impctl.bench.losses import losses
-from impctl.bench.record import Cell, Metric
+from impctl.bench.quickest import quickest
+from impctl.bench.record import Cell, Chart, Figure, Label, Metric
 from impctl.bench.summary import summarize
-
-from .one_figure import record_of
+from tests.bench.paper_records import record_of, small_record
 
 
 def cell(changes: int = 10, **metrics: tuple[float, ...]) -> Cell:
@@ -104,3 +109,101 @@ def test_where_a_tree_loses_is_told() -> None:
     (section,) = (one for one in summarize(record).sections if one.title == "Joins without joining")
     over = "Over an index join: speed-up 0.33× to 33×, median 17×; quicker in 1 of 2 measurements."
     assert section.points[0] == over
+
+
+def sized(cost: float, **labels: Label) -> Cell:
+    metrics = {"maintain_ms": Metric.of([cost] * 3), "recapture_ms": Metric.of([1000.0] * 3)}
+    return Cell("f", labels, metrics, covers=True, slack=0)
+
+
+def sizes(*cells: Cell) -> list[tuple[str, list[float]]]:
+    found = contests(record_of(*cells), MAINTAIN, RECAPTURE)
+    return [(size.words, [contest.ratio for contest in size.found]) for size in by_size(found)]
+
+
+def test_speed_ups_are_told_at_a_thousand_changes_and_at_the_largest_share() -> None:
+    cells = [
+        sized(1, changes=10, share=0.0001),
+        sized(10, changes=1000, share=0.01),
+        sized(500, changes=10_000, share=0.1),
+        # The shares of two tables agree in two digits.
+        sized(250, changes=10_040, share=0.1004),
+        sized(20, changes=1000),
+    ]
+    assert sizes(*cells) == [("1,000 changes", [100, 50]), ("10 % of the table", [2, 4])]
+    more = [sized(1, changes=10, share=0.0001, groups=groups) for groups in range(9)]
+    assert sizes(*cells, *more) == sizes(*cells)
+    summary = summarize(record_of(*cells, *more))
+    assert [one.value for one in summary.headlines[:2]] == ["75×", "3×"]
+    assert "from 50× to 100×, 2 measured" in summary.headlines[0].where
+    (text,) = summary.sections[0].paragraphs
+    assert "The median speed-up is 75× at 1,000 changes and 3× at 10 % of the table;" in text
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ([sized(1, changes=50), sized(2, changes=50), sized(3, changes=70)],
+         ["50 changes", "70 changes"]),
+        ([sized(1, changes=10), sized(2, changes=1000)], ["1,000 changes"]),
+        ([sized(1, share=0.01), sized(2, share=0.1)], ["10 % of the table"]),
+        ([sized(1, groups=5)], [""]),
+        ([], []),
+    ],
+)  # fmt: skip
+def test_else_at_the_most_common_size_and_once_where_it_is_the_largest(
+    cells: list[Cell], words: list[str]
+) -> None:
+    assert [size for size, _ in sizes(*cells)] == words
+
+
+def test_points_by_layout_tell_what_is_within_the_noise() -> None:
+    def query(layout: str, sketch: float) -> Cell:
+        metrics = {"plain_ms": Metric.of([100.0] * 3), "sketch_ms": Metric.of([sketch] * 3)}
+        return Cell("f", {"layout": layout}, metrics)
+
+    record = record_of(query("sorted", 10), query("shuffled", 95))
+    (section,) = [one for one in summarize(record).sections if one.title.startswith("What a")]
+    assert section.points == (
+        "layout sorted: 10×.",
+        "layout shuffled: 1.1× (1 within the noise).",
+    )
+
+
+ANSWERS = Figure("answers", "Answers", "", Chart("order", ("state_ms",), ()))
+
+
+def answered(**times: tuple[float, ...]) -> Cell:
+    metrics = {f"{name}_ms": Metric.of(list(found)) for name, found in times.items()}
+    return Cell("answers", {"order": "sorted"}, metrics, equal=True)
+
+
+def told(found: Cell, noise: float = 0.0) -> tuple[str, ...]:
+    return quickest(small_record(found, figures=(ANSWERS,), figure_noise={"answers": noise}))
+
+
+def test_the_quickest_is_told_with_the_next_one_and_the_others() -> None:
+    found = answered(
+        state=(9, 10, 11), by_engine=(29, 30, 31), plain=(1000, 1100), view=(19, 20, 21)
+    )
+    assert told(found) == (
+        "order sorted: kept answer (10 ms), then view kept by hand, 2× as long; engine over the "
+        "sketch 3× as long; Spark without sketch 105× as long.",
+    )
+
+
+def test_within_the_noise_nobody_wins() -> None:
+    found = answered(state=(9, 10, 11), by_engine=(11.5, 12, 12.5))
+    assert told(found, noise=0.5) == (
+        "order sorted: kept answer (10 ms) or engine over the sketch, within the noise.",
+    )
+
+
+def test_of_other_measures_nothing_is_told() -> None:
+    assert told(answered(plain=(1, 2), sketch=(3, 4))) == ()
+
+
+def test_it_is_a_section_of_the_summary() -> None:
+    record = small_record(answered(state=(9, 10), by_engine=(29, 30)), figures=(ANSWERS,))
+    titles = [section.title for section in summarize(record).sections]
+    assert "Who answered first" in titles

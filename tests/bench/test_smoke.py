@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from impctl.bench.record import Cell, Metric, Record
+from tests.bench.paper_records import small_record
 from tests.support.smoke import FACTOR, falls, ratios_of, read_baseline, write_baseline
 
 
@@ -14,19 +15,7 @@ def record(*ratios: float, noise: float = 0.0) -> Record:
         Cell("f", {"query": at}, {"a_ratio": Metric.of([ratio]), "a_ms": Metric.of([5.0])})
         for at, ratio in enumerate(ratios)
     )
-    return Record(
-        suite="s",
-        title="S",
-        scale=1.0,
-        repeat=1,
-        seed=1,
-        started="",
-        elapsed_s=1.0,
-        noise=noise,
-        machine={},
-        figures=(),
-        cells=cells,
-    )
+    return small_record(*cells, noise=noise)
 
 
 def test_the_baseline_is_the_median_of_ratios_and_comes_back(tmp_path: Path) -> None:

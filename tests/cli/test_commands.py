@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -28,94 +29,64 @@ def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool
     return {"all_updates": all_updates, "again": again}
 
 
+SIMULATED = SimulateRequest(
+    *(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0), late="p: 1, every: 1s"
+)
+CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "check w.yaml": ("check", (BENCH, ()), {"strict": False}),
+    "capture w.yaml": ("capture", (BENCH, ()), {}),
+    "capture w.yaml --query a --query b": ("capture", (BENCH, ("a", "b")), {}),
+    "apply w.yaml u v": ("apply", (BENCH, ("u", "v")), applied()),
+    "apply w.yaml --all": ("apply", (BENCH, ()), applied(all_updates=True)),
+    "apply w.yaml u --again": ("apply", (BENCH, ("u",)), applied(again=True)),
+    "simulate w.yaml": ("simulate", (BENCH, (), SimulateRequest()), {}),
+    "simulate w.yaml --disk 1MB --disk all --trigger 'rows: 5' --query a --since 7d"
+    " --interval 1m --late 'p: 1, every: 1s'": ("simulate", (BENCH, ("a",), SIMULATED), {}),
+    "plan w.yaml --query a": ("plan", (BENCH, ("a",)), {"strict": False}),
+    "maintain w.yaml": ("maintain", (BENCH, ()), {"batch_rows": None}),
+    "maintain w.yaml --batch-rows 9": ("maintain", (BENCH, ()), {"batch_rows": 9}),
+    "rewrite w.yaml --query a": (
+        *("rewrite", (BENCH, "a", (), None, None, None, SketchUse.ALWAYS)),
+        {"required": False},
+    ),
+    "rewrite w.yaml --files f.json --sketch auto": (
+        *("rewrite", (BENCH, None, (), None, None, Path("f.json"), SketchUse.AUTO)),
+        {"required": False},
+    ),
+    "query w.yaml": (
+        *("query", (BENCH, None, (), None, None, "auto", "auto")),
+        {"required": False, "where": None, "limit": None, "out": None},
+    ),
+    "changes w.yaml --query a --since t=1 --since u=2": (
+        *("changes", (BENCH, "a", ("t=1", "u=2"))),
+        {"whole": False, "limit": None, "out": None},
+    ),
+    "changes w.yaml --all --limit 3 --out c.csv": (
+        *("changes", (BENCH, None, None)),
+        {"whole": True, "limit": 3, "out": Path("c.csv")},
+    ),
+    "status w.yaml": ("status", (BENCH, ()), {"runs": 3}),
+    "explain w.yaml --query a": ("explain", (BENCH, ("a",)), {}),
+    "verify w.yaml": ("verify", (BENCH, ()), {"results": False}),
+    "verify w.yaml --results": ("verify", (BENCH, ()), {"results": True}),
+    "gc w.yaml": ("gc", (BENCH, None), {}),
+    "gc w.yaml --keep 8": ("gc", (BENCH, 8), {}),
+    "bench w.yaml": (
+        *("run_workload", (BENCH, SuiteRequest("w.yaml"), ())),
+        {"delta_rows": ()},
+    ),
+    "bench w.yaml --query a --delta-rows 1 --delta-rows 7": (
+        *("run_workload", (BENCH, SuiteRequest("w.yaml"), ("a",))),
+        {"delta_rows": (1, 7)},
+    ),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "called"),
-    [
-        (["check", "w.yaml"], ("check", (BENCH, ()), {"strict": False})),
-        (["capture", "w.yaml"], ("capture", (BENCH, ()), {})),
-        (
-            ["capture", "w.yaml", "--query", "a", "--query", "b"],
-            ("capture", (BENCH, ("a", "b")), {}),
-        ),
-        (["apply", "w.yaml", "u", "v"], ("apply", (BENCH, ("u", "v")), applied())),
-        (["apply", "w.yaml", "--all"], ("apply", (BENCH, ()), applied(all_updates=True))),
-        (["apply", "w.yaml", "u", "--again"], ("apply", (BENCH, ("u",)), applied(again=True))),
-        (["simulate", "w.yaml"], ("simulate", (BENCH, (), SimulateRequest()), {})),
-        (
-            ["simulate", "w.yaml", "--disk", "1MB", "--disk", "all", "--trigger", "rows: 5"]
-            + ["--query", "a", "--since", "7d", "--interval", "1m", "--late", "p: 1, every: 1s"],
-            (
-                "simulate",
-                (
-                    BENCH,
-                    ("a",),
-                    SimulateRequest(
-                        *(604_800.0, None, ("1MB", "all"), ("rows: 5",), 60.0),
-                        late="p: 1, every: 1s",
-                    ),
-                ),
-                {},
-            ),
-        ),
-        (["plan", "w.yaml", "--query", "a"], ("plan", (BENCH, ("a",)), {"strict": False})),
-        (["maintain", "w.yaml"], ("maintain", (BENCH, ()), {"batch_rows": None})),
-        (["maintain", "w.yaml", "--batch-rows", "9"], ("maintain", (BENCH, ()), {"batch_rows": 9})),
-        (
-            ["rewrite", "w.yaml", "--query", "a"],
-            (
-                "rewrite",
-                (BENCH, "a", (), None, None, None, SketchUse.ALWAYS),
-                {"required": False},
-            ),
-        ),
-        (
-            ["rewrite", "w.yaml", "--files", "f.json", "--sketch", "auto"],
-            (
-                "rewrite",
-                (BENCH, None, (), None, None, Path("f.json"), SketchUse.AUTO),
-                {"required": False},
-            ),
-        ),
-        (
-            ["query", "w.yaml"],
-            (
-                "query",
-                (BENCH, None, (), None, None, "auto", "auto"),
-                {"required": False, "where": None, "limit": None, "out": None},
-            ),
-        ),
-        (
-            ["changes", "w.yaml", "--query", "a", "--since", "t=1", "--since", "u=2"],
-            (
-                "changes",
-                (BENCH, "a", ("t=1", "u=2")),
-                {"whole": False, "limit": None, "out": None},
-            ),
-        ),
-        (
-            ["changes", "w.yaml", "--all", "--limit", "3", "--out", "c.csv"],
-            ("changes", (BENCH, None, None), {"whole": True, "limit": 3, "out": Path("c.csv")}),
-        ),
-        (["status", "w.yaml"], ("status", (BENCH, ()), {"runs": 3})),
-        (["explain", "w.yaml", "--query", "a"], ("explain", (BENCH, ("a",)), {})),
-        (["verify", "w.yaml"], ("verify", (BENCH, ()), {"results": False})),
-        (["verify", "w.yaml", "--results"], ("verify", (BENCH, ()), {"results": True})),
-        (["gc", "w.yaml"], ("gc", (BENCH, None), {})),
-        (["gc", "w.yaml", "--keep", "8"], ("gc", (BENCH, 8), {})),
-        (
-            ["bench", "w.yaml"],
-            ("run_workload", (BENCH, SuiteRequest("w.yaml"), ()), {"delta_rows": ()}),
-        ),
-        (
-            ["bench", "w.yaml", "--query", "a", "--delta-rows", "1", "--delta-rows", "7"],
-            ("run_workload", (BENCH, SuiteRequest("w.yaml"), ("a",)), {"delta_rows": (1, 7)}),
-        ),
-    ],
-)  # fmt: skip
-def test_the_use_case_called(fake, impctl, words: list[str], called: tuple[Any, ...]) -> None:
-    assert impctl(*words).code == 0
-    assert fake.calls == [called]
+@pytest.mark.parametrize("words", CALLED)
+def test_the_use_case_called(fake, impctl, words: str) -> None:
+    assert impctl(*shlex.split(words)).code == 0
+    assert fake.calls == [CALLED[words]]
     assert fake.settings[0].workload == Path("w.yaml")
     assert fake.closed == 1
 
@@ -253,39 +224,33 @@ def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["apply", "w.yaml"], APPLY_NEEDS),
-        (["apply", "w.yaml", "s8", "--all"], APPLY_NEEDS),
-        (
-            ["query", "w.yaml", "--query", "a", "--query", "b"],
-            "Command `query` takes one query, not 2",
-        ),
-        (["maintain", "w.yaml", "--detailed-exitcode"],
+        ("apply w.yaml", APPLY_NEEDS),
+        ("apply w.yaml s8 --all", APPLY_NEEDS),
+        ("query w.yaml --query a --query b", "Command `query` takes one query, not 2"),
+        ("maintain w.yaml --detailed-exitcode",
          "Option `--detailed-exitcode` goes with `--dry-run` only"),
-        (["capture", "w.yaml", "--detailed-exitcode"],
+        ("capture w.yaml --detailed-exitcode",
          "Option `--detailed-exitcode` goes with `--dry-run` only"),
-        (["bench"], BENCH_NEEDS),
-        (["bench", "w.yaml", "--generate", "d"], BENCH_NEEDS),
-        (["bench", "micro", "--compare", "a.json", "b.json"], BENCH_NEEDS),
-        (["bench", "micro", "--delta-rows", "9"], "Option `--delta-rows` does not go with a suite"),
-        (["bench", "micro", "--rows", "9"], "Option `--rows` does not go with a suite"),
-        (["bench", "w.yaml", "--scale", "1"], "Option `--scale` does not go with a workload"),
-        (["bench", "w.yaml", "--data", "a"], "Option `--data` does not go with a workload"),
-        (["bench", "--list", "--scale", "1"], "Option `--scale` does not go with `--list`"),
-        (["bench", "--generate", "d", "--repeat", "1"],
-         "Option `--repeat` does not go with `--generate`"),
-        (["bench", "--compare", "a", "b", "--only", "f"],
-         "Option `--only` does not go with `--compare`"),
-        (["bench", "r.json"], "File `r.json` is a record, which is not measured again"),
-        (["check", "micro", "--query", "q"], "Option `--query` does not go with a suite"),
-        (["check", "--schema", "--suite-schema"],
-         "`--schema` and `--suite-schema` exclude each other"),
-        (["status", "w.yaml", "-q", "-v"], "`--quiet` and `--verbose` exclude each other"),
-        (["nope"], "No such command `nope`"),
-        (["status", "w.yaml", "--nope"], "No such option: --nope"),
+        ("bench", BENCH_NEEDS),
+        ("bench w.yaml --generate d", BENCH_NEEDS),
+        ("bench micro --compare a.json b.json", BENCH_NEEDS),
+        ("bench micro --delta-rows 9", "Option `--delta-rows` does not go with a suite"),
+        ("bench micro --rows 9", "Option `--rows` does not go with a suite"),
+        ("bench w.yaml --scale 1", "Option `--scale` does not go with a workload"),
+        ("bench w.yaml --data a", "Option `--data` does not go with a workload"),
+        ("bench --list --scale 1", "Option `--scale` does not go with `--list`"),
+        ("bench --generate d --repeat 1", "Option `--repeat` does not go with `--generate`"),
+        ("bench --compare a b --only f", "Option `--only` does not go with `--compare`"),
+        ("bench r.json", "File `r.json` is a record, which is not measured again"),
+        ("check micro --query q", "Option `--query` does not go with a suite"),
+        ("check --schema --suite-schema", "`--schema` and `--suite-schema` exclude each other"),
+        ("status w.yaml -q -v", "`--quiet` and `--verbose` exclude each other"),
+        ("nope", "No such command `nope`"),
+        ("status w.yaml --nope", "No such option: --nope"),
     ],
 )  # fmt: skip
-def test_usage_errors(fake, impctl, words: list[str], message: str) -> None:
-    ran = impctl(*words)
+def test_usage_errors(fake, impctl, words: str, message: str) -> None:
+    ran = impctl(*words.split())
     assert (ran.code, ran.stdout) == (2, "")
     assert ran.stderr.startswith(f"error: {message}")
     assert "\nhint: " in ran.stderr

@@ -19,7 +19,7 @@ from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.change_reader import Answer, answer_of
 from tests.support.duck import duck
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -65,13 +65,9 @@ def write_workload(folder: Path, names: tuple[str, ...] = tuple(QUERIES)) -> Pat
 
 
 @pytest.fixture
-def kept(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def kept(cli_once: CliOnce) -> Cli:
     """All queries captured, their answers kept."""
-
-    def capture(folder: Path) -> None:
-        Cli(capsys, write_workload(folder)).good("capture")
-
-    return Cli(capsys, made_once.folder("kept", capture) / "w.yaml")
+    return cli_once("kept", write_workload, Cli.captured)
 
 
 def rows_of_a(draw: random.Random, count: int) -> pa.Table:
@@ -140,9 +136,9 @@ def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
     return {sketch.access: set(sketch.fragments.ids) for sketch in held.sketches}
 
 
-def stored(folder: Path, name: str) -> StoredQuery:
+def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
     """What the store has of a query."""
-    with Store.open(folder / ".impctl", create=False) as held:
+    with Store.open(folder / store, create=False) as held:
         found = held.load(name)
         assert found is not None
         return found

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.run_cli import Cli
+
 
 class MadeOnce:
     """Folders by name, with a copy of each that no test sees."""
@@ -39,3 +41,27 @@ class MadeOnce:
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
     return MadeOnce(tmp_path_factory.mktemp("made_once"))
+
+
+CliOnce = Callable[..., Cli]
+
+
+@pytest.fixture
+def cli_once(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> CliOnce:
+    """The command line over the workload of a folder that `write` writes once.
+
+    Then `and_then` is called once with it, such as `Cli.captured`.
+    """
+
+    def made(
+        name: str,
+        write: Callable[[Path], object],
+        and_then: Callable[[Cli], object] = lambda cli: None,
+    ) -> Cli:
+        def both(folder: Path) -> None:
+            write(folder)
+            and_then(Cli(capsys, folder / "w.yaml"))
+
+        return Cli(capsys, made_once.folder(name, both) / "w.yaml")
+
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ class Ran:
         assert isinstance(found, dict), self.document
         return found
 
+    @property
+    def refusal(self) -> tuple[int, str]:
+        """The exit code, and the code of the error."""
+        return self.code, self.error["code"]
+
 
 class Cli:
     """Runs `impctl COMMAND WORKLOAD --json ...` and reads the one document it prints."""
@@ -53,3 +59,40 @@ class Cli:
         ran = self(command, *arguments)
         assert ran.code == 0, ran.document
         return ran
+
+    def one(self, command: str, *arguments: str) -> dict[str, Any]:
+        """The only result of a command that goes well."""
+        (result,) = self.good(command, *arguments).results
+        return result
+
+    def text(self, command: str, *options: str) -> str:
+        """What people read on stdout, each stretch of space as one."""
+        self.capsys.readouterr()
+        assert run(build_app(), [command, str(self.workload), *options]) == 0
+        return " ".join(self.capsys.readouterr().out.split())
+
+    def edit(self, before: str, after: str, count: int = -1) -> None:
+        """Change what the workload file says."""
+        text = self.workload.read_text()
+        assert before in text
+        self.workload.write_text(text.replace(before, after, count))
+
+    def captured(self, *options: str) -> Cli:
+        """This workload, after a capture."""
+        self.good("capture", *options)
+        return self
+
+
+CliOf = Callable[[str], Cli]
+
+
+@pytest.fixture
+def cli_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CliOf:
+    """The command line over a workload of a text, in the folder of the test."""
+
+    def made(workload: str) -> Cli:
+        file = tmp_path / "w.yaml"
+        file.write_text(workload)
+        return Cli(capsys, file)
+
+    return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -88,10 +89,7 @@ def test_a_sorted_table_of_two_files_is_sorted(tmp_path: Path, ranges: str) -> N
 def test_advice_that_fails_is_no_failure_of_the_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def fail(*_: object) -> list[str]:
-        raise error
-
-    monkeypatch.setattr(capture, "warnings_of", fail)
+    monkeypatch.setattr(capture, "warnings_of", Mock(side_effect=error))
     (found,) = told(tmp_path, groups(1000), "g < 30")
     assert found.startswith("query `q` is captured, but how much its sketch saves")
     assert "no statistics" in found

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 OUTER = "SELECT q.x, v.y FROM (SELECT t.x, t.k FROM t CROSS JOIN u) q LEFT JOIN v ON q.k = v.k"
 FEW = "SELECT t.x, COUNT(*) n FROM t CROSS JOIN u GROUP BY t.x HAVING COUNT(*) < 10"
@@ -21,33 +21,28 @@ def rows(name: str, *values: int) -> pa.Table:
 
 
 @pytest.fixture(params=["index", "files", "auto"])
-def cli(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(request: pytest.FixtureRequest, tmp_path: Path, cli_of: CliOf) -> Cli:
     create_table(str(tmp_path / "t"), rows("x", 1, 2))
     create_table(str(tmp_path / "u"), rows("z", 5, 6))
     create_table(str(tmp_path / "v"), rows("y", 11))
-    file = tmp_path / "w.yaml"
     queries = "".join(
         f'  {name}: {{sql: "{sql}", sketch: {{t: x}}, join: {request.param}, answer: true, '
         "policy: incremental}\n"
         for name, sql in (("outer", OUTER), ("few", FEW))
     )
-    file.write_text(
+    return cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}, v: {path: v}}\n"
         f"partitions: {{t: {{x: {{boundaries: [2, 3]}}}}}}\nqueries:\n{queries}store: .impctl\n"
-    )
-    found = Cli(capsys, file)
-    found.good("capture")
-    return found
+    ).captured()
 
 
 def answer(cli: Cli, name: str) -> list[tuple[int, int | None]]:
-    (result,) = cli.good("query", "--by", "state", "--query", name).results
+    result = cli.one("query", "--by", "state", "--query", name)
     return sorted((tuple(row) for row in result["rows"]), key=repr)
 
 
 def sketch(cli: Cli, name: str) -> list[int]:
-    (result,) = cli.good("status", "--query", name).results
-    (found,) = result["sketches"]
+    (found,) = cli.one("status", "--query", name)["sketches"]
     return list(found["fragments"])
 
 

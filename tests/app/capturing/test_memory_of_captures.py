@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -16,8 +17,8 @@ from deltalake import write_deltalake
 from impctl.app.capturing import captured, fill_by_engine
 from impctl.app.workbench.memory_limit import too_large
 from impctl.errors import TableError
-from impctl.store.store import Store
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli, CliOf
 
 ROWS = 3_000
 SQL = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 1"
@@ -37,7 +38,7 @@ class ShortMemory:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setattr(fill_by_engine, "MemoryLimit", lambda _: ShortMemory())
     ids = list(range(ROWS))
     for table in "rs":
@@ -49,8 +50,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         "partitions": {"r": {"id": {"fragments": 20}}},
         "queries": {"q": {"sql": SQL, "sketch": {"r": "id"}}},
     }
-    (tmp_path / "w.yaml").write_text(json.dumps(document))
-    return Cli(capsys, tmp_path / "w.yaml")
+    return cli_of(json.dumps(document))
 
 
 def asked(cli: Cli, **settings: Any) -> None:
@@ -65,9 +65,7 @@ def test_what_cannot_be_kept_joined_is_kept_as_trees(cli: Cli) -> None:
     (entry,) = cli.good("explain").results[0]["trees"]
     assert not entry["used"]
     assert cli.good("capture").results[0]["mode"] == "exact"
-    with Store.open(cli.workload.parent / "store") as store:
-        held = store.load("q")
-    assert held is not None
+    held = stored(cli.workload.parent, "q", "store")
     assert held.state_meta["trees"]
     assert "its joins are trees, because" in held.state_meta["way"]
     (entry,) = cli.good("explain").results[0]["trees"]
@@ -85,8 +83,7 @@ def test_an_answer_that_trees_tell_goes_along(cli: Cli) -> None:
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
     assert not any("beside the sketch" in warning for warning in ran.document["warnings"])
-    (kept,) = cli.good("query", "--by", "state").results
-    assert len(kept["rows"]) == ROWS - 2
+    assert len(cli.one("query", "--by", "state")["rows"]) == ROWS - 2
 
 
 def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
@@ -115,7 +112,7 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
     assert any(
         "beside the sketch" in warning for warning in cli.good("capture").document["warnings"]
     )
-    (explained,) = cli.good("explain").results
+    explained = cli.one("explain")
     assert (explained["trees"][0]["used"], explained["answer"]["kept"]) == (True, False)
     assert "could not keep it" in explained["answer"]["reason"]
 
@@ -123,10 +120,7 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
 def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def by_spark(*_: object) -> None:
-        raise TableError("Spark was asked")
-
-    monkeypatch.setattr(captured, "recaptured", by_spark)
+    monkeypatch.setattr(captured, "recaptured", Mock(side_effect=TableError("Spark was asked")))
     asked(cli, join="index")
     assert cli("capture").error["message"] == "Spark was asked"
 

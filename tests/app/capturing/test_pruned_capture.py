@@ -26,7 +26,7 @@ from impctl.app.workbench.workbench import open_workbench
 from impctl.engine.dense_counts import DenseCounts
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema(
@@ -280,33 +280,26 @@ def test_distant_sides_give_the_same(
         alike(folder, capsys, seed, ["join", "tied"], ", join: spark")
 
 
-def test_files_that_are_left_out_are_not_opened(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_that_are_left_out_are_not_opened(tmp_path: Path, cli_of: CliOf) -> None:
     """Their rows are counted by the log, so they may as well be gone."""
     days = [pa.table({"day": [day] * 5, "g": [1, 2, 3, 4, day]}) for day in range(20)]
     create_laid_out_table(str(tmp_path / "t"), days)
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: "
         '"SELECT g, COUNT(*) n FROM t WHERE day >= 18 GROUP BY g HAVING COUNT(*) > 1"'
         ", sketch: {t: day}}}\npartitions: {t: {day: {boundaries: [5, 10, 15]}}}\nstore: .st\n"
     )
-    cli = Cli(capsys, file)
-    (foreseen,) = cli.good("capture", "--dry-run").results
+    foreseen = cli.one("capture", "--dry-run")
     assert (foreseen["reads"][0]["files"], foreseen["reads"][0]["rows"]) == (2, 10)
     for day in range(18):
         (tmp_path / "t" / f"part-{day:05d}.parquet").unlink()
-    (result,) = cli.good("capture").results
-    assert result["sketches"][0]["fragments"] == [3]
+    assert cli.one("capture")["sketches"][0]["fragments"] == [3]
     (counted,) = cli.good("status").results[0]["ranges"]
     assert (counted["rows"], counted["largest"], counted["ranges"]) == (100, 25, 4)
 
 
 @pytest.mark.slow
-def test_what_is_left_out_is_spread_and_may_be_taken_back(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_left_out_is_spread_and_may_be_taken_back(tmp_path: Path, cli_of: CliOf) -> None:
     """No file tells how many of its rows are in which range of `g`, and most lie elsewhere."""
     mostly = {True: [1, 2, 9, 9, 9, 9, 9, 9], False: [1, 1, 1, 1, 1, 1, 2, 9]}
     days = [
@@ -314,14 +307,11 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(
         for day in range(20)
     ]
     create_laid_out_table(str(tmp_path / "t"), days)
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: "
         '"SELECT g, COUNT(*) n FROM t WHERE day >= 18 GROUP BY g HAVING COUNT(*) > 1"'
         ", sketch: {t: g}}}\npartitions: {t: {g: {boundaries: [2, 9]}}}\nstore: .st\n"
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
 
     def counted() -> tuple[int, int]:
         (found,) = cli.good("status").results[0]["ranges"]
@@ -331,11 +321,9 @@ def test_what_is_left_out_is_spread_and_may_be_taken_back(
     rows, largest = counted()
     assert (rows, 110 < largest < 125) == (160, True)
     DeltaTable(str(tmp_path / "t")).delete("g = 9 AND day < 18")
-    (result,) = cli.good("maintain").results
-    assert result["action"] == "exact"
+    assert cli.one("maintain")["action"] == "exact"
     # 108 are more than the 24 or so that were thought to be there, and no other range changes.
     assert (130 < counted()[0] < 140, counted()[1]) == (True, largest)
     DeltaTable(str(tmp_path / "t")).delete("g = 2")
-    (result,) = cli.good("maintain").results
-    assert result["action"] == "exact"
+    assert cli.one("maintain")["action"] == "exact"
     assert cli.good("status").results[0]["sketches"][0]["fragments"] == [0, 2]

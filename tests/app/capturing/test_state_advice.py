@@ -1,4 +1,5 @@
-"""State larger than its table is told at capture, with what a bound on it would save."""
+"""State larger than its table is told at capture, with what a bound on it would save; and so is
+`lineage: answer` where all rows lead to the answer, at capture and by `explain`."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from impctl.app.capturing import chosen_way, state_advice
+from impctl.app.capturing import chosen_way, lineage_advice, state_advice
 from impctl.circuits.refills import KEEP_ALL
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.behaviour.recursive_workload import network
+from tests.support.run_cli import Cli, CliOf
 
 ROWS = 20_000
 LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
@@ -21,7 +23,7 @@ SUMS = "SELECT g, SUM(y) s FROM t GROUP BY g HAVING SUM(y) > 100"
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """A small table that compresses well, so that rows remembered take more than the table."""
     monkeypatch.setattr(state_advice, "_SMALL", 10_000)
     rows = {
@@ -30,15 +32,13 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         "y": np.ones(ROWS, np.int64),
     }
     create_table(str(tmp_path / "t"), pa.table(rows))
-    file = tmp_path / "w.yaml"
     lines = ["version: 1", "tables: {t: {path: t}}", "queries:"]
     for name, sql in (("least", LEAST), ("top", TOP), ("sums", SUMS)):
         lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: g}}, buffer: all}}')
         if name != "sums":
             lines.append(f'  {name}_bounded: {{sql: "{sql}", sketch: {{t: g}}, buffer: 1000}}')
     lines += ["partitions: {t: {g: {boundaries: [2, 3]}}}", "store: .impctl"]
-    file.write_text("\n".join(lines) + "\n")
-    return Cli(capsys, file)
+    return cli_of("\n".join(lines) + "\n")
 
 
 def told(cli: Cli, query: str) -> list[str]:
@@ -47,8 +47,7 @@ def told(cli: Cli, query: str) -> list[str]:
 
 
 def state(cli: Cli, query: str) -> int:
-    (result,) = cli.good("status", "--query", query).results
-    return int(result["state_bytes"])
+    return int(cli.one("status", "--query", query)["state_bytes"])
 
 
 @pytest.mark.slow
@@ -68,7 +67,7 @@ def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: s
 
 def test_a_top_k_of_all_rows_is_bounded_unless_asked(cli: Cli) -> None:
     """What nobody bounded keeps no more than twice 1000 rows, and says nothing of it."""
-    cli.workload.write_text(cli.workload.read_text().replace(", buffer: all", ""))
+    cli.edit(", buffer: all", "")
     assert told(cli, "top") == told(cli, "top_bounded") == []
     assert state(cli, "top") <= 1.1 * state(cli, "top_bounded")
     assert told(cli, "least"), "of many groups everything is kept"
@@ -78,25 +77,82 @@ def test_a_top_k_of_all_rows_is_bounded_unless_asked(cli: Cli) -> None:
 def test_state_from_before_there_was_a_bound_is_taken_up(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cli.workload.write_text(cli.workload.read_text().replace(", buffer: all", ""))
+    cli.edit(", buffer: all", "")
     monkeypatch.setattr(chosen_way, "USUAL", KEEP_ALL)
     told(cli, "top")
     monkeypatch.undo()
     table = DeltaTable(str(cli.workload.parent / "t"))
     table.delete(f"x > {3 * (ROWS - 20)}")
     table.delete(f"x > {3 * (ROWS - 1500)}")
-    (found,) = cli.good("maintain", "--query", "top").results
-    assert found["action"] == "exact"
+    assert cli.one("maintain", "--query", "top")["action"] == "exact"
     before = kept(cli, "top")
     cli.good("capture", "--query", "top")
     assert kept(cli, "top") == before
 
 
 def kept(cli: Cli, query: str) -> list[int]:
-    (found,) = cli.good("rewrite", "--query", query).results
+    found = cli.one("rewrite", "--query", query)
     ranges: list[int] = found["sketches"][0]["fragments"]
     return ranges
 
 
 def test_small_state_is_not_worth_a_word(cli: Cli) -> None:
     assert told(cli, "sums") == []
+
+
+SIZE = 60
+NARROW, WIDE = "SELECT n FROM r WHERE n < 12", "SELECT n FROM r WHERE n >= 0"
+
+
+def circle(folder: Path, capsys: pytest.CaptureFixture[str], above: str, lineage: str) -> Cli:
+    """What 7 reaches in a chain, one after the other; the first five are asked for, or all."""
+    cli = network(folder, capsys, ["reach"], lineage)
+    cli.edit("SELECT n FROM r", above)
+    links = {"src": [7 + at for at in range(SIZE)], "dst": [8 + at for at in range(SIZE)]}
+    write_deltalake(str(folder / "links"), pa.table(links), mode="overwrite")
+    return cli
+
+
+def told_of_lineage(cli: Cli) -> tuple[list[str], str]:
+    """The warnings of a capture about lineage, and what `explain` says of the fixpoint."""
+    warnings = cli.good("capture").document["warnings"]
+    (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "fixpoint")
+    return [text for text in warnings if "`lineage: answer`" in text], line["why"]
+
+
+def state_of(cli: Cli) -> int:
+    return int(cli.one("status")["state_bytes"])
+
+
+def test_all_rows_lead_to_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_advice, "_SMALL", 100)
+    cli = circle(tmp_path, capsys, WIDE, "answer")
+    assert not any("lead to the answer" in line["why"] for line in cli.one("explain")["plan"])
+    (warning,), why = told_of_lineage(cli)
+    assert "60 of the 60 rows of its recursion lead to the answer" in warning
+    assert "60 of its 60 rows lead to the answer, so `lineage: all` would do with" in why
+    with_answer, sketches = state_of(cli), cli.good("status").results[0]["sketches"]
+    cli.edit("lineage: answer", "lineage: all")
+    assert told_of_lineage(cli)[0] == []
+    assert cli.good("status").results[0]["sketches"] == sketches, "the same ranges"
+    saved = float(why.split("would do with ")[1].split(" kB")[0]) * 1000
+    assert with_answer - state_of(cli) >= 0.8 * saved > 0
+
+
+def test_some_rows_lead_to_the_answer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage_advice, "_SMALL", 100)
+    warnings, why = told_of_lineage(circle(tmp_path, capsys, NARROW, "answer"))
+    assert warnings == []
+    assert "about 4 of its 60 rows lead to the answer;" in why
+
+
+def test_little_state_is_not_worth_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warnings, why = told_of_lineage(circle(tmp_path, capsys, WIDE, "answer"))
+    assert warnings == []
+    assert "60 of its 60 rows" in why

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import CliOf
 
 Row = tuple[int, int | None, int, str]
 GROUPS, HEAVY = 60, 8
@@ -105,21 +105,16 @@ def changed(path: str, rng: random.Random) -> set[int]:
 
 @pytest.mark.slow
 @random_cases(fast=8, check=19, total=300)
-def test_no_is_never_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
-) -> None:
+def test_no_is_never_wrong(tmp_path: Path, cli_of: CliOf, cases: range) -> None:
     rng, path = random.Random(len(cases)), str(tmp_path / "t")
     configuration = {"delta.enableChangeDataFeed": "true"}
     start = table_of([drawn(rng) for _ in range(300)])
     write_deltalake(path, start, configuration=configuration)
     listed = "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, (sql, _) in QUERIES.items())
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 60}}}\n"
         f"queries:\n{listed}store: st\n"
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
 
     def answers() -> tuple[dict[str, Any], set[int]]:
         rows = [tuple(row.values()) for row in DeltaTable(path).to_pyarrow_table().to_pylist()]
@@ -147,19 +142,14 @@ def test_no_is_never_wrong(
 
 
 @pytest.mark.slow
-def test_another_column_may_be_another_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_column_may_be_another_answer(tmp_path: Path, cli_of: CliOf) -> None:
     """Without a changed row a column can become another: then nobody says `no`."""
     path = str(tmp_path / "t")
     write_deltalake(path, table_of([(g, 1, 100, "a") for g in range(10)]))
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}}\nstore: st\n"
         'queries: {q: {sql: "SELECT g, SUM(x) FROM t GROUP BY g HAVING SUM(x) > 50"}}\n'
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
     assert cli.good("maintain").results[0]["answer_changed"] == "no", "nothing is new"
     assert cli.good("maintain", "--dry-run").results[0]["answer_changed"] in (None, "no")
     wider = pa.table({"g": [99], "x": [1], "name": ["b"], "more": [1]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -79,19 +80,6 @@ def test_without_versions_there_is_one_batch(given_: Changes) -> None:
     assert batch.changes is given_
 
 
-class Stage:
-    """Stands in for the run: names its tables' sources, listens to its steps."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def step(self, text: str) -> None:
-        self.steps.append(text)
-
-    def source(self, table: str) -> str:
-        return f"source of {table}"
-
-
 def need(*columns: str, since: int = 1, per_version: bool = False) -> Need:
     return Need("t", "id", since, 5, columns, per_version)
 
@@ -114,8 +102,9 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
 
 def shared() -> SharedChanges:
-    stage: Any = Stage()
-    return SharedChanges(stage, stage)
+    """Of tables whose sources are named, in a run that listens to nothing."""
+    run: Any = SimpleNamespace(step=lambda text: None, source=lambda table: f"source of {table}")
+    return SharedChanges(run, run)
 
 
 def test_one_read_serves_all(reads: list[tuple[Any, ...]]) -> None:

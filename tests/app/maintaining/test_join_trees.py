@@ -1,21 +1,29 @@
-"""`join: tree` from the file to the store: as the index join, refused by name, explained."""
+"""`join: tree` from the file to the store: as the index join, refused by name, explained; and trees
+that nobody asked for, chosen by the tables at capture, kept until the next one."""
 
 from __future__ import annotations
 
 import json
 import random
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing import chosen_way
+from impctl.app.examining.tree_work import tree_findings
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.errors import TableError
 from impctl.store.store import Store
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import Cli, CliOf
 
 QUERIES = {
     "groups": "SELECT r.a, SUM(s.b) AS t FROM s JOIN r ON s.a = r.a GROUP BY r.a "
@@ -42,7 +50,7 @@ def rows(rng: random.Random, start: int, count: int) -> pa.Table:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     rng = random.Random(5)
     for table in ("r", "s"):
         write_deltalake(str(tmp_path / table), rows(rng, 0, 40))
@@ -59,8 +67,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     }
     for way in ("tree", "index"):
         queries[f"without_{way}"]["sketch"] = {"r": "id"}
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    return cli_of(
         json.dumps(
             {
                 "version": 1,
@@ -71,20 +78,14 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
             }
         )
     )
-    return Cli(capsys, file)
 
 
 BOTH_WAYS = tuple(f"{name}_{way}" for name in QUERIES for way in ("tree", "index"))
 
 
 def sketches(cli: Cli, names: Iterable[str] = BOTH_WAYS) -> dict[str, dict[str, tuple[int, ...]]]:
-    found = {}
-    with Store.open(cli.workload.parent / "store") as store:
-        for name in names:
-            held = store.load(name)
-            assert held is not None
-            found[name] = {s.access: tuple(s.fragments.ids) for s in held.sketches}
-    return found
+    held = {name: stored(cli.workload.parent, name, "store").sketches for name in names}
+    return {n: {s.access: tuple(s.fragments.ids) for s in one} for n, one in held.items()}
 
 
 def changed(folder: Path, rng: random.Random, step: int) -> None:
@@ -97,7 +98,7 @@ def changed(folder: Path, rng: random.Random, step: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("steps", [2, pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [2, 6])
 def test_trees_give_the_sketches_of_joins_and_go_on_from_the_store(cli: Cli, steps: int) -> None:
     assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
     rng, several = random.Random(6), set()
@@ -121,8 +122,7 @@ def test_calls_that_a_tree_does_not_keep_are_refused_too(cli: Cli) -> None:
     document["queries"] = {"tree": {**one, "join": "tree"}, "index": {**one, "join": "index"}}
     cli.workload.write_text(json.dumps(document))
     ran = cli("capture")
-    assert ran.code == 3
-    assert ran.error["code"] == "no_join_tree"
+    assert ran.refusal == (3, "no_join_tree")
     assert [result["mode"] for result in ran.results] == ["exact"]
 
 
@@ -148,9 +148,7 @@ def test_state_of_another_tree_is_not_taken_up(cli: Cli, monkeypatch: pytest.Mon
         patched.setattr("impctl.app.capturing.commit.trees_id", lambda shapes: "another")
         cli.good("capture", "--query", "path_tree", "--query", "path_index")
     changed(cli.workload.parent, random.Random(7), 0)
-    ran = cli("maintain", "--query", "path_tree")
-    assert ran.code == 7
-    assert ran.error["code"] == "engine_changed"
+    assert cli("maintain", "--query", "path_tree").refusal == (7, "engine_changed")
 
 
 def with_answers(cli: Cli, **more: str) -> None:
@@ -166,8 +164,7 @@ def with_answers(cli: Cli, **more: str) -> None:
 
 
 def answer(cli: Cli, name: str) -> list[str]:
-    (result,) = cli.good("query", "--query", name, "--by", "state").results
-    return sorted(map(repr, result["rows"]))
+    return sorted(map(repr, cli.one("query", "--query", name, "--by", "state")["rows"]))
 
 
 @pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow)])
@@ -206,14 +203,13 @@ def test_an_answer_that_no_tree_tells_is_refused_by_name(cli: Cli) -> None:
         "FROM s JOIN r ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
     )
     with_answers(cli, counted=sql)
-    (result,) = cli.good("explain", "--query", "counted_tree").results
+    result = cli.one("explain", "--query", "counted_tree")
     assert not result["answer"]["kept"]
     assert "COUNT" in result["answer"]["reason"]
     assert result["trees"][0]["used"]
     ran = cli.good("capture", "--query", "counted_tree")
     assert any("COUNT" in warning for warning in ran.document["warnings"])
-    (result,) = cli.good("explain", "--query", "counted_index").results
-    assert result["answer"]["kept"]
+    assert cli.one("explain", "--query", "counted_index")["answer"]["kept"]
 
 
 def test_where_a_tree_tells_the_answer_no_other_circuit_is_built(
@@ -229,7 +225,7 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     with_answers(cli)
     name = "rows_tree"
     cli.good("capture", "--query", name)
-    (found,) = cli.good("explain", "--query", name).results
+    found = cli.one("explain", "--query", name)
     assert found["answer"]["kept"]
     assert found["answer"]["row_bytes"] == found["answer"]["state_bytes"] == 0
     with Store.open(cli.workload.parent / "store") as store:
@@ -238,7 +234,7 @@ def test_rows_that_a_tree_tells_are_stored_nowhere(cli: Cli) -> None:
     whole = answer(cli, name)
     asked = cli.good("query", "--query", name, "--by", "state", "--where", "b = 8").results
     assert [repr(row) for row in asked[0]["rows"]] == [row for row in whole if row.endswith("8]")]
-    (told,) = cli.good("changes", "--query", name, "--all").results
+    told = cli.one("changes", "--query", name, "--all")
     assert sum(row[1] for row in told["rows"]) == len(whole) > 0
 
 
@@ -252,8 +248,199 @@ def test_rows_of_a_damaged_tree_are_refused_to_who_asks_for_them(cli: Cli) -> No
             "UPDATE run SET content = substr(content, 2) WHERE arrangement LIKE 't%'"
         )
     connection.close()
-    ran = cli("query", "--query", "rows_tree", "--by", "state")
-    assert ran.code == 7
-    assert ran.error["code"] == "state_corrupt"
+    assert cli("query", "--query", "rows_tree", "--by", "state").refusal == (7, "state_corrupt")
     ran = cli.good("query", "--query", "rows_tree", "--by", "engine")
     assert sorted(map(repr, ran.results[0]["rows"])) == whole
+
+
+PAIRS = "SELECT r.a, SUM(s.b) AS t FROM r JOIN s ON s.a = r.a GROUP BY r.a HAVING SUM(s.b) > 40"
+
+
+def keyed_rows(keys: int, each: int, start: int = 0) -> pa.Table:
+    """`each` rows for each of so many keys."""
+    count = keys * each
+    ids = pa.array(range(start, start + count), pa.int64())
+    return pa.table({"id": ids, "a": [at % keys for at in range(count)], "b": [1] * count})
+
+
+@pytest.fixture
+def choosing(tmp_path: Path, cli_of: CliOf) -> Cli:
+    """`many` has twenty rows a key, `one` has one."""
+    for table, keys, each in (("many", 10, 20), ("other", 10, 20), ("one", 200, 1)):
+        write_deltalake(str(tmp_path / table), keyed_rows(keys, each))
+    document: dict[str, Any] = {
+        "version": 1,
+        "store": "store",
+        "tables": {name: {"path": name} for name in ("many", "other", "one")},
+        "partitions": {"many": {"id": {"fragments": 20}}},
+        "queries": {
+            "pairs": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN other s")},
+            "keyed": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN one s")},
+        },
+    }
+    for query in document["queries"].values():
+        query |= {"sketch": {"many": "id"}, "policy": "incremental"}
+    return cli_of(json.dumps(document))
+
+
+@contextmanager
+def altered(choosing: Cli) -> Iterator[dict[str, Any]]:
+    """The queries of the workload, to be changed in the block."""
+    document = json.loads(choosing.workload.read_text())
+    yield document["queries"]
+    choosing.workload.write_text(json.dumps(document))
+
+
+def trees(choosing: Cli) -> dict[str, Any]:
+    """What is stored of the trees of each query."""
+    found = {}
+    for name in ("pairs", "keyed"):
+        meta = stored(choosing.workload.parent, name, "store").state_meta
+        found[name] = (meta.get("trees", ""), meta.get("estimate"))
+    return found
+
+
+def ranges(choosing: Cli, name: str) -> tuple[int, ...]:
+    held = stored(choosing.workload.parent, name, "store")
+    return tuple(held.sketches[0].fragments.ids)
+
+
+@pytest.mark.slow
+def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
+    assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
+    assert pairs["reason"].startswith("chosen: a changed row is joined to some 20")
+    assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
+    assert "`join: tree` asks for it" in keyed["reason"]
+    choosing.good("capture")
+    kept = trees(choosing)
+    assert kept["pairs"][0]
+    assert kept["pairs"][1] == {"joined": 20.0, "touched": 2.0}
+    assert kept["keyed"] == ("", None)
+
+
+@pytest.mark.slow
+def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None:
+    """Of each table few rows are kept: there is hardly anything to join."""
+    with altered(choosing) as queries:
+        for name, least in (("few", 3), ("most", 10_000)):
+            limited = f"WHERE r.id < {least} AND s.id < {least} GROUP BY"
+            sql = queries["pairs"]["sql"].replace("GROUP BY", limited)
+            queries[name] = {**queries["pairs"], "sql": sql}
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    (pairs,), (few,), (most,) = (results[name]["trees"] for name in ("pairs", "few", "most"))
+    assert (pairs["used"], few["used"], most["used"]) == (True, False, True)
+    assert few["index_ms"] < few["tree_ms"]
+    assert most["tree_ms"] < most["index_ms"]
+    assert most["joined"] == pairs["joined"]
+    assert few["index_bytes"] < most["index_bytes"] / 10
+    assert few["reason"].endswith(
+        "of these rows alone keys were counted: many where id < 3 (1.5%), other where id < 3 (1.5%)"
+        "; `join: tree` asks for it"
+    )
+    assert "counted" not in pairs["reason"]
+
+
+@pytest.mark.slow
+def test_the_choice_holds_while_the_tables_grow_until_the_next_capture(choosing: Cli) -> None:
+    choosing.good("capture")
+    before, folder = trees(choosing), choosing.workload.parent
+    for each in range(3):
+        write_deltalake(str(folder / "one"), keyed_rows(10, 20, 200 + 200 * each), mode="append")
+        write_deltalake(str(folder / "other"), keyed_rows(10, 2, 200 + 20 * each), mode="append")
+        done = choosing.good("maintain").results
+        assert {one["action"] for one in done} == {"exact"}
+        assert trees(choosing) == before
+    held = [ranges(choosing, name) for name in ("pairs", "keyed")]
+    choosing.good("capture")
+    assert trees(choosing)["keyed"][0], "by now a key has many rows there too"
+    assert held == [ranges(choosing, name) for name in ("pairs", "keyed")]
+
+
+@pytest.mark.slow
+def test_another_way_that_is_asked_for_is_captured_anew(choosing: Cli) -> None:
+    choosing.good("capture")
+    with altered(choosing) as queries:
+        queries["pairs"]["join"] = "index"
+    held = ranges(choosing, "pairs")
+    choosing.good("capture")
+    assert trees(choosing)["pairs"] == ("", None)
+    assert ranges(choosing, "pairs") == held
+
+
+def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -> None:
+    with altered(choosing) as queries:
+        for query in queries.values():
+            moving = "WHERE s.b < year(current_date) GROUP BY"
+            query["sql"] = query["sql"].replace("GROUP BY", moving)
+    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert not entry["used"]
+    assert "move with the clock" in entry["reason"]
+
+
+def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PinnedTables, "key_counts", Mock(side_effect=TableError("a file is gone")))
+    assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
+    (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert (entry["used"], entry["joined"]) == (False, None)
+    assert "fan-out is not known: a file is gone" in entry["reason"]
+
+
+@pytest.mark.slow
+def test_what_trees_did_is_told_of_a_run_and_since_the_capture(choosing: Cli) -> None:
+    """The rows of a key are one tuple of `many`, and its group another."""
+    choosing.good("capture")
+    (tree,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
+    assert all(node["bytes"] > 0 for node in tree["nodes"])
+    for run in range(3):
+        more = keyed_rows(10, 5, 200 + 50 * run)
+        write_deltalake(str(choosing.workload.parent / "many"), more, mode="append")
+        done = choosing.good("maintain", "--query", "pairs").results[0]
+        assert done["tree"]["touched"] == 20, "ten keys and their groups"
+        assert done["tree"]["pairs"] == 0, "each key had rows in their range"
+    status = choosing.one("status", "--query", "pairs")
+    assert status["tree"]["touched"] == 60
+    assert (status["tree"]["changes"], status["tree"]["expected"]) == (150, 2.0)
+    assert "trees: 20 tuples touched" in status["runs"][0]["reason"]
+    found = {(one["subject"], one["check"]): one for one in choosing("doctor").results}
+    assert found["pairs", "tree_touches_more"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("touched", "changes", "level"), [(4000, 200, "ok"), (4002, 200, "warning"), (990, 99, None)]
+)
+def test_doctor_tells_of_trees_that_touch_far_more_than_expected(
+    choosing: Cli, touched: int, changes: int, level: str | None
+) -> None:
+    """Two tuples per changed row are expected: twenty are not yet too many."""
+    choosing.good("capture")
+    held = stored(choosing.workload.parent, "pairs", "store")
+    work = {"changes": changes, "touched": touched, "flips": 0, "pairs": 0}
+    found = list(tree_findings([replace(held, state_meta={**held.state_meta, "work": work})]))
+    assert [one.level for one in found] == ([] if level is None else [level])
+
+
+def test_an_answer_goes_along_with_the_choice_or_decides_it(choosing: Cli) -> None:
+    document = json.loads(choosing.workload.read_text())
+    pairs = document["queries"]["pairs"]
+    counted = pairs["sql"].replace("AS t", "AS t, COUNT(DISTINCT s.id) + COUNT(DISTINCT r.id) AS n")
+    document["queries"] = {
+        "pairs": {**pairs, "answer": True},
+        "keyed": {**pairs, "answer": True, "sql": counted},
+    }
+    choosing.workload.write_text(json.dumps(document))
+    results = {one["query"]: one for one in choosing.good("explain").results}
+    for name, is_used in (("pairs", True), ("keyed", False)):
+        (tree,) = results[name]["trees"]
+        assert tree["used"] == is_used
+        assert results[name]["answer"]["kept"]
+    assert "COUNT" in results["keyed"]["trees"][0]["reason"]
+    choosing.good("capture")
+    kept = trees(choosing)
+    assert (bool(kept["pairs"][0]), bool(kept["keyed"][0])) == (True, False)
+    write_deltalake(str(choosing.workload.parent / "many"), keyed_rows(10, 1, 900), mode="append")
+    for name in ("pairs", "keyed"):
+        told = choosing.one("changes", "--query", name)
+        assert told["by"] == "state"
+        assert {row[0] for row in told["rows"]} == {"delete", "insert"}

@@ -1,15 +1,20 @@
-"""Kinds of change out of generated histories: who moves together, how often, how many rows."""
+"""Kinds of change out of generated histories: who moves together, how often, how many rows; and
+what is expected of a query's tables: who speaks, the log or the file, and what comes next."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
-from impctl.app.maintaining.kinds import DAY, Kind, expected_of, kinds_of
+from impctl.app.maintaining.expected import TAKES_OVER, Expectations
+from impctl.app.maintaining.kinds import DAY, Expected, Kind, expected_of, kinds_of
+from impctl.errors import Location
 from impctl.forecast.arrival import Arrival, History
+from impctl.workload.models import ComingSpec, TableSpec
 
 NOW = 2e9
 HOUR = 3600.0
@@ -161,3 +166,243 @@ def test_hard_histories_have_sound_rates(times: list[float | None]) -> None:
             assert 0 < expected.chance < 1
             assert all(rows is None or rows >= 0 for rows in expected.rows.values())
             assert all(0 <= share <= 1 for share in expected.deletes.values())
+
+
+def spec(name: str, coming: tuple[ComingSpec, ...] | None = None) -> TableSpec:
+    return TableSpec(name, f"/{name}", {}, Location("w.yaml", 1, 1), coming=coming)
+
+
+def coming(
+    pause: float | None = HOUR,
+    rows: int | None = 200,
+    deletes: float = 0.05,
+    since: float | None = None,
+    until: float | None = None,
+) -> ComingSpec:
+    return ComingSpec(pause, rows, deletes, since, until)
+
+
+def expectations(
+    histories: dict[str, History], said: dict[str, tuple[ComingSpec, ...]] | None = None
+) -> Expectations:
+    names = {*histories, *(said or {})}
+    specs = {name: spec(name, (said or {}).get(name)) for name in sorted(names)}
+    return Expectations(specs, histories, NOW)
+
+
+def rates(found: tuple[Expected, ...]) -> dict[str, float]:
+    return {" ".join(sorted(each.tables)): each.per_day for each in found}
+
+
+LOADED = {"orders": history(every(HOUR, 9)), "lines": history(every(HOUR, 9, 40.0), 40)}
+
+
+def test_a_query_sees_its_own_tables_only() -> None:
+    known = expectations({**LOADED, "nation": history([], days=30)})
+    assert list(rates(known.expected(["orders", "lines", "nation"]))) == ["lines orders", "nation"]
+    assert rates(known.expected(["nation"])) == {"nation": 1 / 62}
+    (alone,) = known.expected(["orders"])
+    assert (alone.tables, alone.rows) == (frozenset(["orders"]), {"orders": 10.0})
+    assert known.expected([]) == ()
+
+
+def test_the_next_change_of_tables_that_are_loaded_together() -> None:
+    found = expectations(LOADED).next_change(["orders", "lines"])
+    assert found.tables == ("lines", "orders")
+    assert found.in_s == pytest.approx(0.0, abs=1.0)
+    assert (found.rows_low, found.rows, found.rows_high) == (50, 50, 50)
+    later = {name: replace_times(held, -0.5 * HOUR) for name, held in LOADED.items()}
+    found = expectations(later).next_change(["orders", "lines"])
+    assert found.in_s == pytest.approx(HOUR / 2)
+    assert (found.in_s_low, found.in_s_high) == pytest.approx((HOUR / 2, HOUR / 2))
+    assert found.by == "the last"
+
+
+def replace_times(held: History, back: float) -> History:
+    """The same, so many seconds earlier; less is later."""
+    moved = [replace(each, at=(each.at or 0.0) - back) for each in held.arrivals]
+    kept = [each for each in moved if each.at is not None and each.at <= NOW]
+    return replace(held, arrivals=tuple(kept))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_few_changes_are_not_forecast(count: int) -> None:
+    found = expectations({"t": history(every(HOUR, 1)[-count:] if count else [])}).next_change(
+        ["t"]
+    )
+    assert found.in_s is None
+    assert found.rows is None
+    assert found.unknown is not None
+    assert found.unknown.endswith("a forecast needs 5")
+    assert found.unknown.split()[0] == (str(count) if count else "no")
+
+
+def test_five_are() -> None:
+    found = expectations({"t": history(every(HOUR, 1)[-5:])}).next_change(["t"])
+    assert (found.in_s, found.unknown) == (0.0, None)
+
+
+def test_many_changes_of_other_tables_each_are_not_one_kind() -> None:
+    held = {
+        name: history([5000.0 * n, 5000.0 * (n - 0.5)]) for n, name in enumerate("abc", start=1)
+    }
+    found = expectations(held).next_change("abc")
+    assert found.unknown == "6 changes are known, a forecast needs 5 of the same tables"
+
+
+def test_a_kind_that_ceased_leaves_the_word_to_others() -> None:
+    held = {
+        "old": history([20 * DAY + back for back in every(HOUR, 9)]),
+        "new": history(every(2 * HOUR, 9)),
+    }
+    assert expectations(held).next_change(held).tables == ("new",)
+    ceased = expectations({"old": held["old"]}).next_change(["old"])
+    assert (ceased.tables, ceased.in_s, ceased.in_s_high) == (("old",), 0.0, 0.0)
+    older = {**held, "new": history([DAY + back for back in every(2 * HOUR, 9)])}
+    assert expectations(older).next_change(older).tables == ("new",)
+
+
+def test_what_is_a_little_late_is_told_before_what_is_far_off() -> None:
+    weekly = history([back - 3 * DAY for back in every(7 * DAY, 90)], days=90)
+    held = {"load": history([0.5 * HOUR + back for back in every(HOUR, 9)]), "week": weekly}
+    assert expectations(held).next_change(held).tables == ("load",)
+    held["load"] = history([1.5 * HOUR + back for back in every(HOUR, 9)])
+    found = expectations(held).next_change(held)
+    assert (found.tables, found.in_s) == (("week",), pytest.approx(3 * DAY))
+
+
+def test_no_pause_is_counted_across_a_gap() -> None:
+    times = [back + (100 * DAY if n < 6 else 0.0) for n, back in enumerate(every(HOUR, 0.5))]
+    held = history(times, days=200)
+    arrivals = tuple(replace(each, is_after_gap=each.version == 7) for each in held.arrivals)
+    known = expectations({"t": replace(held, arrivals=arrivals)})
+    assert known.next_change(["t"]).in_s_high == pytest.approx(0.0, abs=1e-3)
+    unaware = expectations({"t": held})
+    assert (unaware.next_change(["t"]).in_s_high or 0.0) > DAY
+    assert known.expected(["t"])[0].per_day > unaware.expected(["t"])[0].per_day
+
+
+def test_the_file_speaks_until_the_log_has_enough() -> None:
+    said = {"t": (coming(pause=6 * HOUR),)}
+    for count in (0, 1, TAKES_OVER - 1):
+        held = history(every(HOUR, 9)[-count:] if count else [])
+        known = expectations({"t": held}, said)
+        (found,) = known.expected(["t"])
+        assert (found.per_day, found.rows, found.deletes) == (4.0, {"t": 200.0}, {"t": 0.05})
+        following = known.next_change(["t"])
+        assert (following.by, following.rows) == ("the workload file", 200.0)
+        assert following.in_s == (5 * HOUR if count else 6 * HOUR)
+        assert following.in_s_low is following.in_s_high is following.rows_low is None
+    known = expectations({"t": history(every(HOUR, 9)[-TAKES_OVER:])}, said)
+    (found,) = known.expected(["t"])
+    assert (found.rows, found.per_day > 10) == ({"t": 10.0}, True)
+    assert known.next_change(["t"]).by != "the workload file"
+
+
+def test_commits_before_an_expectation_do_not_take_over() -> None:
+    held = history(every(HOUR, 9))
+    (found,) = expectations({"t": held}, {"t": (coming(since=NOW - HOUR),)}).expected(["t"])
+    assert found.rows == {"t": 200.0}
+    (found,) = expectations({"t": held}, {"t": (coming(since=NOW - DAY),)}).expected(["t"])
+    assert found.rows == {"t": 10.0}
+
+
+def test_tables_of_the_same_pauses_come_together() -> None:
+    said = {
+        "orders": (coming(HOUR, 200, 0.0),),
+        "lines": (coming(HOUR, 800, 0.5),),
+        "parts": (coming(DAY, 30, 0.0),),
+    }
+    loads, parts = expectations({}, said).expected(["orders", "lines", "parts"])
+    assert loads.tables == {"orders", "lines"}
+    assert (loads.per_day, loads.rows) == (24.0, {"lines": 800.0, "orders": 200.0})
+    assert loads.deletes == {"lines": 0.5, "orders": 0.0}
+    assert (parts.tables, parts.per_day) == ({"parts"}, 1.0)
+    # Of queries over one of them the other is not spoken of.
+    (alone,) = expectations({}, said).expected(["orders"])
+    assert (alone.tables, alone.per_day) == ({"orders"}, 24.0)
+    later = {**said, "lines": (coming(HOUR, 800, 0.5, NOW - 1),)}
+    assert len(expectations({}, later).expected(["orders", "lines"])) == 2
+
+
+def test_several_expectations_add_up() -> None:
+    said = {"t": (coming(HOUR, 100, 0.0), coming(DAY / 8, 400, 1.0), coming(DAY, None, 0.0))}
+    (found,) = expectations({"t": history([])}, said).expected(["t"])
+    assert found.per_day == pytest.approx(33.0)
+    assert found.rows == {"t": pytest.approx((24 * 100 + 8 * 400) / 32)}
+    assert found.deletes == {"t": pytest.approx(3200 / 5600)}
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "holds"),
+    [
+        (None, NOW + 1, True),
+        (None, NOW, False),
+        (NOW, None, True),
+        (NOW + 1, None, False),
+        (NOW - 1, NOW + 1, True),
+    ],
+)
+def test_out_of_its_time_a_table_is_as_one_that_never_changed(
+    since: float | None, until: float | None, holds: bool
+) -> None:
+    # By the log it would change every hour.
+    held = history(every(HOUR, 9), days=9)
+    known = expectations({"t": held}, {"t": (coming(None, None, 0.0, since, until),)})
+    (found,) = known.expected(["t"])
+    assert found.per_day == (pytest.approx(24, rel=0.1) if holds else 1 / 20)
+    assert (known.next_change(["t"]).in_s is not None) is holds
+
+
+def test_a_table_that_never_changes_is_in_no_kind() -> None:
+    known = expectations(LOADED, {"lines": ()})
+    assert list(rates(known.expected(["orders", "lines"]))) == ["orders"]
+    assert known.next_change(["orders", "lines"]).tables == ("orders",)
+    assert known.expected(["lines"]) == ()
+    assert known.next_change(["lines"]).unknown is not None
+
+
+def test_a_table_that_nobody_knows_may_change() -> None:
+    assert rates(expectations({}, {"t": (coming(None, None),)}).expected(["t", "u"])) == {
+        "t": 0.5,
+        "u": 0.5,
+    }
+
+
+def test_whatever_came_is_forecast_soundly() -> None:
+    generator = random.Random(11)
+    for _ in range(120):
+        histories = {}
+        for name in "abc"[: generator.randrange(1, 4)]:
+            at, arrivals = NOW - generator.choice([10.0, DAY, 1e8]), []
+            for version in range(generator.randrange(0, 40)):
+                at += generator.choice([0.0, -HOUR, HOUR, generator.expovariate(1e-4), 1e7])
+                arrivals.append(
+                    Arrival(
+                        version,
+                        generator.choice([None, at, at, at]),
+                        generator.choice([None, 0, 7, 2**62]),
+                        generator.choice([0, 0, 3, None]),
+                        1,
+                        1,
+                        "",
+                        generator.random() < 0.1,
+                    )
+                )
+            histories[name] = History(
+                name, 40, generator.choice([None, NOW - 1e8]), tuple(arrivals)
+            )
+        known = expectations(histories)
+        found = known.next_change(histories)
+        if found.in_s is None:
+            assert found.unknown
+        else:
+            assert found.in_s_low is not None
+            assert found.in_s_high is not None
+            assert 0 <= found.in_s_low <= found.in_s <= found.in_s_high < 1e11
+        if found.rows is not None:
+            assert found.rows_low is not None
+            assert found.rows_high is not None
+            assert 0 <= found.rows_low <= found.rows <= found.rows_high
+        for each in known.expected(histories):
+            assert 0 < each.per_day < 1e9

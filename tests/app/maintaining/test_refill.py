@@ -15,7 +15,7 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
 from impctl.tables.write.create import create_table
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
 LEAST = "SELECT g, MIN(x) m FROM t GROUP BY g HAVING MIN(x) < 100"
@@ -47,14 +47,13 @@ def write_groups(folder: Path) -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
     """All queries captured."""
 
-    def capture(folder: Path) -> None:
-        captured = Cli(capsys, write_groups(folder)).good("capture").results
-        assert {result["mode"] for result in captured} == {"exact"}
+    def capture(cli: Cli) -> None:
+        assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
 
-    return Cli(capsys, made_once.folder("refill", capture) / "w.yaml")
+    return cli_once("refill", write_groups, capture)
 
 
 def sketches(cli: Cli) -> dict[str, object]:
@@ -107,8 +106,7 @@ def test_a_refill_that_fails_leaves_everything_as_it_was(cli: Cli) -> None:
     assert sketches(cli) == before
     for name in names:
         shutil.move(tmp_path / name.name, name)
-    (result,) = cli.good("maintain", "--query", "least").results
-    assert result["refilled_groups"] == 1
+    assert cli.one("maintain", "--query", "least")["refilled_groups"] == 1
     cli.good("maintain")
     held = sketches(cli)
     assert held["least"] == held["least_all"]

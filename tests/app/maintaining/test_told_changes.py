@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 ROWS = 4_000
 WORKLOAD = """\
@@ -33,7 +33,7 @@ store: .impctl
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     numbers = list(range(ROWS))
     rows = {
         "g": [n // 40 for n in numbers],
@@ -43,22 +43,18 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         "other": numbers,
     }
     create_table(str(tmp_path / "t"), pa.table(rows), change_feed=False)
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    return Cli(capsys, file)
+    return cli_of(WORKLOAD)
 
 
 def maintained(cli: Cli, query: str) -> dict[str, object]:
-    (result,) = cli.good("maintain", "--query", query).results
-    return result
+    return cli.one("maintain", "--query", query)
 
 
 @pytest.mark.slow
 def test_a_deletion_of_few_rows_is_a_change_of_few_rows(cli: Cli) -> None:
     cli.good("capture", "--query", "exact")
     DeltaTable(str(cli.workload.parent / "t")).delete("other IN (5, 6, 3999)")
-    (planned,) = cli.good("plan", "--query", "exact").results
-    assert [entry["rows"] for entry in planned["pending"]] == [3]
+    assert [entry["rows"] for entry in cli.one("plan", "--query", "exact")["pending"]] == [3]
     result = maintained(cli, "exact")
     assert (result["action"], result["changes"]) == ("exact", 3)
 
@@ -147,18 +143,15 @@ ANEW = "most rows of the recursion went out, so they were found anew from its st
 @pytest.mark.slow
 @pytest.mark.parametrize(("gone", "is_told"), [(39, False), (25, False), (4, True), (0, True)])
 def test_it_is_told_where_most_rows_went(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], gone: int, is_told: bool
+    tmp_path: Path, cli_of: CliOf, gone: int, is_told: bool
 ) -> None:
     ends = list(range(40))
     create_table(str(tmp_path / "links"), pa.table({"src": ends, "dst": [end + 1 for end in ends]}))
-    (tmp_path / "w.yaml").write_text(LINKED)
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture")
+    cli = cli_of(LINKED).captured()
     DeltaTable(str(tmp_path / "links")).delete(f"src = {gone}")
     ran = cli.good("maintain").results[0]
     assert (ANEW in ran["reason"]) is is_told
-    (found,) = cli.good("query", "--by", "engine").results
-    assert sorted(found["rows"]) == [[n] for n in range(1, gone + 1)]
+    assert sorted(cli.one("query", "--by", "engine")["rows"]) == [[n] for n in range(1, gone + 1)]
 
 
 JOINED = """\
@@ -175,15 +168,11 @@ def rows_of(*values: int) -> pa.Table:
     return pa.table({"g": [1] * len(values), "d": [2] * len(values), "x": values})
 
 
-def test_the_sketch_that_rested_on_a_broken_fact_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sketch_that_rested_on_a_broken_fact_is_named(tmp_path: Path, cli_of: CliOf) -> None:
     create_table(str(tmp_path / "t"), rows_of(30, 20))
     create_table(str(tmp_path / "u"), pa.table({"g": [1, 2], "r": [0, 2]}))
-    (tmp_path / "w.yaml").write_text(JOINED)
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    (captured,) = cli.good("capture").results
-    assert [one["table"] for one in captured["sketches"]] == ["t", "u"]
+    cli = cli_of(JOINED)
+    assert [one["table"] for one in cli.one("capture")["sketches"]] == ["t", "u"]
 
     write_deltalake(str(tmp_path / "t"), rows_of(7), mode="append")
     assert cli.good("maintain", "--policy", "full").document["warnings"] == []

@@ -1,19 +1,30 @@
-"""Tables of a suite: written once, again for another request, never over files of others."""
+"""Tables of a suite: written once, again for another request, never over files of others; and rows
+to make changes from, also of tables whose log does not count them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
 from impctl.app.measuring.data import make_data, requests_of
+from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.errors import Location, UsageError, WorkloadError
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.source import open_source
 from impctl.workload.suite_models import DataSpec
+from tests.support.refused import refused
+from tests.tables import handmade
+from tests.tables.vectored import VectoredTable
 
 PLACE = Location("s.yaml", 3, 5)
 
@@ -112,9 +123,8 @@ def test_a_list_that_is_given_and_none(tmp_path: Path, monkeypatch: pytest.Monke
     data, links = spec("network", shape="given", rows=500), tmp_path / "links.csv"
     (alone,) = requests_of([data], scale=1, seed=1, source=None)
     assert (alone.shape, alone.rows, alone.source) == ("power_law", 500, None)
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "source_missing"):
         requests_of([data], scale=1, seed=1, source=links)
-    assert caught.value.code == "source_missing"
     links.write_text("1,2\n2,3\n")
     (given,) = requests_of([data], scale=1, seed=1, source=links)
     assert (given.shape, given.rows, given.source) == ("given", None, str(links))
@@ -132,9 +142,8 @@ def test_what_impctl_did_not_write_stays(tmp_path: Path) -> None:
     own = tmp_path / "t" / "notes.txt"
     own.parent.mkdir()
     own.write_text("mine")
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "data_not_ours"):
         make(tmp_path, spec(rows=10))
-    assert caught.value.code == "data_not_ours"
     assert own.read_text() == "mine"
 
 
@@ -179,9 +188,8 @@ def test_a_missing_source_is_told_with_what_to_do(
     example: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("impctl.app.measuring.data._generator", lambda: None)
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "source_missing") as caught:
         requests_of([spec(example)], scale=1, seed=1, source=Path("nowhere"))
-    assert caught.value.code == "source_missing"
     assert "--source" in (caught.value.hint or "")
     assert caught.value.location == PLACE
 
@@ -201,9 +209,50 @@ def test_a_folder_that_is_not_there_is_no_reason_to_generate_other_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("impctl.app.measuring.data._generator", lambda: "tpchgen-cli")
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "source_missing") as caught:
         requests_of([spec("tpch")], scale=1, seed=1, source=tmp_path / "typo")
-    assert caught.value.code == "source_missing"
     assert caught.value.message.endswith("/typo")
     assert "or none to run it" in (caught.value.hint or "")
     assert caught.value.location == PLACE
+
+
+def ids(values: Iterable[int]) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def uncounted(folder: Path, *groups: list[int]) -> Snapshot:
+    """A table of one file per group of values, none with statistics."""
+    names = [
+        handmade.write_file(folder, f"{at}.parquet", ids(values))
+        for at, values in enumerate(groups)
+    ]
+    schema = handmade.metadata([handmade.field("id", handmade.LONG)])
+    added = [handmade.add(name, 0, stats=None) for name in names]
+    handmade.commit(folder, 0, handmade.protocol(), schema, *added)
+    return open_source("t", str(folder)).snapshot()
+
+
+def drawn(snapshot: Snapshot, size: int = 2000) -> list[int]:
+    return drawn_rows(snapshot, size, np.random.default_rng(1)).column("id").to_pylist()
+
+
+def test_every_row_is_as_likely_where_the_log_does_not_count_them(tmp_path: Path) -> None:
+    snapshot = uncounted(tmp_path / "t", [1], [2, 3, 4], [])
+    assert snapshot.rows is None
+    found = drawn(snapshot)
+    assert len(found) == 2000
+    assert all(400 < found.count(value) < 600 for value in (1, 2, 3, 4))
+
+
+def test_an_empty_table_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        drawn(uncounted(tmp_path / "t", []))
+
+
+def test_deleted_rows_are_neither_drawn_nor_counted(tmp_path: Path) -> None:
+    table = VectoredTable(tmp_path / "t", ids(range(10)))
+    table.append(ids([10]))
+    table.delete(lambda rows: pc.is_in(rows["id"], pa.array(range(1, 10))))
+    found = drawn(open_source("t", str(tmp_path / "t")).snapshot())
+    assert set(found) == {0, 10}
+    assert 900 < found.count(10) < 1100

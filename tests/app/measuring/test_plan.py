@@ -1,4 +1,5 @@
-"""Suites before they run: which file a word means, and that wrong options end it at once."""
+"""Suites before they run: which file a word means, and that wrong options end it at once; and the
+fingerprints of cases: what a number is of, and nothing that only tells where or how often."""
 
 from __future__ import annotations
 
@@ -6,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from impctl.app.measuring.plan import check_suite, list_suites, planned_suite
+from impctl.app.measuring.fingerprint import case_fingerprint
+from impctl.app.measuring.plan import VOCABULARY, check_suite, list_suites, planned_suite
+from impctl.app.measuring.registry import MEASURES
 from impctl.app.measuring.shipped import can_only_name_a_suite, shipped_suites, suite_file
 from impctl.app.results.made import SuiteResult
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import SuiteRequest
 from impctl.errors import ImpctlError, UsageError, WorkloadError
+from impctl.workload.suites import load_suite
+from tests.support.refused import refused
 
 SUITE = """\
 version: 1
@@ -88,9 +93,8 @@ def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
     assert [(data.name, data.rows) for data in planned.data] == [("t", 100)]
     assert (planned.scale, planned.repeat) == (0.1, 2)
     assert [figure.spec.name for figure in planned.figures] == ["one"]
-    with pytest.raises(UsageError) as caught:
+    with refused(UsageError, "source_missing"):
         planned_suite(SuiteRequest(write(tmp_path), folder=tmp_path), SilentReporter())
-    assert caught.value.code == "source_missing"
 
 
 @pytest.mark.parametrize(
@@ -103,9 +107,8 @@ def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_requests(tmp_path: Path, request_: dict[str, object], code: str) -> None:
-    with pytest.raises(ImpctlError) as caught:
+    with refused(ImpctlError, code) as caught:
         planned_suite(SuiteRequest(write(tmp_path), **request_), SilentReporter())  # type: ignore[arg-type]
-    assert caught.value.code == code
     assert caught.value.hint
 
 
@@ -153,3 +156,81 @@ def test_a_chart_of_what_no_cell_has_is_refused(
     (problem,) = caught.value.problems
     assert message in problem.message
     assert hint in (problem.hint or "")
+
+
+PRINTED = """\
+version: 1
+data:
+  t: {example: synthetic, rows: 1000, groups: 5}
+  u: {example: synthetic, rows: 1000, groups: 5}
+workload:
+  tables: {t: {path: t}, u: {path: u}}
+  partitions:
+    t: {a: {fragments: 10}, b: {fragments: 10}}
+  queries: {q: {sql: SELECT a FROM t, sketch: {t: a}}, r: {sql: SELECT a FROM u}}
+figures:
+  one:
+    title: One
+    measure: deletions
+    with: {patterns: [minimal, random], points: 2, updates: 100}
+    cases: [{query: q}]
+    chart: {x: updates, y: [maintain_ms]}
+"""
+
+
+def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
+    path = folder / "own.yaml"
+    assert old in PRINTED
+    path.write_text(PRINTED.replace(old, new) if old else PRINTED)
+    request = SuiteRequest(str(path), scale=0.5, repeat=repeat, folder=folder)
+    planned = planned_suite(request, SilentReporter())
+    (figure,) = planned.figures
+    ((case, _),) = figure.cases
+    return case_fingerprint(planned, figure.spec, case)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SELECT a FROM t", "SELECT b FROM t"),
+        ("sketch: {t: a}", "sketch: {t: b}"),
+        ("sketch: {t: a}", "sketch: {t: a}, join: index"),
+        ("a: {fragments: 10}", "a: {fragments: 11}"),
+        ("points: 2", "points: 4"),
+        # The label of this name counts up to the option.
+        ("updates: 100", "updates: 200"),
+        ("t: {example: synthetic, rows: 1000, groups: 5}",
+         "t: {example: synthetic, rows: 1000, groups: 6}"),
+    ],
+)  # fmt: skip
+def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint(tmp_path, old, new) != fingerprint(tmp_path)
+
+
+@pytest.mark.slow
+def test_options_left_out_are_options_that_suites_give_to_these_measures(tmp_path: Path) -> None:
+    suites = [load_suite(path, {}, tmp_path, VOCABULARY) for path in shipped_suites().values()]
+    given = {
+        (figure.measure, option)
+        for suite in suites
+        for figure in suite.figures
+        for option in figure.at(1).options
+    }
+    left_out = {(name, option) for name, kind in MEASURES.items() for option in kind.labelled}
+    assert left_out <= given
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("title: One", "title: Another"),
+        ("SELECT a FROM u", "SELECT b FROM u"),
+        ("b: {fragments: 10}", "b: {fragments: 11}"),
+        # Each cell has its pattern among its labels.
+        ("[minimal, random]", "[minimal, random, '2:1']"),
+        ("u: {example: synthetic, rows: 1000", "u: {example: synthetic, rows: 5000"),
+    ],
+)
+def test_what_is_told_elsewhere_does_not(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint(tmp_path, old, new) == fingerprint(tmp_path)
+    assert fingerprint(tmp_path, repeat=9) == fingerprint(tmp_path)

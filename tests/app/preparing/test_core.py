@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from impctl.tables.write.create import create_table
 from tests.plan.reuse.reuse_trials import ReuseTally, run_reuse_trial
-from tests.support.run_cli import Cli
+from tests.support.run_cli import CliOf
 
 WORKLOAD = """\
 version: 1
@@ -29,14 +28,12 @@ store: .impctl
 """
 
 
-def test_it_is_refused_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_refused_with_its_reason(tmp_path: Path, cli_of: CliOf) -> None:
     rows = {"g": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"]}
     create_table(str(tmp_path / "t"), pa.table(rows))
     create_table(str(tmp_path / "u"), pa.table({"s": ["b", "z"], "y": [1, 2]}))
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    ran = Cli(capsys, file)("capture", "--dry-run")
-    assert (ran.code, ran.error["code"]) == (3, "sketch_unsafe")
+    ran = cli_of(WORKLOAD)("capture", "--dry-run")
+    assert ran.refusal == (3, "sketch_unsafe")
     assert "depends on the order of rows" in ran.error["message"]
 
 
@@ -47,13 +44,12 @@ def test_no_other_query_may_use_its_sketch() -> None:
     assert reason.startswith("what a sketch keeps cannot be told")
 
 
-def test_another_attribute_is_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_attribute_is_tried(cli_of: CliOf, tmp_path: Path) -> None:
     """`h` is grouped on as well, and the join reads it, so the core keeps it."""
     rows = {"g": [1, 1, 2], "h": [1, 1, 2], "p": [1, 5, 3], "s": ["a", "b", "c"]}
     create_table(str(tmp_path / "t"), pa.table(rows))
     create_table(str(tmp_path / "u"), pa.table({"s": ["b", "z"], "y": [1, 2]}))
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         WORKLOAD.replace(
             "{t: {g: {boundaries: [2, 3]}}}", "{t: {g: {boundaries: [2]}, h: {boundaries: [2]}}}"
         )
@@ -62,9 +58,6 @@ def test_another_attribute_is_tried(tmp_path: Path, capsys: pytest.CaptureFixtur
         .replace("GROUP BY g", "GROUP BY g, h")
         .replace("q.m < u.s", "q.m < u.s AND q.h = u.y")
     )
-    ran = Cli(capsys, file)("capture", "--dry-run")
-    assert ran.code == 0, ran.document
-    assert [s["attribute"] for s in ran.document["results"][0]["sketches"]] == ["h"]
-    explained = Cli(capsys, file)("explain")
-    told = {c["attribute"]: c for c in explained.document["results"][0]["attributes"]}
+    assert [s["attribute"] for s in cli.one("capture", "--dry-run")["sketches"]] == ["h"]
+    told = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
     assert told["g"]["reason"].startswith("what a sketch keeps cannot be told"), told

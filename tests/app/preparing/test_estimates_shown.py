@@ -1,6 +1,7 @@
 """What `explain` and `capture` say of estimates: every candidate, upkeep, columns of odd values.
 
-Whatever a column holds, an estimate comes out or is left away; a capture never fails for it.
+Whatever a column holds, an estimate comes out or is left away; a capture never fails for it. Groups
+of a sample are made as whole as they can be.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import pyarrow as pa
 import pytest
 
 from impctl.app.preparing import choice, estimate
+from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
+from impctl.tables.file_sample import file_sample
+from impctl.tables.source import open_source
+from impctl.tables.statistics import file_bounds
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 ROWS, FILES = 40_000, 40
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """Groups of a hundred rows in the order of files, four hundred rows an hour."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
     monkeypatch.setattr(choice, "LEAST_ROWS", 1_000)
@@ -33,12 +38,10 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     rows = pa.table({"key": at // 100, "hour": at // 400, "price": price, "id": at})
     step = ROWS // FILES
     create_laid_out_table(str(tmp_path / "t"), (rows.slice(i, step) for i in range(0, ROWS, step)))
-    file = tmp_path / "w.yaml"
     sql = "SELECT key, SUM(price) AS s FROM t GROUP BY 1 HAVING SUM(price) > 200"
-    file.write_text(
+    return cli_of(
         f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\nstore: s\n'
     )
-    return Cli(capsys, file)
 
 
 def safe(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -47,8 +50,7 @@ def safe(entries: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.slow
 def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> None:
-    (found,) = cli.good("explain").results
-    entries = safe(found["attributes"])
+    entries = safe(cli.one("explain")["attributes"])
     assert entries["key"]["chosen"]
     assert {"hour", "id"} <= set(entries)
     expected = {name: entry["expected"] for name, entry in entries.items()}
@@ -61,7 +63,7 @@ def test_explain_shows_every_candidate_and_what_its_upkeep_takes(cli: Cli) -> No
 
 
 def test_capture_tells_what_it_foresaw_of_what_may_be_taken(cli: Cli) -> None:
-    (found,) = cli.good("capture").results
+    found = cli.one("capture")
     entries = safe(found["considered"])
     assert entries["key"]["chosen"]
     assert entries["hour"]["expected"] is None, "it cannot be better than `key`"
@@ -76,8 +78,7 @@ def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli:
     cli.workload.write_text(
         text + "partitions: {t: {id: {fragments: 4000}, hour: {fragments: 100}}}\n"
     )
-    (found,) = cli.good("explain").results
-    entries = safe(found["attributes"])
+    entries = safe(cli.one("explain")["attributes"])
     assert entries["id"]["expected"]["files"] == entries["hour"]["expected"]["files"]
     assert entries["hour"]["chosen"]
     assert "less to read" in entries["id"]["reason"]
@@ -120,7 +121,7 @@ NOTHING_LEFT = {
 
 
 def test_odd_values_have_an_estimate_or_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Grouped by any column, with every limit, and where no file or no row is left."""
     monkeypatch.setattr(estimate, "LEAST_ROWS", 1_000)
@@ -134,8 +135,9 @@ def test_odd_values_have_an_estimate_or_none(
     lines = "".join(
         f'  {name}: {{sql: "{sql}"}}\n' for name, sql in (GROUPED | NOTHING_LEFT).items()
     )
-    (tmp_path / "w.yaml").write_text(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{lines}")
-    found = Cli(capsys, tmp_path / "w.yaml").good("explain").results
+    found = (
+        cli_of(f"version: 1\ntables: {{t: {{path: t}}}}\nqueries:\n{lines}").good("explain").results
+    )
     assert len(found) == len(GROUPED) + len(NOTHING_LEFT)
     for one in found:
         entries = [entry for entry in one["attributes"] if entry["safe"]]
@@ -150,3 +152,94 @@ def test_odd_values_have_an_estimate_or_none(
                 assert high <= ODD_FILES == expected["files_total"]
             elif one["query"] in GROUPED:
                 assert "no estimate" in reasons or all(e["expected"] is None for e in entries)
+
+
+DRAWN_FILES, EACH = 200, 1_000
+DRAWN_ROWS = DRAWN_FILES * EACH
+
+
+def drawn(
+    folder: Path, columns: dict[str, pa.Array], groups: list[str], measures: tuple[str, ...] = ()
+) -> DrawnGroups:
+    rows = pa.table(columns)
+    parts = (rows.slice(start, EACH) for start in range(0, len(rows), EACH))
+    create_laid_out_table(str(folder / "t"), parts)
+    snapshot = open_source("t", str(folder / "t")).snapshot()
+    bounds = {name: file_bounds(snapshot, name) for name in groups}
+    along = groups[0] if groups else "price"
+    sample = file_sample(snapshot, snapshot.files, list(columns), file_bounds(snapshot, along))
+    return drawn_groups(sample, bounds, along, list(measures))
+
+
+def sizes(found: DrawnGroups) -> np.ndarray:
+    return np.bincount(np.unique(found.codes, return_inverse=True)[1], weights=found.weights)
+
+
+def test_without_groups_each_row_is_one(tmp_path: Path) -> None:
+    found = drawn(tmp_path, {"price": pa.array(np.arange(DRAWN_ROWS))}, [])
+    assert len(np.unique(found.codes)) == len(found.rows) > DRAWN_ROWS / 10
+    assert (found.weights == 1).all()
+
+
+def test_groups_that_lie_together_are_whole_or_left_out(tmp_path: Path) -> None:
+    found = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 50)}, ["key"])
+    assert (found.weights == 1).all()
+    assert (sizes(found) == 50).all()
+
+
+def test_rows_that_lie_nearly_together_make_whole_groups(tmp_path: Path) -> None:
+    key = np.arange(DRAWN_ROWS) // 50 + np.random.default_rng(1).integers(0, 3, DRAWN_ROWS)
+    found = drawn(tmp_path, {"key": pa.array(key)}, ["key"])
+    own = np.bincount(key)
+    keys = np.array(found.rows.column("key"))
+    values, counts = np.unique(keys, return_counts=True)
+    assert (found.weights == 1).all()
+    assert (counts == own[values]).mean() > 0.95
+
+
+def test_of_a_group_larger_than_a_window_rows_stand_for_all_of_it(tmp_path: Path) -> None:
+    found = drawn(tmp_path, {"key": pa.array(np.arange(DRAWN_ROWS) // 7_000)}, ["key"])
+    keys = np.array(found.rows.column("key"))
+    for key in np.unique(keys[(keys > 3) & (keys < DRAWN_ROWS // 7_000 - 3)]):
+        rows = found.weights[keys == key].sum()
+        windows = round(float((keys == key).sum()) / 714)
+        assert rows == pytest.approx(7_000 * max(windows, 1), rel=0.15)
+
+
+def scattered(effect: float, seed: int = 5) -> dict[str, pa.Array]:
+    """Groups of 200 rows, each anywhere in the table, that differ by so much in price."""
+    random = np.random.default_rng(seed)
+    key = random.integers(0, DRAWN_ROWS // 200, DRAWN_ROWS)
+    price = (
+        random.normal(100, 20, DRAWN_ROWS) + random.normal(0, 1, DRAWN_ROWS // 200)[key] * effect
+    )
+    return {"key": pa.array(key), "price": pa.array(price)}
+
+
+def means(found: DrawnGroups) -> np.ndarray:
+    codes = np.unique(found.codes, return_inverse=True)[1]
+    prices = np.nan_to_num(np.array(found.rows.column("price"), dtype=np.float64))
+    return np.bincount(codes, weights=prices) / np.bincount(codes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("effect", [0.0, 4.0, 20.0])
+def test_groups_drawn_in_part_differ_as_whole_ones_do(tmp_path: Path, effect: float) -> None:
+    """By chance alone, by a little, by much: a group of a fifth of its rows would differ more."""
+    found = drawn(tmp_path, scattered(effect), ["key"], ("price",))
+    expected = np.sqrt(effect**2 + 20**2 / 200)
+    assert means(found).std() == pytest.approx(expected, rel=0.35)
+    assert sizes(found).mean() == pytest.approx(200, rel=0.1)
+
+
+def test_odd_values_stand_in_no_ones_way(tmp_path: Path) -> None:
+    columns = scattered(0.0)
+    key, price = np.array(columns["key"]), np.array(columns["price"])
+    price[::7], price[1::7] = np.nan, np.inf
+    columns["price"] = pa.array(price, mask=np.arange(DRAWN_ROWS) % 5 == 0)
+    columns["key"] = pa.array(key, mask=key == 3)
+    columns["flag"] = pa.array(key % 2 == 0)
+    columns["text"] = pa.array([f"{value}" for value in key])
+    found = drawn(tmp_path, columns, ["key", "flag", "text"], ("price",))
+    assert len(found.rows) == len(found.codes) == len(found.weights)
+    assert sizes(found).mean() == pytest.approx(200, rel=0.15)

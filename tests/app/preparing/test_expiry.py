@@ -10,6 +10,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -151,12 +152,9 @@ def test_where_nobody_can_look_every_run_has_to(
     create_table(str(tmp_path / "t"), table_of([NOW, NOW - timedelta(hours=2)]))
     text = "version: 1\ntables: {t: {path: t, expiry: {column: at, after: 1 hour}}}\n"
     (tmp_path / "w.yaml").write_text(text + "queries: {q: {sql: SELECT x FROM t}}\n")
-
-    def unread(*_: object) -> None:
-        raise TableError("only Spark reads this")
-
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == "2026-03-29T01:30:00+00:00"
+    unread = Mock(side_effect=TableError("only Spark reads this"))
     monkeypatch.setattr(expiry, "read_batches", unread)
     with open_workbench(Settings(tmp_path / "w.yaml")) as desk:
         assert next_expiry(desk, {"t": 0}, NOW.isoformat()) == ""

@@ -1,4 +1,5 @@
-"""Files without a partner in a join are left out; none that holds a row of the answer ever is.
+"""What a query is left to read: files by the ranges of its sketch, by its own conditions, and by
+partners in a join; none that holds a row of the answer is ever left out.
 
 By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 2,000 cases.
 """
@@ -23,13 +24,13 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 FACTS = 200
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     """Sales by day, a file a day; days with their month, in files of a year or all in one."""
     days = np.arange(FACTS)
     sales = [pa.table({"day": np.full(50, day), "x": np.arange(50)}) for day in days]
@@ -39,7 +40,6 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         str(tmp_path / "calendar"), (calendar.slice(at, 20) for at in range(0, FACTS, 20))
     )
     create_laid_out_table(str(tmp_path / "one"), [calendar])
-    file = tmp_path / "w.yaml"
     join = "SELECT c.month, SUM(s.x) AS x FROM sales s JOIN {0} c ON s.day = c.day WHERE {1}"
     queries = {
         "month": join.format("calendar", "c.month = 2 GROUP BY c.month"),
@@ -49,8 +49,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
     }
     lines = "\n".join(f'  {name}: {{sql: "{sql}"}}' for name, sql in queries.items())
     tables = ", ".join(f"{name}: {{path: {name}}}" for name in ("sales", "calendar", "one"))
-    file.write_text(f"version: 1\ntables: {{{tables}}}\nqueries:\n{lines}\nstore: st\n")
-    return Cli(capsys, file)
+    return cli_of(f"version: 1\ntables: {{{tables}}}\nqueries:\n{lines}\nstore: st\n")
 
 
 def left(cli: Cli, query: str) -> dict[str, int]:
@@ -174,3 +173,44 @@ def key(value: Any) -> Any:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else value + 0.0
     return value
+
+
+DAYS = 80
+
+WORKLOAD = """\
+version: 1
+tables: {t: {path: t}}
+partitions: {t: {day: {}, g: {}}}
+queries:
+  late: {sql: "SELECT g, SUM(x) s FROM t WHERE day >= 78 GROUP BY g", sketch: {t: g}}
+  twice: {sql: "SELECT a.g FROM t a JOIN t b ON a.g = b.g WHERE a.day = 3", sketch: {t: g}}
+store: .impctl
+"""
+
+
+@pytest.fixture
+def daily(tmp_path: Path, cli_of: CliOf) -> Cli:
+    """A table sorted by day, a file a day; every other day's sum is large."""
+    days = (
+        pa.table({"day": [day] * 4, "g": [1, 2, 3, 4], "x": [400 if day % 2 == 0 else 1] * 4})
+        for day in range(DAYS)
+    )
+    create_laid_out_table(str(tmp_path / "t"), days)
+    text = WORKLOAD.replace("{day: {}, g: {}}", "{day: {fragments: 100}, g: {fragments: 9}}")
+    return cli_of(text).captured()
+
+
+def files_left(daily: Cli, query: str) -> int:
+    result = daily.one("rewrite", "--query", query)
+    assert result["files_total"] == DAYS
+    return int(result["files_kept"])
+
+
+@pytest.mark.slow
+def test_a_condition_leaves_files_out(daily: Cli) -> None:
+    assert files_left(daily, "late") == 2
+
+
+@pytest.mark.slow
+def test_an_access_without_the_condition_needs_all_files(daily: Cli) -> None:
+    assert files_left(daily, "twice") == DAYS

@@ -18,7 +18,7 @@ from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
 from impctl.circuits.keeping.graph import Graph, Mode
 from impctl.circuits.keeping.priors import PRIORS
-from tests.app.maintaining.keeping.test_bounds import frequent_and_rare
+from tests.app.maintaining.keeping.test_looks import frequent_and_rare
 from tests.circuits.keeping.drawn import tree
 from tests.support.random_cases import random_seeds
 

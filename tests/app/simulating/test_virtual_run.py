@@ -1,13 +1,25 @@
-"""Runs in virtual time against looking at every look; what triggers promise; the same again."""
+"""Runs in virtual time against looking at every look; what triggers promise; the same again.
+
+The slow process looks at every look and takes commit by commit, plainly as `app.follow`: every
+commit is a change of its own in what is pending.
+"""
 
 from __future__ import annotations
 
 import random
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import pytest
 
+from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S
+from impctl.app.maintaining.due.moments import next_moment
+from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.timetable import Timetable
+from impctl.app.maintaining.due.when import Costs, Waiting
 from impctl.app.simulating.arrived import Commits, commits_of
 from impctl.app.simulating.kept_pieces import Price
 from impctl.app.simulating.lines import CostsBy, QueryLines
@@ -18,8 +30,84 @@ from impctl.forecast.arrival import Arrival
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger
-from tests.app.simulating.slow import Commit, SlowQuery, SlowRun
 from tests.support.random_cases import random_cases
+
+Commit = tuple[float, str, int]
+"""When it came, its table, and its rows."""
+
+
+@dataclass
+class SlowQuery:
+    trigger: Trigger
+    tables: frozenset[str]
+    costs: StepCosts
+    rows_per_s: float = 0.0
+    pinned: float = -1.0
+    last: float | None = None
+
+    def seconds(self, commits: Sequence[Commit], more: float = 0.0) -> float:
+        moved = frozenset(table for _, table, _ in commits)
+        return self.costs.step(moved, sum(rows for _, _, rows in commits) + more, 0).seconds
+
+
+@dataclass
+class SlowRun:
+    queries: Mapping[str, SlowQuery]
+    commits: Sequence[Commit]
+    look: float
+    runs: int = 0
+    late: int = 0
+    work: float = 0.0
+    looks: int = 0
+    ages: list[float] = field(default_factory=list)
+
+    def run(self, since: float, until: float) -> None:
+        timetable, now, opening = Timetable(self.look), since, OPENING_FIRST_S
+        on_commit = [q for q in self.queries.values() if q.trigger.alone is Alone.COMMIT]
+        timed = {n: q for n, q in self.queries.items() if q.trigger.alone is None}
+        while now < until:
+            self.looks += 1
+            ready = [query for query in on_commit if self.pending(query, now)]
+            timetable.saw([self.waiting(name, query, now) for name, query in timed.items()])
+            due = timetable.due(now)
+            asked = [*ready, *(timed[one.query] for one in due)]
+            if asked:
+                took = [query.seconds(self.pending(query, now)) for query in asked]
+                end = now + opening + sum(took)
+                opening = OPENING_S
+                self.runs += 1
+                self.work += sum(took)
+                self.late += sum(one.due_by is not None and end > one.due_by + 1e-6 for one in due)
+                self.ages += [end - self.pending(query, now)[0][0] for query in asked]
+                for query in asked:
+                    query.pinned = query.last = now
+                if due:
+                    own = sum(took[len(ready) :])
+                    timetable.ran(due, end, timetable.pace.opening + own)
+                now = end
+            start = timetable.next_start(now)
+            now += self.look if start is None else min(self.look, max(0.0, start - now))
+
+    def pending(self, query: SlowQuery, now: float) -> list[Commit]:
+        """Commits are in order of time."""
+        first = bisect_right(self.commits, query.pinned, key=itemgetter(0))
+        last = bisect_right(self.commits, now, key=itemgetter(0))
+        return [commit for commit in self.commits[first:last] if commit[1] in query.tables]
+
+    def waiting(self, name: str, query: SlowQuery, now: float) -> Waiting:
+        found = self.pending(query, now)
+        changes = tuple(Change(at, rows) for at, _, rows in found)
+        moved_at = changes[0].at if changes else None
+        cost = query.seconds(found) if found else 0.0
+        more = 0.0
+        if found and query.trigger.ready_within is not None:
+            moment = next_moment(query.trigger, found[0][0])
+            coming = 0.0 if moment is None else query.rows_per_s * max(0.0, moment - now)
+            more = max(0.0, query.seconds(found, coming) - cost)
+        costs = Costs(cost, more, is_known=query.costs.is_known)
+        pending = Pending(changes, None, moved_at, query.last)
+        return Waiting(name, query.trigger, pending, costs, query.last)
+
 
 TRIGGERS = (
     ON_COMMIT,
@@ -87,37 +175,40 @@ def drawn(rng: random.Random, until: float, pause: float | None = None) -> list[
 Query = tuple[str, Trigger, frozenset[str], StepCosts]
 
 
-def fast(
-    queries: list[Query],
-    commits: list[Commit],
-    look: float,
-    until: float,
-    rows_per_s: float = 0.02,
-    since: float = 0.0,
-) -> Ran:
-    of = commits_by_table(commits)
-    made = [
-        ReplayedQuery(name, trigger, Stream.made({t: of[t] for t in tables}), cost, rows_per_s)
-        for name, trigger, tables, cost in queries
-    ]
-    return VirtualRun(made, look).run(since, until)
+@dataclass(frozen=True)
+class Replay:
+    """Queries, and the commits after which they are run."""
 
+    queries: list[Query]
+    commits: list[Commit]
+    look: float
+    until: float
+    rows_per_s: float = 0.02
+    since: float = 0.0
 
-def slow(
-    queries: list[Query],
-    commits: list[Commit],
-    look: float,
-    until: float,
-    rows_per_s: float = 0.02,
-    since: float = 0.0,
-) -> SlowRun:
-    made = {
-        name: SlowQuery(trigger, tables, cost, rows_per_s)
-        for name, trigger, tables, cost in queries
-    }
-    found = SlowRun(made, commits, look)
-    found.run(since, until)
-    return found
+    def fast(self) -> Ran:
+        of = commits_by_table(self.commits)
+        made = []
+        for name, trigger, tables, cost in self.queries:
+            stream = Stream.made({table: of[table] for table in tables})
+            made.append(ReplayedQuery(name, trigger, stream, cost, self.rows_per_s))
+        return VirtualRun(made, self.look).run(self.since, self.until)
+
+    def slow(self) -> SlowRun:
+        made = {
+            name: SlowQuery(trigger, tables, cost, self.rows_per_s)
+            for name, trigger, tables, cost in self.queries
+        }
+        found = SlowRun(made, self.commits, self.look)
+        found.run(self.since, self.until)
+        return found
+
+    def assert_alike(self) -> None:
+        found, wanted = self.fast(), self.slow()
+        assert found.runs == wanted.runs
+        assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
+        assert found.work_s == pytest.approx(wanted.work)
+        assert found.late == wanted.late
 
 
 @pytest.mark.slow
@@ -132,7 +223,7 @@ def test_every_trigger_runs_as_if_every_look_were_made(trigger: Trigger) -> None
         ("two", trigger, frozenset("ab"), costs(40.0, 30.0, rng)),
         ("other", other, frozenset("abc"), costs(300.0, 2.0, rng)),
     ]
-    assert_alike(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02)
+    Replay(queries, drawn(rng, 1_500.0, pause=12.0), 5.0, 1_500.0, 0.02).assert_alike()
 
 
 @pytest.mark.slow
@@ -154,23 +245,7 @@ def test_runs_are_those_of_making_every_look(cases: range) -> None:
             for at in range(rng.randrange(1, 6))
         ]
         look = rng.choice([2.0, 5.0, 16.0, 61.0])
-        assert_alike(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0]))
-
-
-def assert_alike(
-    queries: list[Query],
-    commits: list[Commit],
-    look: float,
-    until: float,
-    rows_per_s: float,
-    since: float = 0.0,
-) -> None:
-    found = fast(queries, commits, look, until, rows_per_s, since)
-    wanted = slow(queries, commits, look, until, rows_per_s, since)
-    assert found.runs == wanted.runs
-    assert found.ages == pytest.approx(wanted.ages, abs=1e-6)
-    assert found.work_s == pytest.approx(wanted.work)
-    assert found.late == wanted.late
+        Replay(queries, commits, look, until, rng.choice([0.0, 0.02, 1.0])).assert_alike()
 
 
 @pytest.mark.slow
@@ -185,7 +260,7 @@ def test_runs_on_commit_go_beside_those_that_wait(cases: range) -> None:
             ("bound", Trigger(fresh_within=60.0), frozenset("ab"), costs(200.0, 3.0, rng)),
             ("clock", rng.choice(TRIGGERS), frozenset("ab"), costs(900.0, 1.0, rng)),
         ]
-        assert_alike(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02)
+        Replay(queries, commits, rng.choice([2.0, 5.0, 16.0]), 3_000.0, 0.02).assert_alike()
 
 
 @pytest.mark.slow
@@ -198,14 +273,14 @@ def test_what_is_expected_until_a_moment_counts_from_the_first_row(cases: range)
         )
         ready = Trigger(every=600.0, ready_within=rng.choice([1.0, 3.0]))
         queries: list[Query] = [("q", ready, frozenset("a"), costs(40.0, rng.choice([5.0, 20.0])))]
-        assert_alike(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5)
+        Replay(queries, commits, rng.choice([2.0, 5.0]), 3_000.0, 1.5).assert_alike()
 
 
 def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
     times = [3.0, 11.0, 12.0, 44.0, 45.5]
     commits: list[Commit] = [(at, "a", 1) for at in times]
     queries: list[Query] = [("q", ON_COMMIT, frozenset("a"), costs(1_000.0, 0.0))]
-    found = fast(queries, commits, 5.0, 100.0)
+    found = Replay(queries, commits, 5.0, 100.0).fast()
     # Looks at 0, 5 (runs 2 s), 12 (1.05 s), 18.05, ... 43.05, 48.05.
     assert found.runs == 3
     assert found.ages == pytest.approx([4.0, 2.05, 48.05 + 1.05 - 44.0])
@@ -214,13 +289,13 @@ def test_on_commit_there_is_a_run_for_each_look_that_sees_a_commit() -> None:
 
 def test_on_use_nothing_runs_and_what_is_left_is_as_old_as_it_is() -> None:
     queries: list[Query] = [("q", Trigger(alone=Alone.USE), frozenset("a"), costs(1.0, 0.0))]
-    found = fast(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0)
+    found = Replay(queries, [(10.0, "a", 1), (50.0, "a", 1)], 5.0, 100.0).fast()
     assert (found.runs, found.steps, found.left) == (0, 0, [90.0])
 
 
 def test_a_bound_shorter_than_a_look_is_late() -> None:
     queries: list[Query] = [("q", Trigger(fresh_within=2.0), frozenset("a"), costs(1.0, 0.0))]
-    found = fast(queries, [(31.0, "a", 1)], 30.0, 100.0)
+    found = Replay(queries, [(31.0, "a", 1)], 30.0, 100.0).fast()
     assert found.late == 1
     assert found.ages == pytest.approx([60.0 + 1.0 + 0.001 - 31.0])
 
@@ -258,7 +333,7 @@ def test_moments_at_which_nothing_is_pending_are_passed_over(cases: range) -> No
             )
             for at in range(rng.randrange(1, 4))
         ]
-        assert_alike(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4, since)
+        Replay(queries, commits, rng.choice([13.0, 61.0]), until, 1e-4, since).assert_alike()
 
 
 @pytest.mark.parametrize(
@@ -278,7 +353,8 @@ def test_decades_take_as_long_as_their_runs(
     monkeypatch.setattr(Timetable, "due", counted)
     years = 30 * 365.0 * 86_400
     commits: list[Commit] = [(years / 5 * at + 1.25, "a", 1) for at in range(1, 5)]
-    found = fast([("q", trigger, frozenset("a"), costs(20.0, 0.0))], commits, 5.0, years, 0.0)
+    queries: list[Query] = [("q", trigger, frozenset("a"), costs(20.0, 0.0))]
+    found = Replay(queries, commits, 5.0, years, 0.0).fast()
     assert (found.runs, len(found.ages)) == (4, 4)
     assert max(found.ages) < 620.0
     assert asked < 400, "of millions of moments"

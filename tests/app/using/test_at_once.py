@@ -15,7 +15,7 @@ from impctl.app.workbench import build_mark
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.using.test_kept_answer import KEPT, MORE, NOW, ROWS, WORKLOAD
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
 Read = list[str]
@@ -30,19 +30,16 @@ LATE = """\
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     monkeypatch.setenv("IMPCTL_SKETCH", "auto")
 
-    def capture(folder: Path) -> None:
+    def write(folder: Path) -> None:
         create_table(str(folder / "t"), ROWS)
         (folder / "w.yaml").write_text(WORKLOAD.replace("store:", f"{LATE}store:"))
-        names = [f"--query={name}" for name in (*KEPT, "late")]
-        Cli(capsys, folder / "w.yaml").good("capture", *names)
 
-    return Cli(capsys, made_once.folder("at once", capture) / "w.yaml")
+    names = [f"--query={name}" for name in (*KEPT, "late")]
+    return cli_once("at once", write, lambda cli: cli.captured(*names))
 
 
 @pytest.fixture
@@ -60,7 +57,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
 
 def answer(cli: Cli, query: str, *more: str) -> Any:
-    (result,) = cli.good("query", "--query", query, *more).results
+    result = cli.one("query", "--query", query, *more)
     return {name: result[name] for name in result if not name.endswith("_ms")}
 
 
@@ -80,8 +77,7 @@ def test_it_is_what_is_told_of_a_query_that_is_read(
 
 
 def test_a_condition_that_is_none_is_refused_as_ever(cli: Cli) -> None:
-    ran = cli("query", "--query", "kept", "--where", "nothing = 1")
-    assert (ran.code, ran.error["code"]) == (2, "where_unread")
+    assert cli("query", "--query", "kept", "--where", "nothing = 1").refusal == (2, "where_unread")
 
 
 @pytest.mark.slow
@@ -156,8 +152,7 @@ def test_a_store_without_it_is_read(cli: Cli, read: Read, monkeypatch: pytest.Mo
 
 
 def test_a_definition_that_changed_is_not_told(cli: Cli, read: Read) -> None:
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g"))
+    cli.edit("HAVING COUNT(*) > 1 ORDER BY a DESC, g", "ORDER BY g")
     ran = cli("query", "--query", "kept", "--policy", "strict", "--require-sketch")
     assert ran.code != 0
     assert len(answer(cli, "kept")["rows"]) == 5

@@ -1,7 +1,9 @@
-"""Kept answers through the command line, without a JVM: captured, maintained, asked, refused."""
+"""Kept answers through the command line, without a JVM: captured, maintained, asked, refused; and
+where the state that they live in is damaged, collected, moved, or of before."""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.cli.application import build_app
-from impctl.cli.boundary import run
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
+from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
-from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.made_once import CliOnce
+from tests.support.run_cli import Cli, CliOf, Ran
+from tests.support.run_records import run_record
 
 WORKLOAD = """\
 version: 1
@@ -79,27 +82,22 @@ KEPT = ["kept", "top", "rows", "window"]
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("IMPCTL_NOW", NOW)
     create_table(str(tmp_path / "t"), ROWS)
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    return Cli(capsys, file)
+    return cli_of(WORKLOAD)
 
 
 @pytest.fixture
-def held(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Cli:
+def held(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     """The same with all of `KEPT` captured."""
     monkeypatch.setenv("IMPCTL_NOW", NOW)
 
-    def capture(folder: Path) -> None:
+    def write(folder: Path) -> None:
         create_table(str(folder / "t"), ROWS)
         (folder / "w.yaml").write_text(WORKLOAD)
-        captured(Cli(capsys, folder / "w.yaml"))
 
-    return Cli(capsys, made_once.folder("kept answers", capture) / "w.yaml")
+    return cli_once("kept answers", write, captured)
 
 
 def captured(cli: Cli, *more: str) -> None:
@@ -108,7 +106,7 @@ def captured(cli: Cli, *more: str) -> None:
 
 
 def asked(cli: Cli, query: str, by: str) -> list[Any]:
-    (result,) = cli.good("query", "--query", query, "--by", by).results
+    result = cli.one("query", "--query", query, "--by", by)
     assert result["by"] == by
     rows = result["rows"]
     return rows if query in ("kept", "top") else sorted(rows, key=repr)
@@ -134,20 +132,19 @@ def test_what_is_kept_is_the_answer(held: Cli) -> None:
 
 
 def test_auto_takes_what_is_kept_and_says_so(held: Cli) -> None:
-    (result,) = held.good("query", "--query", "kept", "--sketch", "auto").results
+    result = held.one("query", "--query", "kept", "--sketch", "auto")
     assert (result["by"], result["files_total"]) == ("state", 0)
     assert "kept" in result["by_reason"]
-    (result,) = held.good("query", "--query", "kept", "--sketch", "always").results
-    assert result["by"] == "engine"
+    assert held.one("query", "--query", "kept", "--sketch", "always")["by"] == "engine"
 
 
 @pytest.mark.slow
 def test_other_constants_and_versions_are_not_in_the_state(held: Cli) -> None:
     changed(held)
     sql = "SELECT g AS `key`, COUNT(*) AS n, SUM(x) AS s, AVG(y) AS a FROM t GROUP BY g"
-    (other,) = held.good("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g").results
+    other = held.one("query", "--sql", f"{sql} HAVING COUNT(*) > 2 ORDER BY a DESC, g")
     assert other["by"] == "engine"
-    (old,) = held.good("query", "--query", "kept", "--at", "0").results
+    old = held.one("query", "--query", "kept", "--at", "0")
     assert old["by"] == "engine"
     assert old["rows"][-1] == [0, 2, 20, 1.0] or len(old["rows"]) == 3
 
@@ -157,12 +154,11 @@ def test_an_answer_that_cannot_be_kept_leaves_the_sketch(cli: Cli) -> None:
     (warning,) = ran.document["warnings"]
     assert "not kept" in warning
     assert "mode" in warning.lower()
-    (told,) = cli.good("explain", "--query", "lacking").results
+    told = cli.one("explain", "--query", "lacking")
     assert told["answer"]["kept"] is False
     assert told["mode"] == "exact"
     changed(cli)
-    (maintained,) = cli.good("maintain", "--query", "lacking").results
-    assert maintained["action"] == "exact"
+    assert cli.one("maintain", "--query", "lacking")["action"] == "exact"
     assert cli("query", "--query", "lacking", "--by", "engine").error["code"] == "engine_cannot"
 
 
@@ -173,9 +169,7 @@ def test_check_says_whether_the_answer_would_be_kept(cli: Cli) -> None:
     assert told["plain"] is None
     assert told["lacking"]["kept"] is False
     assert told["kept"]["row_bytes"] > 0
-    cli.capsys.readouterr()
-    assert run(build_app(), ["check", str(cli.workload)]) == 0
-    shown = " ".join(cli.capsys.readouterr().out.split())
+    shown = cli.text("check")
     assert shown.count("answer kept of") == 4
     assert shown.count("answer not kept: ") == 1
 
@@ -203,8 +197,7 @@ def test_conditions_on_the_answer(held: Cli) -> None:
     for query, where, kept in CONDITIONS:
         wanted = [row for row in answers[query] if kept(row)]
         for by in ("state", "engine"):
-            (found,) = held.good("query", "--query", query, "--by", by, "--where", where).results
-            rows = found["rows"]
+            rows = held.one("query", "--query", query, "--by", by, "--where", where)["rows"]
             assert (rows if query != "rows" else sorted(rows, key=repr)) == wanted, where
 
 
@@ -227,14 +220,14 @@ def test_conditions_that_are_none_and_those_that_only_spark_finds_the_truth_of(h
     """Each of the others lost rows, had too many or ended in a trace when it was evaluated."""
     for where in ("nothing = 1", "key = (SELECT 1)", "key = 1 ORDER BY n", "key =", "SUM(n) > 1"):
         ran = held("query", "--query", "kept", "--where", where)
-        assert (ran.code, ran.error["code"]) == (2, "where_unread"), where
+        assert ran.refusal == (2, "where_unread"), where
     for where in (
         *("s = '30'", "s >= '30'", "s IN ('30', 1)", "a = NULL", "s = TRUE", "s LIKE NULL"),
         *("s BETWEEN '1' AND '9'", "CAST(a AS FLOAT) = CAST(0.5 AS FLOAT)", "s", "1"),
     ):
         for by in ("state", "engine"):
             ran = held("query", "--query", "kept", "--by", by, "--where", where)
-            assert (ran.code, ran.error["code"]) == (2, "where_unread"), where
+            assert ran.refusal == (2, "where_unread"), where
             assert "of the answer" in ran.error["message"]
 
 
@@ -251,7 +244,7 @@ def test_rows_of_a_later_commit_are_told_with_its_versions(
         return read(self, query, beginning)
 
     monkeypatch.setattr(Store, "load_runs", late)
-    (result,) = held.good("query", "--query", "rows", "--by", "state").results
+    result = held.one("query", "--query", "rows", "--by", "state")
     assert result["versions"] == {"t": 3}
     assert sorted(result["rows"], key=repr) == asked(held, "rows", "engine")
 
@@ -270,3 +263,174 @@ def test_a_sum_beyond_the_greatest_double_is_told_by_nobody_but_spark(cli: Cli, 
         assert ran.code != 0
         assert "depends on the order of a sum of doubles" in ran.error["message"]
     assert asked(cli, "rows", by)
+
+
+def damage(cli: Cli, query: str, arrangement: str = "answer.rows") -> None:
+    """One bit of what is kept of the query under this name."""
+    own = "(SELECT id FROM query WHERE name = ?)"
+    chosen = f"WHERE arrangement = ? AND query_id = {own}"
+    with sqlite3.connect(cli.workload.parent / ".impctl" / "catalog.sqlite") as connection:
+        sql = f"SELECT sequence, content FROM run {chosen}"
+        found = connection.execute(sql, (arrangement, query)).fetchall()
+        assert found
+        for sequence, content in found:
+            spoiled = bytearray(content)
+            spoiled[len(spoiled) // 2] ^= 1
+            sql = f"UPDATE run SET content = ? {chosen} AND sequence = ?"
+            connection.execute(sql, (spoiled, arrangement, query, sequence))
+    connection.close()
+
+
+def query(cli: Cli, name: str, *words: str) -> Ran:
+    return cli("query", "--query", name, "--sketch", "auto", *words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [*((name, "auto") for name in KEPT), ("kept", "incremental")],
+)
+def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy: str) -> None:
+    wanted = asked(held, name, "engine")
+    damage(held, name)
+    ran = query(held, name, "--policy", policy)
+    assert ran.code == 0, ran.document
+    (result,) = ran.results
+    assert (result["by"], result["action"]) == ("engine", "none")
+    assert sorted(result["rows"], key=repr) == sorted(wanted, key=repr) != []
+    (warning,) = ran.document["warnings"]
+    assert f"the kept answer of query `{name}` is not used" in warning
+    assert "checksum" in warning
+    assert "`impctl capture`" in warning
+    held.good("capture", "--query", name)
+    assert asked(held, name, "state") == wanted
+
+
+@pytest.mark.parametrize("words", [(), ("--where", "`key` = 3"), ("--where", "n > 0")])
+def test_damaged_rows_are_refused_to_who_asks_for_them(held: Cli, words: tuple[str, ...]) -> None:
+    damage(held, "kept")
+    ran = query(held, "kept", "--by", "state", *words)
+    assert ran.refusal == (7, "state_corrupt")
+    assert "impctl capture" in ran.error["hint"]
+    assert query(held, "kept", "--policy", "strict", *words).refusal == (7, "state_corrupt")
+
+
+@pytest.mark.slow
+def test_damaged_rows_are_captured_anew_where_tables_changed(held: Cli) -> None:
+    damage(held, "kept")
+    changed(held)
+    ran = query(held, "kept", "--by", "state")
+    (result,) = ran.results
+    assert (result["by"], result["action"]) == ("state", "recapture")
+    assert result["rows"] == asked(held, "kept", "engine")
+    (warning,) = ran.document["warnings"]
+    assert "was recaptured" in warning
+    assert "checksum" in warning
+
+
+def test_a_policy_without_recapture_says_why_there_is_no_state(held: Cli) -> None:
+    damage(held, "kept")
+    changed(held)
+    ran = query(held, "kept", "--by", "state", "--policy", "incremental")
+    assert ran.refusal == (7, "state_corrupt")
+    (result,) = query(held, "kept", "--policy", "incremental").results
+    assert (result["by"], result["action"]) == ("engine", "no_sketch")
+    assert result["rows"] == asked(held, "kept", "engine")
+
+
+def test_a_query_that_was_never_captured_says_so(cli: Cli) -> None:
+    ran = query(cli, "kept", "--by", "state")
+    assert ran.refusal == (7, "not_captured")
+    assert "impctl capture" in ran.error["hint"]
+    assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
+
+
+@pytest.mark.slow
+def test_other_state_that_is_damaged_spoils_no_answer(cli: Cli) -> None:
+    """What maintaining needs is not read to answer; the next change finds it out."""
+    cli.good("capture", "--query", "kept")
+    wanted = asked(cli, "kept", "state")
+    catalog = cli.workload.parent / ".impctl" / "catalog.sqlite"
+    with sqlite3.connect(catalog) as connection:
+        sql = "SELECT DISTINCT arrangement FROM run"
+        others = {name for (name,) in connection.execute(sql)} - {"answer.rows"}
+    connection.close()
+    for name in others:
+        damage(cli, "kept", name)
+    assert others
+    assert asked(cli, "kept", "state") == wanted
+    changed(cli)
+    (result,) = query(cli, "kept", "--by", "state").results
+    assert result["action"] == "recapture"
+    assert result["rows"] == asked(cli, "kept", "engine")
+
+
+@pytest.mark.slow
+def test_what_gc_collects_is_no_part_of_an_answer(held: Cli) -> None:
+    for _ in range(2):
+        changed(held)
+        held.good("maintain", *(f"--query={name}" for name in KEPT))
+    held.good("gc", "--keep", "1")
+    changed(held)
+    for name in KEPT:
+        assert asked(held, name, "state") == asked(held, name, "engine") != []
+
+
+@pytest.mark.slow
+def test_a_store_of_before_has_no_answers_and_goes_on(cli: Cli) -> None:
+    """What was written before answers were kept says nothing of them."""
+    cli.good("capture", "--query", "plain")
+    _forget_answers(cli, "plain")
+    changed(cli)
+    assert cli.one("maintain", "--query", "plain")["action"] == "exact"
+    (result,) = query(cli, "plain").results
+    assert result["by"] == "engine"
+    (older,) = query(cli, "plain", "--at", "0").results
+    assert older["rows"] != result["rows"]
+    assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
+
+
+@pytest.mark.slow
+def test_an_answer_asked_for_later_is_captured(cli: Cli) -> None:
+    """So it is in a store of before, and what was kept goes where it is no longer asked for."""
+    cli.good("capture", "--query", "plain")
+    _forget_answers(cli, "plain")
+    file = cli.workload
+    without = file.read_text()
+    file.write_text(without.replace("sql: *text", "sql: *text\n    answer: true"))
+    changed(cli)
+    (result,) = query(cli, "plain", "--by", "state").results
+    assert (result["by"], result["action"]) == ("state", "recapture")
+    assert sorted(result["rows"], key=repr) == asked(cli, "plain", "engine")
+    file.write_text(without)
+    assert query(cli, "plain", "--by", "state").error["code"] == "answer_not_kept"
+    with Store.open(file.parent / ".impctl", create=False) as store:
+        assert "answer.rows" not in store.load_runs("plain")
+
+
+def _forget_answers(cli: Cli, name: str) -> None:
+    """The stored description as it was before there were answers."""
+    held = stored(cli.workload.parent, name)
+    meta = dict(held.state_meta)
+    assert meta.pop("answer") is False
+    record = run_record("exact", versions=held.versions)
+    commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
+    with Store.open(cli.workload.parent / ".impctl") as store, store.lock(10, "a test"):
+        store.commit_maintain(commit)
+
+
+@pytest.mark.slow
+def test_new_ranges_take_answers_along(cli: Cli) -> None:
+    file = cli.workload
+    file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {fragments: 3}"))
+    captured(cli)
+    more = rows_of(*((group, 11, 1.0, 9) for group in range(10, 90) for _ in range(2)))
+    write_deltalake(str(file.parent / "t"), more, mode="append")
+    cli.good("maintain", *(f"--query={name}" for name in KEPT))
+    before = {name: asked(cli, name, "state") for name in KEPT}
+    done = cli.good("capture", "--rebalance", *(f"--query={name}" for name in KEPT)).results
+    assert "rebalance" in {result["action"] for result in done}
+    assert {name: asked(cli, name, "state") for name in KEPT} == before
+    changed(cli)
+    for name in KEPT:
+        assert asked(cli, name, "state") == asked(cli, name, "engine") != []

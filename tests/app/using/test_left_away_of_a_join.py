@@ -1,4 +1,7 @@
-"""A sketch that is left away narrows nothing: its table is read whole, and so are its partners."""
+"""A sketch that is left away narrows nothing: its table is read whole, and so are its partners.
+
+Where groups are scattered over a sorted table, many ranges asked in several parts are not worth it.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from impctl.app.using import worth
 from impctl.app.using.worth import weighed
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
+from impctl.bench.layout import Order, layout_files
 from impctl.tables.write.laid_out import create_laid_out_table
-from tests.support.run_cli import Cli
+from tests.support.kept_workload import stored
+from tests.support.run_cli import CliOf
 
 FILES, ROWS = 20, 200
 
@@ -27,7 +32,7 @@ SQL = (
 
 @pytest.mark.slow
 def test_partners_are_those_of_what_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli_of: CliOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worth, "_FILTERED", 2.0)
     # Keys ascend in both; the groups of the first file of `t` are rare ones that fail, and
@@ -43,20 +48,42 @@ def test_partners_are_those_of_what_is_read(
         u.append(pa.table({"k": keys, "y": keys}))
     create_laid_out_table(str(tmp_path / "t"), t)
     create_laid_out_table(str(tmp_path / "u"), u)
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f'queries: {{q: {{sql: "{SQL}", sketch: {{t: g}}}}}}\nstore: st\n'
-    )
-    Cli(capsys, file).good("capture")
-    with open_workbench(Settings(file)) as desk:
-        store = desk.reading_store()
-        stored = None if store is None else store.load("q")
-        assert stored is not None
+    ).captured()
+    with open_workbench(Settings(cli.workload)) as desk:
+        held = stored(tmp_path, "q", "st")
         prepared = prepare(desk, desk.workload.queries["q"])
-        by_sketch = filters_of(desk.tables, prepared, stored.sketches, stored.versions)
+        by_sketch = filters_of(desk.tables, prepared, held.sketches, held.versions)
         assert {name: len(files) for name, files in by_sketch.files.items()} == {"t": 19, "u": 19}
-        read = weighed(desk.tables, prepared, stored.sketches, stored.versions)
+        read = weighed(desk.tables, prepared, held.sketches, held.versions)
     assert list(read.left_away) == ["t"]
     assert {name: len(files) for name, files in read.pruned.files.items()} == {"t": 20, "u": 20}
     assert read.pruned.filters == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("order", "column", "is_used"),
+    [
+        (Order.SORTED, "q", False),
+        (Order.RANDOM, "q", True),
+        (Order.SORTED, "p", True),
+        (Order.ZORDER, "p", True),
+    ],
+)
+def test_what_is_left_away(
+    cli_of: CliOf, tmp_path: Path, order: Order, column: str, is_used: bool
+) -> None:
+    create_laid_out_table(str(tmp_path / "t"), layout_files(40_000, 10_000, order, 20, 1))
+    sql = f"SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING AVG({column}) < 9000"
+    cli = cli_of(
+        f'version: 1\ntables: {{t: {{path: t}}}}\nqueries: {{q: {{sql: "{sql}"}}}}\nstore: st\n'
+    ).captured()
+    with open_workbench(Settings(cli.workload)) as desk:
+        held = stored(tmp_path, "q", "st")
+        prepared = prepare(desk, desk.workload.queries["q"])
+        read = weighed(desk.tables, prepared, held.sketches, held.versions)
+    assert bool(read.pruned.filters) == is_used
+    assert bool(read.left_away) != is_used

@@ -116,8 +116,7 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
         "query `wide` runs without a sketch, because no stored sketch may be used"
     ]
     ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
-    assert ran.code == 4
-    assert ran.error["code"] == "no_sketch_to_reuse"
+    assert ran.refusal == (4, "no_sketch_to_reuse")
 
 
 def test_a_query_never_captured_is_told(cli: Cli) -> None:
@@ -177,8 +176,7 @@ def test_another_writer_is_no_reason_to_stop(cli: Cli, folder: Path) -> None:
         ran = cli.good("rewrite", *asked)
         assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
         assert ran.document["warnings"]
-        ran = cli("rewrite", *asked, "--policy", "strict")
-        assert (ran.code, ran.error["code"]) == (6, "lock_held")
+        assert cli("rewrite", *asked, "--policy", "strict").refusal == (6, "lock_held")
     assert _reuse(cli.good("rewrite", *asked))["query"] == "narrow"
 
 

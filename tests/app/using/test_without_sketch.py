@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 WORKLOAD = """\
 version: 1
@@ -44,13 +44,11 @@ store: .impctl
 
 
 @pytest.fixture
-def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     rows = {"g": [0, 0, 0, 1, 3, 3, 3, 5], "x": [5, 15, 25, 5, 5, 15, 25, 5]}
     for name in ("t", "u"):
         create_table(str(tmp_path / name), pa.table(rows))
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    return Cli(capsys, file)
+    return cli_of(WORKLOAD)
 
 
 def rewritten(cli: Cli, query: str, *more: str) -> tuple[str, str, str]:
@@ -88,10 +86,9 @@ def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
     assert cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "not_captured"
     assert cli("rewrite", "--query", "whole", "--require-sketch").code == 3
     other = cli("rewrite", "--sql", "SELECT g FROM u GROUP BY g", "--require-sketch")
-    assert (other.code, other.error["code"]) == (3, "sketch_required")
+    assert other.refusal == (3, "sketch_required")
     cli.good("capture", "--query", "good")
-    (result,) = cli.good("rewrite", "--query", "good", "--require-sketch").results
-    assert result["sketches"]
+    assert cli.one("rewrite", "--query", "good", "--require-sketch")["sketches"]
 
 
 @pytest.mark.parametrize(
@@ -170,10 +167,8 @@ def test_a_sketch_lost_by_a_fact_comes_back_with_it(cli: Cli) -> None:
     )
     assert "x" in warning
     cli.good("apply", "mended")
-    (result,) = cli.good("maintain", "--query", "total").results
-    assert result["action"] == "exact"
-    (again,) = cli.good("rewrite", "--query", "total").results
-    assert again["sketches"]
+    assert cli.one("maintain", "--query", "total")["action"] == "exact"
+    assert cli.one("rewrite", "--query", "total")["sketches"]
 
 
 @pytest.mark.slow
@@ -186,15 +181,15 @@ def test_policy_strict_fails_as_documented(cli: Cli) -> None:
 
 
 def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
-    (checked,) = cli.good("check", "--query", "whole").results
+    checked = cli.one("check", "--query", "whole")
     assert (checked["supported"], checked["mode"]) == (False, "sketch_none")
-    (captured,) = cli.good("capture", "--query", "whole").results
+    captured = cli.one("capture", "--query", "whole")
     assert (captured["action"], captured["sketches"]) == ("none", [])
-    (maintained,) = cli.good("maintain", "--query", "whole").results
+    maintained = cli.one("maintain", "--query", "whole")
     assert (maintained["action"], maintained["reason_code"]) == ("none", "sketch_none")
-    (planned,) = cli.good("plan", "--query", "whole", "--detailed-exitcode").results
+    planned = cli.one("plan", "--query", "whole", "--detailed-exitcode")
     assert (planned["action"], planned["reason_code"]) == ("none", "sketch_none")
-    (status,) = cli.good("status", "--query", "whole").results
+    status = cli.one("status", "--query", "whole")
     assert (status["stale"], status["mode"]) == (False, "sketch_none")
     ran = cli.good("rewrite", "--query", "whole")
     assert (ran.results[0]["sql"], ran.document["warnings"]) == (
@@ -204,27 +199,24 @@ def test_a_query_with_sketch_none_is_told_and_nothing_to_do(cli: Cli) -> None:
 
 
 def test_a_sketch_that_is_neither_none_nor_a_mapping_is_refused(cli: Cli) -> None:
-    text = cli.workload.read_text().replace("sketch: none", "sketch: nothing")
-    cli.workload.write_text(text)
+    cli.edit("sketch: none", "sketch: nothing")
     ran = cli("check")
     assert ran.code == 2
     assert "none" in str(ran.error)
 
 
 def test_a_wrong_query_is_still_wrong(cli: Cli) -> None:
-    text = cli.workload.read_text().replace("COUNT(*) AS n FROM t\n", "COUNT(*) AS n FROM v\n")
-    cli.workload.write_text(text)
+    cli.edit("COUNT(*) AS n FROM t\n", "COUNT(*) AS n FROM v\n")
     assert cli("rewrite", "--query", "whole").error["code"] == "table_unknown"
     assert cli("check", "--query", "whole").code == 3
 
 
 @pytest.mark.spark
 def test_answers_without_a_sketch_are_the_querys_own(cli: Cli) -> None:
-    (unread,) = cli.good("query", "--query", "unread").results
+    unread = cli.one("query", "--query", "unread")
     assert sorted(unread["rows"]) == [[0], [0], [3], [3]]
     assert unread["action"] == "no_sketch"
-    (total,) = cli.good("query", "--query", "total").results
-    assert sorted(total["rows"]) == [[0, 45], [3, 45]]
+    assert sorted(cli.one("query", "--query", "total")["rows"]) == [[0, 45], [3, 45]]
 
 
 def test_verify_says_what_it_left_out(cli: Cli) -> None:

@@ -16,6 +16,7 @@ from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
+from tests.support.kept_workload import stored
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
 
@@ -117,10 +118,9 @@ def test_maintain_goes_on_and_converges(
 
 @pytest.mark.slow
 def test_auto_recaptures_a_corrupt_state(spoiled: Cli) -> None:
-    (result,) = spoiled.good("maintain", "--query", "corrupt").results
+    result = spoiled.one("maintain", "--query", "corrupt")
     assert (result["action"], result["reason_code"]) == ("recapture", "catalog_corrupt")
-    (result,) = spoiled.good("maintain", "--query", "corrupt").results
-    assert result["action"] == "none"
+    assert spoiled.one("maintain", "--query", "corrupt")["action"] == "none"
 
 
 @pytest.mark.slow
@@ -168,12 +168,10 @@ def test_an_unexpected_error_is_one_querys_own(
 def test_verify_goes_on(many: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark is pretended: what is recaptured is what is stored, but for one query."""
     many.good("capture")
-    (stored_fragments, partner) = ({}, many.workload.parent / ".impctl")
-    with Store.open(partner) as store:
-        for name in ("divides", "gone", "good"):
-            found = store.load(name)
-            assert found is not None
-            stored_fragments[name] = {s.access: s.fragments for s in found.sketches}
+    stored_fragments = {}
+    for name in ("divides", "gone", "good"):
+        sketches = stored(many.workload.parent, name).sketches
+        stored_fragments[name] = {s.access: s.fragments for s in sketches}
 
     def needed(desk: Workbench, prepared: Any, *_: Any) -> Any:
         if prepared.spec.name == "corrupt":

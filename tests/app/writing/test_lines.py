@@ -1,29 +1,123 @@
-"""Each format says every value, and readers of the format find it again."""
+"""Each format says every value, and readers find it again; files are whole or not there at all."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
+import stat
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from impctl.app.writing import file as writing
+from impctl.app.writing.file import check_goal, write_answer
 from impctl.app.writing.formats import RowsFormat
-from impctl.app.writing.json_values import json_column, unique_names
+from impctl.app.writing.json_values import json_column, json_rows, unique_names
 from impctl.app.writing.lines import csv_text, json_lines, json_text, markdown_text, text_of
-from tests.app.writing.every_type import ROWS, every_type
+from impctl.errors import StorageError, UnsupportedError, UsageError
+from tests.support.refused import refused
+
+NOON = datetime(2024, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)
+MICROS_IN_YEAR_12024 = 317_276_222_400_000_000
+FAR_DAY = 3_672_178
+
+
+def every_type() -> pa.Table:
+    """Three rows; the last one is NULL throughout."""
+    columns = {
+        "n": pa.array([1, -(2**63), None], pa.int64()),
+        "x": pa.array([0.1, float("nan"), None], pa.float64()),
+        "f": pa.array([0.1, float("-inf"), None], pa.float32()),
+        "dec": pa.array([Decimal("0E-18"), Decimal("12345678901234567890.5"), None]).cast(
+            pa.decimal128(38, 18)
+        ),
+        "s": pa.array(["", 'a,"b\nc', None]),
+        "t": pa.array([True, False, None]),
+        "d": pa.array([date(2024, 1, 31), date(1, 1, 1), None], pa.date32()),
+        "far": pa.array([0, FAR_DAY, None], pa.int32()).cast(pa.date32()),
+        "at": pa.array([NOON, NOON.replace(microsecond=0), None], pa.timestamp("us", "UTC")),
+        "far_at": pa.array([0, MICROS_IN_YEAR_12024, None]).cast(pa.timestamp("us", "UTC")),
+        "local": pa.array([datetime(2024, 1, 31, 12), datetime(1, 1, 1), None], pa.timestamp("us")),
+        "clock": pa.array([time(1, 2, 3), time(1, 2, 3, 4), None], pa.time64("us")),
+        "took": pa.array(
+            [timedelta(days=1, seconds=7384, microseconds=500_000), timedelta(seconds=-1), None],
+            pa.duration("us"),
+        ),
+        "bin": pa.array([b"", b"\x00\xff", None], pa.binary()),
+        "list": pa.array([[1.5, None], [float("inf")], None], pa.list_(pa.float64())),
+        "struct": pa.array(
+            [{"k": Decimal("1.50"), "v": [b"x"]}, {"k": None, "v": None}, None],
+            pa.struct([("k", pa.decimal128(5, 2)), ("v", pa.list_(pa.binary()))]),
+        ),
+        "map": pa.array([[("a", 1)], [], None], pa.map_(pa.string(), pa.int64())),
+        "nothing": pa.nulls(3),
+    }
+    return pa.table(columns)
+
+
+ROWS = [
+    {
+        "n": 1,
+        "x": 0.1,
+        "f": 0.10000000149011612,
+        "dec": "0.000000000000000000",
+        "s": "",
+        "t": True,
+        "d": "2024-01-31",
+        "far": "1970-01-01",
+        "at": "2024-01-31T12:00:00.500000+00:00",
+        "far_at": "1970-01-01T00:00:00+00:00",
+        "local": "2024-01-31T12:00:00",
+        "clock": "01:02:03",
+        "took": "P1DT7384.5S",
+        "bin": "",
+        "list": [1.5, None],
+        "struct": {"k": "1.50", "v": ["78"]},
+        "map": [["a", 1]],
+        "nothing": None,
+    },
+    {
+        "n": -(2**63),
+        "x": "NaN",
+        "f": "-Infinity",
+        "dec": "12345678901234567890.500000000000000000",
+        "s": 'a,"b\nc',
+        "t": False,
+        "d": "0001-01-01",
+        "far": "+12024-01-31",
+        "at": "2024-01-31T12:00:00+00:00",
+        "far_at": "+12024-01-31T12:00:00+00:00",
+        "local": "0001-01-01T00:00:00",
+        "clock": "01:02:03.000004",
+        "took": "-P0DT1S",
+        "bin": "00ff",
+        "list": ["Infinity"],
+        "struct": {"k": None, "v": None},
+        "map": [],
+        "nothing": None,
+    },
+    dict.fromkeys(every_type().column_names),
+]
+"""The same rows as JSON has them."""
+
 
 TEXT = [one for one in RowsFormat if one is not RowsFormat.TABLE]
 
 
-def refused(name: str) -> object:
+def not_json(name: str) -> object:
     raise AssertionError(f"`{name}` is no JSON")
 
 
 def loaded(text: str) -> object:
-    return json.loads(text, parse_constant=refused)
+    return json.loads(text, parse_constant=not_json)
 
 
 def test_json_says_every_value_strictly() -> None:
@@ -129,3 +223,89 @@ def test_others_read_the_csv_back(tmp_path: Path, reader: str) -> None:
     read = library.read_csv(str(file), **told)
     rows = read.fetchall() if reader == "duckdb" else read.rows()
     assert rows == [(1, ""), (2, None), (None, 'a,"b\nc')]
+
+
+def test_each_ending_says_its_format(tmp_path: Path) -> None:
+    table = every_type().drop_columns(["nothing"])
+    for ending in (".parquet", ".csv", ".jsonl", ".CSV"):
+        write_answer(table, tmp_path / f"a{ending}")
+    read = pq.read_table(tmp_path / "a.parquet")
+    assert read.schema.equals(table.schema)
+    # As texts, since NaN is not equal to itself.
+    assert json_rows(read) == json_rows(table)
+    for one in (RowsFormat.CSV, RowsFormat.JSONL):
+        written = (tmp_path / f"a.{one}").read_bytes()
+        assert written == "".join(text_of(table, one)).encode()
+    assert (tmp_path / "a.CSV").read_bytes() == (tmp_path / "a.csv").read_bytes()
+
+
+def test_parquet_has_each_name_once(tmp_path: Path) -> None:
+    write_answer(pa.table([[1], [2]], ["x", "x"]), tmp_path / "a.parquet")
+    assert pq.read_table(tmp_path / "a.parquet").to_pydict() == {"x": [1], "x_2": [2]}
+
+
+@pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
+def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
+    with refused(UsageError, "answer_ending") as caught:
+        check_goal(tmp_path / name)
+    assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
+
+
+def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    for path, about in (("no/a.csv", "no folder"), ("folder.csv", "it is a folder")):
+        with refused(StorageError, "answer_not_written", about):
+            check_goal(tmp_path / path)
+    check_goal(tmp_path / "a.csv")
+    assert not (tmp_path / "no").exists()
+
+
+def broken_pieces(table: pa.Table, one: RowsFormat) -> Iterator[bytes]:
+    yield b"half"
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def interrupted_pieces(table: pa.Table, one: RowsFormat) -> Iterator[bytes]:
+    yield b"half"
+    raise KeyboardInterrupt
+
+
+def test_a_full_disk_leaves_what_stood_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goal = tmp_path / "a.csv"
+    goal.write_text("old")
+    monkeypatch.setattr(writing, "_pieces", broken_pieces)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        write_answer(every_type(), goal)
+    assert caught.value.exit_code == 6
+    monkeypatch.setattr(writing, "_pieces", interrupted_pieces)
+    with pytest.raises(KeyboardInterrupt):
+        write_answer(every_type(), goal)
+    assert goal.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a.csv"]
+
+
+def test_a_file_keeps_its_rights_and_a_link_its_goal(tmp_path: Path) -> None:
+    goal, link = tmp_path / "kept" / "a.csv", tmp_path / "b.csv"
+    goal.parent.mkdir()
+    goal.write_text("old")
+    goal.chmod(0o640)
+    link.symlink_to(goal)
+    write_answer(pa.table({"a": [1]}), link)
+    assert link.is_symlink()
+    assert goal.read_text() == "a\n1\n"
+    assert stat.S_IMODE(goal.stat().st_mode) == 0o640
+    before = os.umask(0o027)
+    try:
+        write_answer(pa.table({"a": [1]}), tmp_path / "new.csv")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "new.csv").stat().st_mode) == 0o640
+
+
+def test_a_type_that_parquet_lacks_is_told(tmp_path: Path) -> None:
+    table = pa.table({"i": pa.array([(1, 2, 3)], pa.month_day_nano_interval())})
+    with refused(UnsupportedError, "answer_type"):
+        write_answer(table, tmp_path / "a.parquet")
+    assert os.listdir(tmp_path) == []

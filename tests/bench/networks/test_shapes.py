@@ -1,17 +1,26 @@
-"""Networks of plain shapes are what they say, and the same for the same seed."""
+"""Networks of plain shapes are what they say, and the same for the same seed; sensors stand where
+they say, and know who is near; lists of links as people have them, and what is no list told."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from impctl.bench.networks.alarms import alarm_tables
 from impctl.bench.networks.circles import circle_links
 from impctl.bench.networks.communities import COMMUNITY_NODES, community_links
+from impctl.bench.networks.edge_list import listed_links
+from impctl.bench.networks.sensors import SEEDS, sensor_tables
 from impctl.bench.networks.shapes import (
     chain_links,
     forest_links,
@@ -164,3 +173,169 @@ def test_what_cannot_be_is_refused(made: Callable[[], pa.Table], says: str) -> N
     with pytest.raises(UsageError, match=says) as caught:
         made()
     assert caught.value.hint
+
+
+@pytest.mark.parametrize("sensors", [36, 100, 110, 400])
+def test_near_are_those_below_twenty_metres(sensors: int) -> None:
+    tables = {name: table.to_pydict() for name, table in sensor_tables(sensors, 1).items()}
+    sensor = tables["sensor"]
+    at = dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+    assert len(at) == {36: 36, 100: 100, 110: 100, 400: 400}[sensors]
+    expected = {}
+    for one, (x, y) in at.items():
+        for other, (u, v) in at.items():
+            squared = (x - u) ** 2 + (y - v) ** 2
+            if one != other and squared < 2000**2:
+                expected[one, other] = round(squared**0.5)
+    near = tables["near"]
+    found = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
+    assert found == expected
+    assert len(near["src"]) == len(expected)
+    assert max(map(max, at.values())) < 10_000
+
+
+def test_seeds_are_triggered_first_and_half_of_the_others() -> None:
+    tables = {name: table.to_pydict() for name, table in sensor_tables(100, 1).items()}
+    seeds, triggered = tables["seed"], tables["triggered"]
+    assert seeds["region"] == list(range(SEEDS))
+    assert triggered["sensor"][:SEEDS] == seeds["sensor"]
+    assert len({*triggered["sensor"]}) == len(triggered["sensor"]) == SEEDS + (100 - SEEDS) // 2
+    assert triggered["at"] == [0] * SEEDS + list(range(1, len(triggered["at"]) - SEEDS + 1))
+    assert sensor_tables(100, 1)["triggered"].equals(sensor_tables(100, 1)["triggered"])
+    assert not sensor_tables(100, 2)["triggered"].equals(sensor_tables(100, 1)["triggered"])
+
+
+def test_a_field_needs_sensors() -> None:
+    with pytest.raises(UsageError, match="no field"):
+        sensor_tables(35, 1)
+    with pytest.raises(UsageError, match="too small for alarms"):
+        alarm_tables(399, 1)
+
+
+def test_around_alarms_all_sensors_are_triggered() -> None:
+    tables = {name: table.to_pydict() for name, table in alarm_tables(2_000, 1).items()}
+    sensor, triggered, seeds = tables["sensor"], tables["triggered"], tables["seed"]["sensor"]
+    at = dict(zip(sensor["id"], zip(sensor["x"], sensor["y"], strict=True), strict=True))
+    assert sensor["id"] == list(range(44 * 44))
+    assert {*at.values()} == {(x * 1000, y * 1000) for x in range(44) for y in range(44)}
+    there = {*triggered["sensor"]}
+    assert len(there) == len(triggered["sensor"])
+    assert triggered["sensor"][:SEEDS] == seeds
+    assert triggered["at"] == [0] * SEEDS + list(range(1, len(there) - SEEDS + 1))
+    around = {
+        one
+        for one, (x, y) in at.items()
+        for u, v in (at[seed] for seed in seeds)
+        if (x - u) ** 2 + (y - v) ** 2 <= 5_000**2
+    }
+    assert around <= there
+    others = len(there - around) / (len(at) - len(around))
+    assert 0.15 < others < 0.25
+    assert alarm_tables(2_000, 1)["triggered"].equals(alarm_tables(2_000, 1)["triggered"])
+
+
+def test_sensors_of_alarms_know_the_eight_around_them() -> None:
+    tables = {name: table.to_pydict() for name, table in alarm_tables(500, 2).items()}
+    sensor, near = tables["sensor"], tables["near"]
+    places = list(zip(sensor["x"], sensor["y"], strict=True))
+    expected = {}
+    for one, (x, y) in enumerate(places):
+        for other, (u, v) in enumerate(places):
+            squared = (x - u) ** 2 + (y - v) ** 2
+            if 0 < squared < 2000**2:
+                expected[one, other] = round(squared**0.5)
+    found = dict(zip(zip(near["src"], near["dst"], strict=True), near["cost"], strict=True))
+    assert found == expected
+    assert len(near["src"]) == len(expected)
+    # Numbers follow places: who has the next one stands beside it, but where the field ends.
+    steps = [abs(x - u) + abs(y - v) for (x, y), (u, v) in pairwise(places)]
+    assert steps.count(1000) > 0.9 * len(steps)
+    # All of them where the field is as wide as the curve.
+    whole = alarm_tables(1024, 1)["sensor"].to_pydict()
+    places = list(zip(whole["x"], whole["y"], strict=True))
+    assert {abs(x - u) + abs(y - v) for (x, y), (u, v) in pairwise(places)} == {1000}
+
+
+def links_of(table: pa.Table) -> list[tuple[int, int, int]]:
+    return list(zip(*(table[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("# a list\n10 20\n20 30\n10 20\n30 30\n", [(0, 1, 1), (1, 2, 1)]),
+        ("src,dst,cost\n1,2,7\n2,1,3\n", [(0, 1, 7), (1, 0, 3)]),
+        ("5\t3\t2\t99\n\n3\t5\t4\t1\n", [(1, 0, 2), (0, 1, 4)]),
+        ("% konect\nb a\na c\n", [(1, 0, 1), (0, 2, 1)]),
+        ("9 10\n10 9\n", [(0, 1, 1), (1, 0, 1)]),
+        ("a 9\n9 10\n", [(2, 1, 1), (1, 0, 1)]),
+        ("1 2\n1 2 5\n", [(0, 1, 1)]),
+        ("1, 2\n2, 3\n", [(0, 1, 1), (1, 2, 1)]),
+        ("\ufeffid;to;km\r\n1;2;7\r\n", [(0, 1, 7)]),
+        ("source,target\nann lee,bob\nbob,cy\n", [(0, 1, 1), (1, 2, 1)]),
+        ('"from","to"\n"a","b"\n', [(0, 1, 1)]),
+        ("# FromNodeId\tToNodeId\n3\t1\n1\t 2\n", [(2, 0, 1), (0, 1, 1)]),
+    ],
+)
+def test_text(text: str, expected: list[tuple[int, int, int]], tmp_path: Path) -> None:
+    file = tmp_path / "links.txt"
+    file.write_text(text, encoding="utf-8")
+    table = listed_links(file)
+    assert links_of(table) == expected
+    assert table["id"].to_pylist() == list(range(len(expected)))
+    assert all(kind == pa.int64() for kind in table.schema.types)
+
+
+def test_parquet(tmp_path: Path) -> None:
+    file = tmp_path / "links.parquet"
+    columns = {"a": [7, 8, 7], "b": [8, 9, 8], "c": [2, 3, 2]}
+    pq.write_table(pa.table(columns), file)
+    assert links_of(listed_links(file)) == [(0, 1, 2), (1, 2, 3)]
+    pq.write_table(pa.table({**columns, "c": [0.5, 0.5, 0.5]}), file)
+    assert links_of(listed_links(file)) == [(0, 1, 1), (1, 2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no line with a link"),
+        ("# 1 2\n", "no line with a link"),
+        ("1\n2\n", "line 1 has fewer than two columns"),
+        ("# a list\n1,2\n\n3\n", "line 4 has fewer than two columns"),
+        ("1 1\n", "no link between two nodes"),
+        ("1 2 3\n1 2 0\n", "line 2 has a cost that is no number above 0: 0"),
+        ("1 2 x\n", "line 1 has a cost that is no number above 0: x"),
+        ("1 2 -4\n", "no number above 0: -4"),
+        ("1 2 0.5\n", "no number above 0: 0.5"),
+        ("1 2 99999999999999999999\n", "no number above 0"),
+    ],
+)
+def test_what_is_no_list(text: str, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "links.txt"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UsageError, match=says):
+        listed_links(file)
+
+
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
+def test_packed_text(ending: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    file = tmp_path / f"links.txt{ending}"
+    file.write_bytes(pack(b"# packed\n1 2\n2 1\n"))
+    assert links_of(listed_links(file)) == [(0, 1, 1), (1, 0, 1)]
+    file.write_bytes(b"1 2\n")
+    with pytest.raises(UsageError, match="cannot be unpacked"):
+        listed_links(file)
+
+
+def test_what_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        listed_links(tmp_path / "none.txt")
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 1\n")
+    with pytest.raises(UsageError, match="cannot be read as text"):
+        listed_links(tmp_path / "latin.txt")
+    (tmp_path / "broken.parquet").write_bytes(b"nothing")
+    with pytest.raises(UsageError, match="No list of links"):
+        listed_links(tmp_path / "broken.parquet")
+    pq.write_table(pa.table({"a": [1, None], "b": [2, 3]}), tmp_path / "gap.parquet")
+    with pytest.raises(UsageError, match="NULL"):
+        listed_links(tmp_path / "gap.parquet")

@@ -1,18 +1,36 @@
-"""Whole text outputs: stdout and stderr apart, at 80 columns, without colour or control codes."""
+"""Whole text outputs: stdout and stderr apart, at 80 columns, without colour or control codes.
+
+Results of every command; plans and dry runs; records and comparisons, a table per figure; settings
+side by side; why a row is in an answer.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from impctl.app.results.explanations import CheckResult
-from impctl.app.results.results import Failure, Outcome, ReuseCandidate, ReuseEntry, SketchEntry
+from impctl.app.measuring.figure_tables import metric_text
+from impctl.app.results.amounts import span_text
+from impctl.app.results.explanations import CandidateEntry, CheckResult
+from impctl.app.results.foreseen import NextChange, PlannedChange, ReadEntry
+from impctl.app.results.results import (
+    ApplyResult,
+    CaptureResult,
+    Failure,
+    Outcome,
+    RecordKind,
+    ReuseCandidate,
+    ReuseEntry,
+    SketchEntry,
+)
+from impctl.bench.compare import Difference
 from impctl.errors import Location, Problem, QueryError, WorkloadError
 from tests.cli.examples import EXAMPLES
 
-EXPECTED = {
+OF_EXAMPLES = {
     "check": """\
 q_top: supported, exact
   every operator is maintained
@@ -69,39 +87,10 @@ q_top: sound, sales.price slack 1 at sales@1, results equal
 }
 
 
-@pytest.mark.parametrize("command", list(EXPECTED))
-def test_a_result_on_stdout(fake, impctl, command: str) -> None:
-    fake.answer = Outcome((EXAMPLES[command],))
-    ran = impctl(command, "w.yaml")
-    assert (ran.code, ran.stdout, ran.stderr) == (0, EXPECTED[command], "")
-
-
-def test_gc_that_foresees_and_gc_with_nothing_to_do(fake, impctl) -> None:
+def test_gc_that_foresees(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["gc"], foreseen=True),))
     lines = impctl("gc", "w.yaml", "--dry-run").stdout.splitlines()
     assert all(line.startswith("would remove ") for line in lines)
-    fake.answer = Outcome((replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),))
-    assert impctl("gc", "w.yaml").stdout == (
-        "nothing to remove; each query keeps its latest 1 sketch version\n"
-    )
-
-
-def test_answers_of_which_only_the_numbers_of_rows_were_compared(fake, impctl) -> None:
-    fake.answer = Outcome((replace(EXAMPLES["verify"], counts_only=True),))
-    (first, *_) = impctl("verify", "w.yaml").stdout.splitlines()
-    assert first.endswith("sales@1, results equal (only counted: a LIMIT without ORDER BY)")
-
-
-def test_apply(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["apply"],))
-    ran = impctl("apply", "w.yaml", "s8")
-    assert ran.stdout == "s8: sales version 1, 1 inserted, 0 deleted, 0 updated\n"
-
-
-def test_generate(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["generate"],))
-    ran = impctl("bench", "--generate", "demo")
-    assert ran.stdout == "sales: 7 rows, version 0, demo/sales\n"
 
 
 def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
@@ -110,16 +99,6 @@ def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, mon
     monkeypatch.setenv("COLUMNS", "60")
     lines = impctl("init", "t").stdout.splitlines()
     assert lines == ["w.yaml: written", *(f"  {command}" for command in commands)]
-
-
-def test_rewrite_prints_sql_alone_on_stdout(fake, impctl) -> None:
-    fake.answer = Outcome((EXAMPLES["rewrite"],))
-    ran = impctl("rewrite", "w.yaml")
-    assert ran.stdout == "SELECT brand FROM sales WHERE price >= 601\n"
-    assert ran.stderr == (
-        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files, only for sales@1\n"
-        "  sketch was up to date\n"
-    )
 
 
 def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
@@ -188,12 +167,6 @@ def test_changes_prints_rows_on_stdout_and_between_what_on_stderr(fake, impctl) 
     assert ran.stderr == "q_top: the whole answer, 2 rows, sales@3 in 12 ms\n"
 
 
-def test_files_of_changes_are_named(fake, impctl) -> None:
-    path = "out/q_top/000003_sales-1-3.parquet"
-    fake.answer = Outcome((replace(EXAMPLES["maintain"], change_files=(path,)),))
-    assert f"  changes of its answer: {path}\n" in impctl("maintain", "w.yaml").stdout
-
-
 def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
     failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
     fake.answer = Outcome((EXAMPLES["rewrite"],), ("statistics are missing",), (failure,))
@@ -220,13 +193,6 @@ def test_user_text_has_no_markup_and_no_control_characters(fake, impctl) -> None
     assert "\x1b" not in stdout
 
 
-def test_not_captured(fake, impctl) -> None:
-    fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(), versions={}),))
-    assert impctl("status", "w.yaml").stdout == (
-        "q_top: not captured (policy auto); `impctl check` says whether it can be\n"
-    )
-
-
 def test_eager_steps_are_shown_where_there_are_several(fake, impctl) -> None:
     result = EXAMPLES["maintain"]
     fake.answer = Outcome((replace(result, steps=result.steps * 2),))
@@ -238,13 +204,6 @@ def test_a_query_of_several_sketches_is_counted_once(fake, impctl) -> None:
     idle = replace(result, attribute="brand", action="none")
     fake.answer = Outcome((result, idle, replace(idle, query="q_idle")))
     assert "2 queries: 1 exact; 1 up to date" in impctl("maintain", "w.yaml").stderr
-
-
-def test_long_sketches_fit_a_line(fake, impctl) -> None:
-    sketch = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
-    fake.answer = Outcome((replace(EXAMPLES["status"], sketches=(sketch,)),))
-    first = impctl("status", "w.yaml").stdout.splitlines()[0]
-    assert first == "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, and 194 more}"
 
 
 def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
@@ -284,15 +243,6 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
     assert ran.stderr == (
         "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported [query_unsupported]\n"
         "hint: use AVG\n"
-    )
-
-
-def test_what_is_in_the_way_of_a_sketch_is_told_with_its_place(fake, impctl) -> None:
-    place = Location("w.yaml", 9, 14)
-    refused = CheckResult("q_top", False, None, "It uses RAND", hint="leave it out", place=place)
-    fake.answer = Outcome((refused,))
-    assert impctl("check", "w.yaml").stdout == (
-        "q_top: can have no sketch\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n"
     )
 
 
@@ -378,3 +328,435 @@ def test_queries_that_were_told_are_counted_beside_those_that_failed(fake, impct
     failure = Failure("q_two", QueryError("Query `q_two` uses a window function"))
     fake.answer = Outcome((EXAMPLES[command],), failures=(failure,))
     assert impctl(command, "w.yaml").stderr.endswith("1 of 2 queries failed: `q_two`\n")
+
+
+RECORD_TEXT = """\
+micro: 6 cells of 2 figures, 6 checked, scale 0.05, 75 s, noise 4%
+
+groups: Number of groups
+   groups  changes  maintain  recapture  recapture ratio
+       50    1,000    2.1 ms     812 ms             387×
+       50  100,000    1.62 s     812 ms             0.5×
+  500,000    1,000    2.5 ms     812 ms             325×
+  500,000  100,000   81.2 ms     812 ms              10×
+  break-even, 50 groups: 6.2 % (62,000 changes)
+  break-even, 500,000 groups: above 100,000 changes
+  papers: Up to 1,000 changed rows maintaining wins by two to three orders of
+    magnitude. (section 8.3.1)
+
+skipping: What a sketch saves
+  layout      without sketch  rows share
+  sorted               1.5 s      6.25 %
+  not sorted           1.5 s       100 %
+"""
+
+
+def test_large_ratios_have_no_exponent() -> None:
+    assert [metric_text("x_ratio", value) for value in (999.7, 2345.6)] == ["1,000×", "2,346×"]
+    assert metric_text("rows_share", 12.0) == "1,200 %"
+
+
+def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
+    record = EXAMPLES["record"]
+    groups = [cell for cell in record.cells if cell.figure == "groups"]
+    fast = groups[-1].metrics
+    alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
+    fake.answer = Outcome((replace(record, cells=alike),))
+    told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
+    assert told == ["  break-even, 2 cases alike: above 100,000 changes"]
+
+
+NARROW = """\
+8,442 commits with 659,699 rows in 58 days replayed, from 2026-01-31 12:00:30Z
+  on, by the histories of the tables; a look every 5 s
+as it is:
+  8,400 runs, 33,000 steps, 15.7 min of work, 0 late
+  age 2.64 s, 99% 5.1 s, worst 10.4 s
+  state 116 MB, reads 0, converts 0
+10 MB, use:
+  0 runs, 0 steps, 0 ms of work, 2 late
+  age -, 99% -, worst 1,344 h
+  state 20.2 MB, reads 77,912, converts 12
+  work: 2 queries by recorded runs; 1 query by captures, as no run is recorded;
+    1 query by prior times
+  over their budget, with the least that will do: 10 MB, use
+  recorded since 2026-01-31 12:00:30Z: 8,000 runs, 33,000 steps, 16.7 min; the
+    model has 8,400 (+5%), 33,000 (+0%), 15.7 min (-6%)
+"""
+
+TABLE = """\
+setting       runs    steps       work      age     99%     worst   late     state    reads   converts
+RULE
+as it is     8,400   33,000   15.7 min   2.64 s   5.1 s    10.4 s      0    116 MB        0          0
+10 MB, use       0        0       0 ms        -       -   1,344 h      2   20.2 MB   77,912         12
+"""  # noqa: E501 - as it is printed
+
+
+def test_where_it_fits_settings_are_a_table(fake, impctl, monkeypatch) -> None:
+    fake.answer = Outcome((replace(EXAMPLES["simulate"], recorded=None),))
+    rule = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 102
+    for columns in ("102", "300", ""):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = impctl("simulate", "w.yaml").stdout
+        assert TABLE.replace("RULE", rule) in shown
+        assert shown.endswith("no runs are recorded of this time to hold the model against\n")
+    monkeypatch.setenv("COLUMNS", "101")
+    assert "converts 12" in impctl("simulate", "w.yaml").stdout
+
+
+def test_rows_that_come_late_are_told(fake, impctl, monkeypatch) -> None:
+    late = replace(EXAMPLES["simulate"], recorded=None, late="p 0.9, every 1m")
+    fake.answer = Outcome((late,))
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = impctl("simulate", "w.yaml").stdout
+    assert "histories of the tables, rows late (p 0.9, every 1m); a look" in " ".join(shown.split())
+    assert shown.endswith("no run carried on rows that came late like this\n")
+
+
+WHY = EXAMPLES["why"]
+
+
+def test_the_rows_and_what_is_proved_of_them(fake, impctl) -> None:
+    fake.answer = Outcome((WHY,))
+    ran = impctl("why", "w.yaml", "--row", "n=17")
+    assert ran.stdout == (
+        "reach: n=17, at=2026-01-31T12:00:00, name=NULL is derived from 3 rows, a smallest set: no "
+        "fewer rows derive it\n"
+        "  links: src=1, dst=4, cost=1.50\n"
+        "  links: src=4, dst=17, cost=NULL\n"
+        "  ... and 1 row more\n"
+    )
+    assert " ".join(ran.stderr.split()) == (
+        "reach: 12 rows take part in any derivation of it; the engine read 1 of 4 files at "
+        "links@3 in 12 ms"
+    )
+
+
+def test_what_would_go_and_come(fake, impctl) -> None:
+    fake.answer = Outcome((EXAMPLES["without"],))
+    ran = impctl("why", "w.yaml", "--without", "links: src = 4", "--format", "csv")
+    assert ran.stdout == "_change,_copies,n\ndelete,1,17\ninsert,2,\n"
+    assert " ".join(ran.stderr.split()) == (
+        "reach: without 2 rows of links, 1 row of the answer would go, 1 row would come; the "
+        "engine read 1 of 4 files at links@3 in 12 ms"
+    )
+
+
+def test_a_format_is_for_rows_that_would_go(fake, impctl) -> None:
+    ran = impctl("why", "w.yaml", "--row", "n=17", "--format", "csv")
+    assert ran.code == 2
+    assert "`--format` goes with `--without` only" in ran.stderr
+
+
+PLAN = EXAMPLES["plan"]
+CAPTURE = CaptureResult(
+    query="q_top", action="none", sketches=(SketchEntry("sales", "price", (), 4),),
+    versions={"sales": 0}, mode="exact", elapsed_ms=0.0, spark_ms=0.0, engine_ms=0.0,
+    considered=(CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
+    assumptions=("sales.price is nonnegative",),
+    foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {},
+            "at 2026-01-31 12:00:30Z, starts 2026-01-31 11:00:00Z: fresh_within 10m"
+            " (1.23 s, 1.85 s with margin)",
+        ),
+        ({"cost_ms": None, "start_at": None}, "fresh_within 10m"),
+        (
+            {"due": True},
+            "now, to be done by 2026-01-31 12:00:30Z: fresh_within 10m"
+            " (1.23 s, 1.85 s with margin)",
+        ),
+        (
+            {"pending": False, "why": "w"},
+            "nothing pending, next at 2026-01-31 12:00:30Z, for fresh_within 10m, rows 10000",
+        ),
+        (
+            {"pending": False, "due_at": None, "why": "nothing is pending"},
+            "nothing is pending",
+        ),
+    ],
+)
+def test_a_plan_says_when_it_is_due(fake, impctl, changed, line) -> None:
+    fake.answer = Outcome((replace(PLAN, due=replace(EXAMPLES["due"], **changed)),))
+    told = " ".join(impctl("plan", "w.yaml").stdout.split())
+    assert f" due {line} estimated to maintain:" in told
+
+
+def test_a_plan_that_knows_little(fake, impctl) -> None:
+    pending = (PlannedChange("a", 3, 4, None, 1, 10), PlannedChange("b", 3, 9, None, None, None))
+    fake.answer = Outcome(
+        (replace(PLAN, pending=pending, maintain_ms=None, recapture_ms=None, recapture_runs=0),)
+    )
+    lines = impctl("plan", "w.yaml").stdout.splitlines()
+    assert lines[2:6] == [
+        "  a: 1 version, rows not counted in 1 file, 10 B",
+        "  b: 6 versions, rows not counted, its log cannot be read that far back",
+        "  estimated to maintain: unknown, the log does not tell the change's size",
+        "  estimated to recapture: unknown, no recorded run yet",
+    ]
+
+
+COMING = NextChange(
+    tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
+    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day", rows_by="the last",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("coming", "text"),
+    [
+        (
+            COMING,
+            "lineitem, orders: in 41 min (25 min to 1 h 10), 1,010 rows (760 to 1,300), "
+            "by the same time of day",
+        ),
+        (NextChange(unknown="1 change is known"), "unknown: 1 change is known"),
+        (replace(COMING, tables=("t",), in_s=0.0), "t: any moment (within 1 h 10), 1,010 rows"),
+        (replace(COMING, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
+        (
+            NextChange(tables=("t",), in_s=7200.0, rows=200.0, by="the workload file"),
+            "t: in 2 h, 200 rows, by the workload file",
+        ),
+        (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any moment, rows not known, by x"),
+        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), rows not"),
+        (replace(COMING, in_s_low=2461.0, in_s_high=2462.0, rows=1.0), "in 41 min (41 min), 1 row"),
+    ],
+)
+def test_the_next_change(fake, impctl, coming, text) -> None:
+    fake.answer = Outcome((replace(PLAN, next_change=coming),))
+    shown = impctl("plan", "w.yaml").stdout
+    assert shown.count("\n  next change  ") == 1
+    assert text in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"), (59.4, "59 s"), (59.6, "1 min"), (3569.0, "59 min"), (3571.0, "1 h"),
+        (3600.0 + 299, "1 h 05"), (172_000.0, "47 h 47"), (172_800.0, "2 days"),
+        (1e9, "11,574 days"),
+    ],
+)  # fmt: skip
+def test_spans_of_time(seconds, text) -> None:
+    assert span_text(seconds) == text
+
+
+def test_a_statement_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
+    statement = f"DELETE FROM t WHERE note = 'two  spaces, {'many words ' * 9}\x1b[0m'"
+    fake.answer = Outcome((applied("b", statement, 5),))
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = impctl("apply", "w.yaml", "b", "--dry-run").stdout.splitlines()
+    assert lines[1:] == ["  " + statement.replace("\x1b", "\\x1b")]
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (PLAN, 2),
+        (replace(PLAN, action="capture"), 2),
+        (replace(PLAN, action="none"), 0),
+        (CAPTURE, 2),
+        (replace(CAPTURE, stored="none"), 2),
+        (replace(CAPTURE, stored="current"), 0),
+        (replace(CAPTURE, reason="?", stored="even"), 0),
+        (replace(EXAMPLES["maintain"], foreseen=True), 2),
+        (replace(EXAMPLES["maintain"], foreseen=True, action="none"), 0),
+    ],
+)
+def test_something_to_do_is_told_by_the_exit_code_when_asked(fake, impctl, result, code) -> None:
+    fake.answer = Outcome((result,))
+    assert impctl("plan", "w.yaml", "--detailed-exitcode").code == code
+    assert impctl("maintain", "w.yaml", "--dry-run", "--detailed-exitcode").code == code
+    assert impctl("plan", "w.yaml").code == 0
+
+
+def applied(name: str, statement: str, version: int, inserted: int = 0) -> ApplyResult:
+    """A batch that a dry run foresees."""
+    return ApplyResult(
+        name=name, table="t", version=None, inserted=inserted, deleted=0, updated=0,
+        statement=statement, foreseen_version=version,
+    )  # fmt: skip
+
+
+TIME, OTHER = EXAMPLES["comparison"].changes
+UNJUDGED = replace(
+    EXAMPLES["comparison"],
+    changes=(replace(TIME, verdict=Difference.UNJUDGED), OTHER),
+    edited=EXAMPLES["comparison"].only_old,
+)
+DRY = "warning: dry run: nothing was written\n"
+WHOLE: dict[str, tuple[str, Any, str]] = {
+    **{name: (f"{name} w.yaml", EXAMPLES[name], text) for name, text in OF_EXAMPLES.items()},
+    "a batch": (
+        "apply w.yaml s8",
+        EXAMPLES["apply"],
+        "s8: sales version 1, 1 inserted, 0 deleted, 0 updated\n",
+    ),
+    "generated": (
+        "bench --generate demo",
+        EXAMPLES["generate"],
+        "sales: 7 rows, version 0, demo/sales\n",
+    ),
+    "a rewrite, SQL alone on stdout": (
+        "rewrite w.yaml",
+        EXAMPLES["rewrite"],
+        "SELECT brand FROM sales WHERE price >= 601\n",
+    ),
+    "nothing to remove": (
+        "gc w.yaml",
+        replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),
+        "nothing to remove; each query keeps its latest 1 sketch version\n",
+    ),
+    "not captured": (
+        "status w.yaml",
+        replace(EXAMPLES["status"], sketches=(), versions={}),
+        "q_top: not captured (policy auto); `impctl check` says whether it can be\n",
+    ),
+    "what is in the way of a sketch, with its place": (
+        "check w.yaml",
+        CheckResult(
+            *("q_top", False, None, "It uses RAND"),
+            hint="leave it out",
+            place=Location("w.yaml", 9, 14),
+        ),
+        "q_top: can have no sketch\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n",
+    ),
+    "a record, a table per figure": (
+        "bench micro",
+        (EXAMPLES["record"], EXAMPLES["written"]),
+        RECORD_TEXT,
+    ),
+    "a workload, alike but without a scale": (
+        "bench w.yaml",
+        replace(EXAMPLES["record"], kind=RecordKind.WORKLOAD),
+        RECORD_TEXT.replace("scale 0.05, ", ""),
+    ),
+    "a comparison tells differences and what has no partner": (
+        "bench --compare a.json b.json",
+        EXAMPLES["comparison"],
+        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "  slower: groups, groups 50: maintain 2.1 ms, then 4.2 ms (2.00)\n"
+        "  only in the old record: groups, groups 9\n"
+        "  differs between the runs: cpu: x, then y\n",
+    ),
+    "what a comparison cannot judge": (
+        "bench --compare a.json b.json",
+        UNJUDGED,
+        "micro: 2 metrics of 1 cell compared, noise 21%\n"
+        "  not compared, of another query, partition, option or data: groups, groups 9\n"
+        "  times are not judged, they are of two machines: only ratios and sizes are\n"
+        "  nothing differs beyond the noise\n"
+        "  only in the old record: groups, groups 9\n"
+        "  differs between the runs: cpu: x, then y\n",
+    ),
+    "a suite in short": (
+        "check micro",
+        EXAMPLES["suite"],
+        "micro: Micro-benchmarks (1 figure, 3 cases)\n  groups\n",
+    ),
+    "settings in a narrow terminal, in lines": ("simulate w.yaml", EXAMPLES["simulate"], NARROW),
+    "a plan": (
+        "plan w.yaml",
+        PLAN,
+        "q_top: exact by engine, sales@0..2\n"
+        "  every operator is maintained [incremental]\n"
+        "  sales: 2 versions, 1,000 changed rows in 3 files, 45.7 kB\n"
+        "  estimated to maintain: 2.35 ms (12 runs)\n"
+        "  estimated to recapture: 812 ms (1 run)\n"
+        "  policy auto chooses: exact\n",
+    ),
+    "a dry capture": (
+        "capture w.yaml --dry-run",
+        CAPTURE,
+        "q_top: would capture sales.price in 4 ranges at sales@0, mode exact by engine\n"
+        "  would read sales@0: 7 rows in 1 file, 1.92 kB\n"
+        "  sales.sid not safe: it cuts groups apart\n"
+        "  rests on: sales.price is nonnegative\n"
+        "  replaces a sketch that is not current\n",
+    ),
+    "a dry rebalance": (
+        "capture w.yaml --dry-run",
+        replace(CAPTURE, reason="would even out `sales.price`"),
+        "q_top: sales.price 0 of 4 {}\n  would even out `sales.price`\n",
+    ),
+    "a dry apply": (
+        "apply w.yaml --all --dry-run",
+        (
+            applied("a", "INSERT INTO t: 2 rows", 4, inserted=2),
+            applied("b", "DELETE FROM t WHERE x = 1", 5),
+        ),
+        "a: would make t version 4\n  INSERT INTO t: 2 rows\n"
+        "b: would make t version 5, if a row matches\n  DELETE FROM t WHERE x = 1\n",
+    ),
+}
+SAID = {
+    "a rewrite, SQL alone on stdout": (
+        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files, only for sales@1\n"
+        "  sketch was up to date\n"
+    ),
+    "a record, a table per figure": "measuring micro\nrecord: r.json\n",
+    "a workload, alike but without a scale": "measuring w.yaml\n",
+    **dict.fromkeys(("a dry capture", "a dry rebalance", "a dry apply"), DRY),
+}
+"""What stderr says, where it says something."""
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_output(fake, impctl, name: str) -> None:
+    words, results, stdout = WHOLE[name]
+    fake.answer = Outcome(results if isinstance(results, tuple) else (results,))
+    ran = impctl(*words.split())
+    assert (ran.code, ran.stdout, ran.stderr) == (0, stdout, SAID.get(name, ""))
+    assert max(map(len, stdout.splitlines())) <= 80
+
+
+MANY = SketchEntry("sales", "price", tuple(range(0, 400, 2)), 400)
+PARTS: dict[str, tuple[str, Any, str]] = {
+    "files of changes": (
+        "maintain",
+        replace(EXAMPLES["maintain"], change_files=("out/q_top/000003_sales-1-3.parquet",)),
+        "\n  changes of its answer: out/q_top/000003_sales-1-3.parquet\n",
+    ),
+    "answers of which only the numbers of rows were compared": (
+        "verify",
+        replace(EXAMPLES["verify"], counts_only=True),
+        "sales@1, results equal (only counted: a LIMIT without ORDER BY)\n",
+    ),
+    "a long sketch, in one line": (
+        "status",
+        replace(EXAMPLES["status"], sketches=(MANY,)),
+        "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, and 194 more}\n",
+    ),
+    "nothing to do": (
+        "plan",
+        replace(PLAN, action="none", by=None, reason="no new version"),
+        "q_top: nothing to do, sales@0..2\n",
+    ),
+}
+
+
+@pytest.mark.parametrize(("command", "result", "part"), PARTS.values(), ids=PARTS)
+def test_a_part_of_stdout(fake, impctl, command: str, result: Any, part: str) -> None:
+    fake.answer = Outcome((result,))
+    assert part in impctl(command, "w.yaml").stdout
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"lineage": 1}, "1 row takes part in any derivation of it"),
+        ({"claim": "minimal"}, "no part of these rows derives it"),
+        ({"claim": "group"}, "all rows of the groups"),
+    ],
+)
+def test_what_is_not_smallest_is_not_said_to_be(fake, impctl, changed, told: str) -> None:
+    fake.answer = Outcome((replace(WHY, **changed),))
+    ran = impctl("why", "w.yaml", "--row", "n=17")
+    assert told in " ".join((ran.stderr + ran.stdout).split())
+    assert ("smallest" in ran.stdout) is ("claim" not in changed)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from impctl.app.workbench.sessions import OwnSession
@@ -9,7 +11,5 @@ from impctl.app.workbench.sessions import OwnSession
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_spark(*_: object) -> None:
-        raise AssertionError("Spark was asked for")
-
-    monkeypatch.setattr(OwnSession, "open", no_spark)
+    asked = AssertionError("Spark was asked for")
+    monkeypatch.setattr(OwnSession, "open", Mock(side_effect=asked))

@@ -9,7 +9,6 @@ from typing import Any
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from tests.support.kept_workload import fragments_by_access, stored
-from tests.support.run_cli import Cli
 from tests.support.run_records import run_record
 
 
@@ -39,20 +38,11 @@ def assert_alike(folder: Path, names: Iterable[str], twin: str = "{}_kept") -> N
         assert one.state_meta["unsure"] == other.state_meta["unsure"]
 
 
-def say(cli: Cli, before: str, after: str) -> None:
-    """Change a word of the workload file."""
-    text = cli.workload.read_text()
-    assert before in text
-    cli.workload.write_text(text.replace(before, after))
-
-
 def describe(folder: Path, name: str, **said: Any) -> None:
     """Say something else of a stored state."""
+    held = stored(folder, name)
+    record = run_record("exact", versions=held.versions)
+    meta = {**held.state_meta, **said}
+    commit = MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
     with Store.open(folder / ".impctl") as store, store.lock(10, "a test"):
-        held = store.load(name)
-        assert held is not None
-        record = run_record("exact", versions=held.versions)
-        meta = {**held.state_meta, **said}
-        store.commit_maintain(
-            MaintainCommit(name, held.generation, held.pins, record, state_meta=meta)
-        )
+        store.commit_maintain(commit)

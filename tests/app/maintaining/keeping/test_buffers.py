@@ -14,13 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 import impctl
 from impctl.app.capturing import commit
 from impctl.app.maintaining.keeping.buffers import chance_of_refill, size_for
-from impctl.cli.application import build_app
-from impctl.cli.boundary import run
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, describe
 from tests.support.kept_workload import stored
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
 QUERIES = {
@@ -88,30 +86,21 @@ def write_workload(folder: Path, names: Iterable[str], rows: int) -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def cli(cli_once: CliOnce) -> Cli:
     """All queries and their twins, none captured."""
-    made = made_once.folder("buffers", lambda to: write_workload(to, QUERIES, ROWS))
-    return Cli(capsys, made / "w.yaml")
+    return cli_once("buffers", lambda to: write_workload(to, QUERIES, ROWS))
 
 
 @pytest.fixture
-def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def captured(cli_once: CliOnce) -> Cli:
     """All captured without a budget."""
-
-    def capture(to: Path) -> None:
-        Cli(capsys, write_workload(to, QUERIES, ROWS)).good("capture")
-
-    return Cli(capsys, made_once.folder("buffers captured", capture) / "w.yaml")
+    return cli_once("buffers captured", lambda to: write_workload(to, QUERIES, ROWS), Cli.captured)
 
 
 @pytest.fixture
-def few(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def few(cli_once: CliOnce) -> Cli:
     """One query with first rows, and one with values of MIN and MAX, captured without a budget."""
-
-    def capture(to: Path) -> None:
-        Cli(capsys, write_workload(to, FEW, ROWS)).good("capture")
-
-    return Cli(capsys, made_once.folder("few buffers", capture) / "w.yaml")
+    return cli_once("few buffers", lambda to: write_workload(to, FEW, ROWS), Cli.captured)
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
@@ -186,8 +175,7 @@ def test_what_is_kept_again_is_read_at_the_versions_it_stands_at(few: Cli) -> No
     assert all(bounded(tmp_path, name) for name in FEW)
     for turn in (3, 1, 2):
         change(tmp_path, random.Random(turn), turn)
-    free = cli.workload.read_text()
-    cli.workload.write_text(free.replace("incremental", "incremental, state: keep"))
+    cli.edit("incremental", "incremental, state: keep")
     cli.good("capture", "--query", "first_kept", "--disk", "1GB")
     assert not any(bounded(tmp_path, name) for name in FEW)
     assert stored(tmp_path, "ends").versions != stored(tmp_path, "first_kept").versions
@@ -200,7 +188,7 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     """Whatever wrote that: rows that are bounded must never be taken for all."""
     tmp_path = cli.workload.parent
     names = ("--query", "ranked", "--query", "ranked_kept")
-    cli.workload.write_text(cli.workload.read_text().replace("policy: incremental", "policy: auto"))
+    cli.edit("policy: incremental", "policy: auto")
     cli.good("capture", "--disk", "0", *names)
     describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
     change(tmp_path, random.Random(2), 1)
@@ -208,13 +196,6 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     assert found["ranked"]["reason_code"] == "engine_changed"
     with impctl.open(cli.workload) as opened:
         assert rows_of(opened, "ranked") == rows_of(opened, "ranked_kept")
-
-
-def said(cli: Cli, command: str, *arguments: str) -> str:
-    """What is printed for people, each stretch of space as one."""
-    cli.capsys.readouterr()
-    assert run(build_app(), [command, str(cli.workload), *arguments]) == 0
-    return " ".join(cli.capsys.readouterr().out.split())
 
 
 @pytest.mark.slow
@@ -243,12 +224,11 @@ def test_a_recapture_keeps_the_choice_and_state_least_makes_it(few: Cli) -> None
 
 @pytest.mark.parametrize("said", ["all", "5000"])
 def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
-    free = cli.workload.read_text()
-    cli.workload.write_text(free.replace("policy: incremental", f"buffer: {said}"))
+    cli.edit("policy: incremental", f"buffer: {said}")
     cli.good("capture", "--disk", "0", "--query", "first", "--query", "of_groups")
     for name in ("first", "of_groups"):
         assert not bounded(cli.workload.parent, name)
-        (explained,) = cli.good("explain", "--query", name).results
+        explained = cli.one("explain", "--query", name)
         (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
         assert top["buffer"] == (None if said == "all" else 5000)
         assert top["reason"] == "as `buffer` asks"
@@ -257,33 +237,29 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
 
 def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
     cli, tmp_path = few, few.workload.parent
-    (before,) = cli.good("explain", "--query", "first").results
-    (top,) = before["buffers"]
+    (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
     assert top["reason"].startswith("all are kept until a budget")
     assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0")
-    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
-    (piece,) = plan["state"]
+    (piece,) = cli.one("plan", "--query", "first", "--disk", "0")["state"]
     assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
     assert piece["buffer"] == 8
     assert piece["bytes"] < piece["kept_bytes"] == top["state_bytes"]
-    told = said(cli, "plan", "--query", "first", "--disk", "0")
+    told = cli.text("plan", "--query", "first", "--disk", "0")
     assert "state top0: bounded to the best 8 (now kept), " in told
     change(tmp_path, random.Random(2), 0)
     cli.good("maintain", "--disk", "0", "--query", "first")
     assert bounded(tmp_path, "first") == {"top0": 8}
-    (after,) = cli.good("explain", "--query", "first").results
-    (top,) = after["buffers"]
+    (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
     assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
     assert top["reason"] == "no change uses it up"
-    told = said(cli, "explain", "--query", "first")
+    told = cli.text("explain", "--query", "first")
     assert "first rows and values top0 (t): bounded to the best 8, " in told
-    (status,) = cli.good("status", "--query", "first").results
+    status = cli.one("status", "--query", "first")
     (conversion,) = (one for one in status["runs"] if one["action"] == "convert")
     assert conversion["reason"].startswith("top0 bounded to the best 8: ")
-    (plan,) = cli.good("plan", "--query", "first", "--disk", "0").results
-    (piece,) = plan["state"]
+    (piece,) = cli.one("plan", "--query", "first", "--disk", "0")["state"]
     assert (piece["mode"], piece["now"]) == ("bounded", "bounded")
     assert piece["bytes"] == top["state_bytes"]
 
@@ -302,8 +278,7 @@ def test_first_rows_of_an_older_store_wait_for_a_capture(
     cli.good("maintain", "--disk", "0", *names)
     assert bounded(tmp_path, "ends").keys() == {"aggregate0"}
     assert not bounded(tmp_path, "first")
-    (explained,) = cli.good("explain", "--query", "first").results
-    (top,) = explained["buffers"]
+    (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert top["reason"].endswith("the next capture counts them")
     cli.good("capture", "--disk", "0", *names)
     assert bounded(tmp_path, "first").keys() == {"top0"}

@@ -24,7 +24,7 @@ from tests.app.maintaining.keeping.stored_pieces import (
 )
 from tests.behaviour.typed_joins import GROUPINGS, KEYS, change, write_workload
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Cli, CliOf
 
 BY_TYPE = (*(f"by_{key}" for key in KEYS), "exists", "beside")
 OTHERS = ("by_two", "alone", "keyed", "once", "inside", "above", "first")
@@ -47,8 +47,7 @@ def make(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Make:
 
 
 def maintained(cli: Cli, folder: Path, names: Iterable[str], *flags: str) -> None:
-    for result in cli.good("maintain", *flags).results:
-        assert result["action"] == "exact", result
+    assert {result["action"] for result in cli.good("maintain", *flags).results} == {"exact"}
     assert_alike(folder, names)
 
 
@@ -135,43 +134,38 @@ def how_it_groups(explained: Any) -> str:
 def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
     cli = make(["by_s"])
     cli.good("capture")
-    (before,) = cli.good("explain", "--query", "by_s").results
+    before = cli.one("explain", "--query", "by_s")
     assert {one["name"]: one["mode"] for one in before["groups"]} == {"aggregate0": "kept"}
-    (least,) = cli.good("plan", "--query", "by_s", "--disk", "0").results
+    least = cli.one("plan", "--query", "by_s", "--disk", "0")
     told = {one["name"]: one for one in least["state"]}["aggregate0"]
     assert (told["mode"], told["now"]) == ("read", "kept")
     assert 0 <= told["bytes"] < told["kept_bytes"]
     change(tmp_path, random.Random(1), 0)
     maintained(cli, tmp_path, ["by_s"], "--disk", "0")
-    (after,) = cli.good("explain", "--query", "by_s").results
+    after = cli.one("explain", "--query", "by_s")
     assert how_it_groups(before) == "keeps a row per group and counts per group and range"
     assert how_it_groups(after).startswith("reads the rows of groups that change, keeps a filter")
     (groups,) = after["groups"]
     assert (groups["mode"], groups["tables"]) == ("read", ["t", "u"])
     (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
     assert f"aggregate0: {groups['reason']}" in run["reason"]
-    (least,) = cli.good("plan", "--query", "by_s", "--disk", "0").results
+    least = cli.one("plan", "--query", "by_s", "--disk", "0")
     again = {one["name"]: one for one in least["state"]}["aggregate0"]
     # What they took is remembered, for the day when there is room.
     assert again["now"] == "read"
     assert told["kept_bytes"] // 2 < again["kept_bytes"] < 2 * told["kept_bytes"]
-    (pinned,) = cli.good("plan", "--query", "by_s_kept", "--disk", "0").results
+    pinned = cli.one("plan", "--query", "by_s_kept", "--disk", "0")
     assert {one["mode"] for one in pinned["state"]} == {"kept"}
 
 
-def test_ranges_of_a_query_whose_groups_are_read_are_mended(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ranges_of_a_query_whose_groups_are_read_are_mended(tmp_path: Path, cli_of: CliOf) -> None:
     """Of groups that are kept the state is derived; of those that are read it is made anew."""
     create_table(str(tmp_path / "t"), spread_rows(0, 60))
     sql = "SELECT x, COUNT(*) n FROM t GROUP BY x HAVING COUNT(*) > 1"
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {fragments: 12}}}\nqueries:\n"
         f'  q: {{sql: "{sql}"}}\n  twin: {{sql: "{sql}", join: index}}\nstore: .impctl\n'
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
     write_deltalake(str(tmp_path / "t"), spread_rows(60, 150), mode="append")
     cli.good("maintain", "--disk", "0", "--imbalance", "2")
     assert read_pieces(tmp_path, "q") == ["aggregate0"]

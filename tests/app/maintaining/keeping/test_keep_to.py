@@ -1,4 +1,5 @@
-"""Under a budget sides of joins are read, kept again, and read: sketches stay those of all kept."""
+"""Under a budget sides of joins are read, kept again, and read: sketches stay those of all kept;
+`state: keep` and `state: least` hold whatever the budget, and cost a query no capture."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.maintaining.keeping import conversion, keep_to
+from impctl.app.maintaining.keeping.bounds import BOUND_IMPOSSIBLE
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.errors import HistoryGoneError, StorageError
 from impctl.store.store import Store
@@ -25,7 +28,7 @@ from tests.app.maintaining.keeping.stored_pieces import (
 )
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
-from tests.support.made_once import MadeOnce
+from tests.support.made_once import CliOnce
 from tests.support.run_cli import Cli
 
 NAMES = ("l", "s", "two", "self", "computed")
@@ -40,17 +43,15 @@ def write_pairs(folder: Path, names: Iterable[str]) -> Path:
 
 
 @pytest.fixture
-def pairs(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def pairs(cli_once: CliOnce) -> Cli:
     """All of these queries, captured without a budget."""
-    made = made_once.folder("pairs", lambda to: Cli(capsys, write_pairs(to, NAMES)).good("capture"))
-    return Cli(capsys, made / "w.yaml")
+    return cli_once("pairs", lambda to: write_pairs(to, NAMES), Cli.captured)
 
 
 @pytest.fixture
-def captured(capsys: pytest.CaptureFixture[str], made_once: MadeOnce) -> Cli:
+def captured(cli_once: CliOnce) -> Cli:
     """A few of them, captured without a budget."""
-    made = made_once.folder("few", lambda to: Cli(capsys, write_pairs(to, FEW)).good("capture"))
-    return Cli(capsys, made / "w.yaml")
+    return cli_once("few", lambda to: write_pairs(to, FEW), Cli.captured)
 
 
 def state_bytes(folder: Path, names: tuple[str, ...]) -> int:
@@ -73,8 +74,7 @@ def test_state_goes_and_comes_back_and_no_sketch_notices(pairs: Cli) -> None:
         assert not set(read_pieces(folder, name)) & stored_pieces(folder, name)
     assert_alike(folder, NAMES)
     change(folder, rng, 1)
-    for result in pairs.good("maintain").results:
-        assert result["action"] == "exact", result
+    assert {result["action"] for result in pairs.good("maintain").results} == {"exact"}
     assert_alike(folder, NAMES)
     # Without a budget what was chosen stays; with one that has room, captures keep all again.
     assert all(read_pieces(folder, name) for name in NAMES)
@@ -120,8 +120,7 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
     assert read_pieces(folder, "two")
     assert after.versions != stored(folder, "s").versions
     assert after.maintained_at == before
-    (entry,) = captured.good("status", "--query", "two").results
-    latest = entry["runs"][0]
+    latest = captured.one("status", "--query", "two")["runs"][0]
     assert latest["action"] == "convert"
     assert latest["reason_code"] == conversion.CONVERTED
     assert "join0" in latest["reason"]
@@ -129,9 +128,8 @@ def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) ->
 
 @pytest.mark.slow
 def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
-    (free,) = captured.good("plan", "--query", "two").results
-    assert free["state"] == []
-    (least,) = captured.good("plan", "--query", "two", "--disk", "0").results
+    assert captured.one("plan", "--query", "two")["state"] == []
+    least = captured.one("plan", "--query", "two", "--disk", "0")
     assert {one["name"]: (one["mode"], one["now"]) for one in least["state"]} == {
         "join0.left": ("read", "kept"),
         "join0.right": ("read", "kept"),
@@ -140,14 +138,14 @@ def test_a_plan_tells_what_would_be_kept_and_why(captured: Cli) -> None:
     for one in least["state"]:
         assert one["bytes"] < one["kept_bytes"]
         assert one["reason"]
-    (pinned,) = captured.good("plan", "--query", "two_kept", "--disk", "0").results
+    pinned = captured.one("plan", "--query", "two_kept", "--disk", "0")
     assert {(one["mode"], one["now"]) for one in pinned["state"]} == {("kept", "kept")}
     assert not read_pieces(captured.workload.parent, "two")
 
 
 def explained(cli: Cli, name: str, *words: str) -> dict[str, tuple[str, str]]:
     """How each side of the query's joins is found, and why."""
-    (entry,) = cli.good("explain", "--query", name, *words).results
+    entry = cli.one("explain", "--query", name, *words)
     return {side["side"]: (side["strategy"], side["reason"]) for side in entry["joins"]}
 
 
@@ -160,8 +158,7 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     captured.good("maintain", "--disk", "0", "--query", "two")
     found = explained(captured, "two")
     assert {strategy for strategy, _ in found.values()} == {"files"}
-    (entry,) = captured.good("explain", "--query", "two").results
-    (tree,) = entry["trees"]
+    (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row is joined to")
     history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
     for side, (_, reason) in found.items():
@@ -192,11 +189,7 @@ def test_what_fails_leaves_the_queries_as_they_were(
 ) -> None:
     folder = captured.workload.parent
     before = state_bytes(folder, FEW)
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(*part, fails)
+    monkeypatch.setattr(*part, Mock(side_effect=error))
     change(folder, random.Random(1), 0)
     ran = captured.good("maintain", "--disk", "0")
     assert any(told in one for one in ran.document["warnings"])
@@ -207,8 +200,8 @@ def test_what_fails_leaves_the_queries_as_they_were(
 
 def with_query_over(cli: Cli, table: str, query: str) -> None:
     """Capture one more query over one more table."""
-    text = cli.workload.read_text().replace("tables: {", f"tables: {{{table}: {{path: {table}}}, ")
-    cli.workload.write_text(text.replace("queries:\n", f"queries:\n  other: {{{query}}}\n"))
+    cli.edit("tables: {", f"tables: {{{table}: {{path: {table}}}, ")
+    cli.edit("queries:\n", f"queries:\n  other: {{{query}}}\n")
     cli.good("capture", "--query", "other")
 
 
@@ -267,3 +260,101 @@ def test_sides_that_spark_reads_stay_so(captured: Cli) -> None:
     captured.good("maintain", "--disk", "0", "--query", "s")
     after = stored(folder, "l").state_meta
     assert (after["distant"], after.get("from_files", [])) == (sides, [])
+
+
+def write_pinned(folder: Path) -> Path:
+    asked = [
+        ("kept", QUERIES["two"], "auto, state: keep"),
+        ("least", QUERIES["two"], "auto, state: least"),
+        ("free", QUERIES["two"], "auto"),
+        ("twin", QUERIES["two"], "index"),
+    ]
+    return write_workload(folder, asked)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys, write_pinned(tmp_path))
+
+
+@pytest.fixture
+def captured_pins(cli_once: CliOnce) -> Cli:
+    """The same, captured without a budget."""
+    return cli_once("pinned", write_pinned, Cli.captured)
+
+
+def how_many(folder: Path, *names: str) -> tuple[int, ...]:
+    """How many of their two sides and one grouping these queries read."""
+    return tuple(len(read_pieces(folder, name)) for name in names)
+
+
+@pytest.mark.slow
+def test_the_word_of_the_file_holds_with_and_without_a_budget(captured_pins: Cli) -> None:
+    folder = captured_pins.workload.parent
+    assert how_many(folder, "kept", "least") == (0, 3)
+    rng = random.Random(1)
+    for turn, (words, free) in enumerate((([], 0), (["--disk", "0"], 3), (["--disk", "1GB"], 0))):
+        change(folder, rng, turn)
+        ran = captured_pins.good("maintain", *words)
+        assert {result["action"] for result in ran.results} == {"exact"}
+        assert how_many(folder, "kept", "least") == (0, 3)
+        if words != ["--disk", "1GB"]:
+            assert how_many(folder, "free") == (free,)
+        assert_alike(folder, ("kept", "least", "free"), "twin")
+
+
+def test_what_is_to_be_kept_is_built_by_the_capture(cli: Cli, tmp_path: Path) -> None:
+    cli.good("capture", "--disk", "0", "--query", "kept", "--query", "least")
+    assert how_many(tmp_path, "kept", "least") == (0, 3)
+    for name in ("kept", "least"):
+        entry = cli.one("status", "--query", name)
+        assert [run["action"] for run in entry["runs"]] == ["capture"], "and not converted after it"
+
+
+@pytest.mark.slow
+def test_another_word_is_carried_out_by_the_next_run_under_a_budget(captured_pins: Cli) -> None:
+    """Without one it waits for a capture."""
+    folder = captured_pins.workload.parent
+    captured_pins.edit("state: least", "state: keep")
+    captured_pins.good("maintain")
+    assert how_many(folder, "least") == (3,)
+    ran = captured_pins.good("maintain", "--disk", "1GB")
+    assert {result["action"] for result in ran.results} == {"none"}, "no capture is asked for"
+    assert how_many(folder, "least") == (0,)
+    captured_pins.edit("state: keep", "state: least")
+    captured_pins.good("maintain", "--disk", "1GB")
+    assert how_many(folder, "kept", "least") == (3, 3)
+    change(folder, random.Random(1), 1)
+    captured_pins.good("maintain")
+    assert_alike(folder, ("kept", "least", "free"), "twin")
+    captured_pins.edit("state: least", "state: keep")
+    captured_pins.good("capture", "--query", "least")
+    assert how_many(folder, "least") == (0,)
+
+
+@pytest.mark.slow
+def test_a_bound_that_no_state_within_the_budget_holds_is_told(cli: Cli, tmp_path: Path) -> None:
+    coming = "changes: {every: 1h, rows: 10, deletes: 50%}"
+    cli.edit("t: {path: t}", f"t: {{path: t, {coming}}}")
+    cli.edit("join: auto}", "join: auto, trigger: {fresh_within: 2ms}}")
+    told = cli.good("capture", "--disk", "0").document["warnings"]
+    (said,) = [one for one in told if f"[{BOUND_IMPOSSIBLE}]" in one]
+    assert said in cli.good("plan", "--disk", "0").document["warnings"]
+    assert said.startswith("query `free` may miss fresh_within 2ms: when ")
+    assert "of state for all queries it would take" in said
+    # Too seldom for it to pay, and yet it is kept again for the bound.
+    cli.edit("every: 1h", "every: 10d")
+    cli.edit("u: {path: u}", "u: {path: u, changes: {every: 10d, rows: 10, deletes: 50%}}")
+    free = cli.good("maintain", "--disk", "1GB").document["warnings"]
+    assert not any(BOUND_IMPOSSIBLE in one for one in free)
+    assert how_many(tmp_path, "free") == (0,)
+
+
+@pytest.mark.slow
+def test_without_a_bound_what_does_not_pay_stays(cli: Cli, tmp_path: Path) -> None:
+    for name in ("t", "u"):
+        coming = "changes: {every: 10d, rows: 10, deletes: 50%}"
+        cli.edit(f"{name}: {{path: {name}}}", f"{name}: {{path: {name}, {coming}}}")
+    cli.good("capture", "--disk", "0", "--query", "free")
+    cli.good("maintain", "--disk", "1GB", "--query", "free")
+    assert how_many(tmp_path, "free") == (3,)

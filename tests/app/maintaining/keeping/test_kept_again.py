@@ -18,8 +18,8 @@ from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.app.maintaining.keeping.stored_pieces import assert_alike, fragments, read_pieces
 from tests.support.kept_workload import stored
-from tests.support.made_once import MadeOnce
-from tests.support.run_cli import Cli
+from tests.support.made_once import CliOnce
+from tests.support.run_cli import Cli, CliOf
 
 SQL = "SELECT t.g FROM t JOIN u ON t.k = u.k WHERE date_add(t.d, u.n) > current_date()"
 
@@ -41,13 +41,11 @@ def grow(folder: Path) -> None:
 
 
 @pytest.fixture
-def cli(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, made_once: MadeOnce
-) -> Cli:
+def cli(monkeypatch: pytest.MonkeyPatch, cli_once: CliOnce) -> Cli:
     """A query, read at first and then kept again, beside one whose rows were always kept."""
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
 
-    def capture(folder: Path) -> None:
+    def write(folder: Path) -> None:
         create_table(str(folder / "t"), left_rows())
         create_table(str(folder / "u"), right_rows())
         lines = "".join(
@@ -59,20 +57,21 @@ def cli(
             "partitions: {t: {g: {boundaries: [2, 3, 4, 5]}}}\n"
             f"queries:\n{lines}store: .impctl\n"
         )
-        cli = Cli(capsys, folder / "w.yaml")
+
+    def go_and_come_back(cli: Cli) -> None:
         cli.good("capture")
         for sides in (("join0.left", "join0.right"), ()):
             of_q = Wanted(sides)
             monkeypatch.setattr(
                 Kept, "wanted", lambda _, name, w=of_q: w if name == "q" else Wanted()
             )
-            grow(folder)
+            grow(cli.workload.parent)
             cli.good("maintain", "--disk", "0")
-            assert tuple(read_pieces(folder, "q")) == sides
+            assert tuple(read_pieces(cli.workload.parent, "q")) == sides
 
-    folder = made_once.folder("kept again", capture)
+    cli = cli_once("kept again", write, go_and_come_back)
     monkeypatch.setattr(Kept, "wanted", lambda *_: Wanted())
-    return Cli(capsys, folder / "w.yaml")
+    return cli
 
 
 def held(folder: Path, name: str) -> dict[str, int]:
@@ -102,18 +101,15 @@ def test_a_clock_moves_what_is_kept_again(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_sides_that_the_clock_moves_are_not_given_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-20")
     create_table(str(tmp_path / "t"), left_rows())
     create_table(str(tmp_path / "u"), right_rows())
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\nbudget: {disk: 0}\n"
         f'queries:\n  q: {{sql: "{SQL}", sketch: {{t: g}}, policy: incremental}}\nstore: .impctl\n'
-    )
-    cli = Cli(capsys, file)
-    cli.good("capture")
+    ).captured()
     for day in ("2026-01-20", "2026-02-05"):
         monkeypatch.setenv("IMPCTL_NOW", day)
         grow(tmp_path)
@@ -170,7 +166,7 @@ def grouped_rows(first: int) -> pa.Table:
 
 @pytest.mark.slow
 def test_they_are_kept_where_sides_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IMPCTL_NOW", "2026-01-05")
     create_table(str(tmp_path / "t"), grouped_rows(1))
@@ -179,12 +175,10 @@ def test_they_are_kept_where_sides_are_read(
         f'  {name}: {{sql: "{GROUPED}", sketch: {{t: g}}, join: {join}, policy: strict}}\n'
         for name, join in (("q", "files"), ("twin", "index"))
     )
-    (tmp_path / "w.yaml").write_text(
+    cli = cli_of(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
-    )
-    cli = Cli(capsys, tmp_path / "w.yaml")
-    cli.good("capture", "--disk", "0")
+    ).captured("--disk", "0")
     found = []
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")

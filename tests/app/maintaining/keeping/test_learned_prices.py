@@ -204,33 +204,33 @@ def _bounded_graph() -> Graph:
     return Graph((*scans, union, Node(work=Work.KEYED, inputs=(2,), pieces=(piece,))), kinds)
 
 
-def _bounded_runs(table: str, runs: int, filled: int) -> list[RunCost]:
+def _bounded_runs(runs: int, filled: int) -> list[RunCost]:
     """Runs of which the first so many filled buffers again."""
     found = []
     for number in range(runs):
         read = SideRead("p.buffer", 2, 2, 50, 30.0) if number < filled else SideRead("p.buffer")
         parts = RunParts((0.0, 2.0 + read.ms), (read,))
         ms = sum(parts.times)
-        found.append(RunCost(RunKind.MAINTAIN, 7, 0, ms, moved=(table,), parts=parts))
+        found.append(RunCost(RunKind.MAINTAIN, 7, 0, ms, moved=("t",), parts=parts))
     return found
 
 
 def test_buffers_that_are_filled_again_cost_what_that_took_as_often_as_it_came() -> None:
     graph, rows = _bounded_graph(), [7.0, 7.0]
     bounded = {"p": Mode.BOUNDED}
-    costs = _bounded_runs("t", 5, 3)
+    costs = _bounded_runs(5, 3)
     told = learned_of(graph, ("t", "u"), bounded, costs, rows)
     (piece,) = priced(graph, told).pieces
     # What was thought of it counts as one run more.
     assert piece.refill == pytest.approx(((3 + 1) / (5 + 1) * 30.0, 0.0))
     assert piece.upkeep == pytest.approx((2.0, 1.0))
-    seldom = learned_of(graph, ("t", "u"), bounded, _bounded_runs("t", 4, 0), rows)
+    seldom = learned_of(graph, ("t", "u"), bounded, _bounded_runs(4, 0), rows)
     assert seldom.refills["p"] == pytest.approx((5.0 / (4 + 1), 0.0))
 
 
 @pytest.mark.parametrize("mode", [Mode.KEPT, Mode.READ])
 def test_runs_with_a_piece_bounded_tell_nothing_of_other_modes(mode: Mode) -> None:
-    graph, costs = _bounded_graph(), _bounded_runs("t", 5, 3)
+    graph, costs = _bounded_graph(), _bounded_runs(5, 3)
     told = learned_of(graph, ("t", "u"), {"p": mode}, costs, [7.0, 7.0])
     assert told.times[3] == (1.0, 1.0)
     assert not told.reads
@@ -317,7 +317,6 @@ def test_a_plan_says_by_how_many_runs(cli: Cli, tmp_path: Path) -> None:
     for turn in range(FEWEST):
         change(tmp_path, rng, 2 * turn)
         cli.good("maintain")
-        (plan,) = cli.good("plan", "--disk", "1GB").results
-        told = [one["reason"] for one in plan["state"]]
+        told = [one["reason"] for one in cli.one("plan", "--disk", "1GB")["state"]]
         is_known = turn == FEWEST - 1
         assert any(f"by {turn + 1} runs" in one for one in told) == is_known, told

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -97,35 +97,16 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
         assert memory - 4 <= 50_000_000 + 4 * found <= memory
 
 
-@dataclass
-class _State:
-    size: int
-
-    def state_bytes(self) -> int:
-        return self.size
-
-
-@dataclass
-class _Stored:
-    query: str
-    pins: Sequence[Any] = ()
-
-
-@dataclass
-class _Taken:
-    stored: _Stored
-    state: _State
-
-
 def kept_after(
-    monkeypatch: pytest.MonkeyPatch, memory: int, over: int, sizes: dict[str, int], order: str
+    monkeypatch: pytest.MonkeyPatch, over: int, sizes: dict[str, int], order: str
 ) -> list[str]:
     """The queries whose states are kept after these steps, the last of which is over by so much."""
     monkeypatch.setattr(kept_states, "_forms", lambda *_: ())
-    held = [memory] * (len(order) - 1) + [memory + over]
-    kept = KeptStates(memory=memory, held=lambda: held.pop(0))
+    held = [500] * (len(order) - 1) + [500 + over]
+    kept = KeptStates(memory=500, held=lambda: held.pop(0))
     for name in order:
-        taken: Any = _Taken(_Stored(name), _State(sizes[name]))
+        state = SimpleNamespace(state_bytes=partial(sizes.get, name))
+        taken: Any = SimpleNamespace(stored=SimpleNamespace(query=name, pins=()), state=state)
         desk: Any = SimpleNamespace(tables=None)
         kept.keep(desk, taken)
     return sorted(kept._kept)
@@ -134,20 +115,17 @@ def kept_after(
 def test_states_that_take_most_for_their_uses_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = {"a": 100, "b": 60, "c": 10}
     # Used once each, the largest goes; used twice as often as its neighbour, that one does.
-    assert kept_after(monkeypatch, 500, 0, sizes, "abc") == ["a", "b", "c"]
-    assert kept_after(monkeypatch, 500, 1, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 500, 1, sizes, "abac") == ["a", "c"]
-    assert kept_after(monkeypatch, 500, 100, sizes, "abc") == ["b", "c"]
-    assert kept_after(monkeypatch, 500, 101, sizes, "abc") == ["c"]
-    assert kept_after(monkeypatch, 500, 10**9, sizes, "abc") == []
-    assert kept_after(monkeypatch, 500, -1, sizes, "abc") == ["a", "b", "c"]
+    assert kept_after(monkeypatch, 0, sizes, "abc") == ["a", "b", "c"]
+    assert kept_after(monkeypatch, 1, sizes, "abc") == ["b", "c"]
+    assert kept_after(monkeypatch, 1, sizes, "abac") == ["a", "c"]
+    assert kept_after(monkeypatch, 100, sizes, "abc") == ["b", "c"]
+    assert kept_after(monkeypatch, 101, sizes, "abc") == ["c"]
+    assert kept_after(monkeypatch, 10**9, sizes, "abc") == []
+    assert kept_after(monkeypatch, -1, sizes, "abc") == ["a", "b", "c"]
 
 
 def test_without_a_bound_nothing_is_measured() -> None:
-    def never() -> int:
-        raise AssertionError("asked for what the process holds")
-
-    kept = KeptStates(held=never)
+    kept = KeptStates(held=Mock(side_effect=AssertionError("asked for what the process holds")))
     kept._drop_to_memory()
 
 

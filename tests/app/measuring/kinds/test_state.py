@@ -14,7 +14,6 @@ from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
-from impctl.bench.record import Cell
 from impctl.errors import WorkloadError
 from impctl.tables.write.create import create_table
 from impctl.workload.suite_models import OptionValue
@@ -60,10 +59,6 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
 
 def ground(desk: Workbench, measure: str, **options: OptionValue) -> Ground:
     return any_ground(desk, measure, "sales", repeat=1, **options)
-
-
-def by_way(cells: list[Cell]) -> dict[Any, dict[str, float]]:
-    return {cell.labels["way"]: dict(values(cell)) for cell in cells}
 
 
 @pytest.mark.parametrize(
