@@ -53,3 +53,13 @@ class Cli:
         ran = self(command, *arguments)
         assert ran.code == 0, ran.document
         return ran
+
+    def verified(self, *, may_slack: str = "", may_tie: str = "") -> list[dict[str, Any]]:
+        """What Spark says of all sketches: no range is missing, none is there in vain, and answers
+        are those without; but for the queries named, of which one or the other need not hold."""
+        results = self.good("verify", "--results").results
+        for result in results:
+            assert result["covers"], result
+            assert result["slack"] == 0 or result["query"] == may_slack, result
+            assert result["results_equal"] is True or result["query"] == may_tie, result
+        return results
