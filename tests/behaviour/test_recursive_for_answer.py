@@ -18,15 +18,14 @@ from tests.behaviour.recursive_workload import (
     QUERIES,
     REACH,
     actions_by_strict,
-    all_by_duckdb,
     answers,
     by_duckdb,
     captured_beside,
     change,
+    check_answers,
     fragments,
     network,
-    through_sketches,
-    written,
+    of_all,
 )
 from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
@@ -62,15 +61,6 @@ def narrow(folder: Path, capsys: pytest.CaptureFixture[str], *names: str) -> Cli
     return cli
 
 
-def of_all(cli: Cli) -> dict[str, list[list[int]]]:
-    """The sketches with barriers, of a store beside."""
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("lineage: answer", "lineage: all"))
-    found = captured_beside(cli, "all")
-    cli.workload.write_text(text)
-    return found
-
-
 def size(sketches: list[list[int]]) -> int:
     return sum(map(len, sketches))
 
@@ -80,22 +70,10 @@ def size(sketches: list[list[int]]) -> int:
 def test_answers_over_it_are_those_of_all_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    rng, queries = random.Random(seed), {**NARROW, **WALKS}
+    queries = {**NARROW, **WALKS}
     cli = narrow(tmp_path, capsys, *queries)
-    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
-    # Sketches that are used after a change are maintained first.
-    change(tmp_path, rng)
-    assert through_sketches(cli, queries) == all_by_duckdb(cli, queries)
-    change(tmp_path, rng)
-    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
-    expected = all_by_duckdb(cli, queries)
-    assert through_sketches(cli, queries) == expected
-    assert all_by_duckdb(cli, written(cli, NARROW)) == {name: expected[name] for name in NARROW}
-    held, every = fragments(cli), of_all(cli)
+    held, every = check_answers(cli, queries, NARROW, seed)
     assert captured_beside(cli, "fresh") == held
-    for name, sketches in held.items():
-        for some, whole in zip(sketches, every[name], strict=True):
-            assert {*some} <= {*whole}, name
     assert sum(size(held[name]) < size(every[name]) for name in held) > 1
 
 
