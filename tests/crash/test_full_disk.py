@@ -51,6 +51,11 @@ class _mounted:
 
 @pytest.fixture
 def cli(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return on_disk(tmp_path, capsys)
+
+
+def on_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line over a workload whose store is on the disk."""
     file = write_workload(tmp_path)
     file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
     return Cli(capsys, file)
@@ -170,9 +175,7 @@ def test_a_read_only_file_system_is_no_reason_to_try_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with _mounted(tmp_path / "disk", "size=4m,mode=700,ro"):
-        file = write_workload(tmp_path)
-        file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
-        ran = Cli(capsys, file)("capture")
+        ran = on_disk(tmp_path, capsys)("capture")
         assert (ran.code, ran.error["code"]) == (2, "store_read_only"), ran.document
 
 
@@ -181,9 +184,7 @@ def test_a_stale_sketch_that_cannot_be_written_leaves_the_query_its_answer(
 ) -> None:
     disk = tmp_path / "disk"
     with _mounted(disk, "size=16m,mode=700"):
-        file = write_workload(tmp_path)
-        file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
-        cli = Cli(capsys, file)
+        cli = on_disk(tmp_path, capsys)
         cli.good("capture")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert cli.good("rewrite", "--query", "by_g").results[0]["sketches"]
