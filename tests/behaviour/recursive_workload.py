@@ -140,9 +140,7 @@ def write_workload(
         "store: .impctl",
         'spark: {master: "local[2]"}',
     ]
-    file = folder / "w.yaml"
-    file.write_text("\n".join(text) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, folder, "\n".join(text) + "\n")
 
 
 def _logs(folder: Path) -> list[Path]:

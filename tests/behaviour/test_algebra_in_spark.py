@@ -54,9 +54,7 @@ def opened(tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str) -> Cli
         *(f"  {name}: {{sql: {text}}}" for name, text in PARTS[part].items()),
         "store: .impctl",
     ]
-    file = tmp_path / "w.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("part", PARTS)

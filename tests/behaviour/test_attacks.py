@@ -41,9 +41,7 @@ def decimals(scale: int, *values: str) -> pa.Array:
 
 
 def opened(folder: Path, capsys: pytest.CaptureFixture[str], sql: str, zone: str = "UTC") -> Cli:
-    file = folder / "w.yaml"
-    file.write_text(WORKLOAD.format(sql=sql, zone=zone))
-    return Cli(capsys, file)
+    return Cli.over(capsys, folder, WORKLOAD.format(sql=sql, zone=zone))
 
 
 TWICE_ROUNDED = "195326090969723374956.00"
@@ -106,9 +104,7 @@ def test_once_wrong_now_sound(
     else:
         write_deltalake(table, pa.table(change), mode="append")
     cli.good("maintain")
-    (verified,) = cli.good("verify", "--results").results
-    assert verified["covers"], verified
-    assert verified["results_equal"] is True, verified
+    assert len(cli.verified(is_exact=False)) == 1
 
 
 def test_another_time_zone_is_another_definition(
@@ -155,9 +151,7 @@ def test_touch_is_for_a_table_alone(
     assert cli.good("capture").results[0]["mode"] == "recapture"
     write_deltalake(str(tmp_path / "u"), pa.table({"g": ["C"], "v": [30]}), mode="append")
     assert cli.good("maintain").results[0]["action"] == "recapture"
-    for verified in cli.good("verify", "--results").results:
-        assert verified["covers"]
-        assert verified["results_equal"] is True
+    cli.verified(is_exact=False)
 
 
 def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(

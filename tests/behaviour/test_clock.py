@@ -87,7 +87,7 @@ HOURS = [0, 5, 24, 24, -24, 72, -48, 24 * 40, -24 * 40]
 """By how much the clock goes on, or back, between two runs."""
 
 
-def _queries(queries: Mapping[str, str], options: str) -> str:
+def queries_text(queries: Mapping[str, str], options: str) -> str:
     parts = []
     for name, sql in queries.items():
         own = f"{options}\n    {MOVING}" if name == "given" else options
@@ -137,7 +137,7 @@ class Ground:
         for table in ("t", "u"):
             create_table(str(folder / table), _rows(self.random, 60))
         for name in ("mine", "anew"):
-            text = WORKLOAD.format(queries=_queries(queries, options), store=name, zone=zone)
+            text = WORKLOAD.format(queries=queries_text(queries, options), store=name, zone=zone)
             (folder / f"{name}.yaml").write_text(text)
         self.mine = Cli(capsys, folder / "mine.yaml")
         self.anew = Cli(capsys, folder / "anew.yaml")

@@ -48,13 +48,13 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         f'  {name}: {{sql: "{sql}", sketch: {{t: g}}, join: {join}, policy: incremental}}\n'
         for name, (sql, join) in QUERIES.items()
     )
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    return Cli.over(
+        capsys,
+        tmp_path,
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         "partitions:\n  t: {g: {boundaries: [2, 4, 6, 8, 10]}}\n"
-        f'queries:\n{queries}store: .impctl\nspark: {{master: "local[2]"}}\n'
+        f'queries:\n{queries}store: .impctl\nspark: {{master: "local[2]"}}\n',
     )
-    return Cli(capsys, file)
 
 
 @pytest.mark.slow

@@ -38,12 +38,12 @@ def summed(cli: Cli) -> Cli:
 
 def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str) -> Cli:
     """One query over `t`, sketched on `k`."""
-    file = folder / "w.yaml"
-    file.write_text(
+    return Cli.over(
+        capsys,
+        folder,
         "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
-        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n"
+        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n",
     )
-    return Cli(capsys, file)
 
 
 def assumptions(cli: Cli) -> list[str]:

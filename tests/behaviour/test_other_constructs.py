@@ -50,9 +50,7 @@ EXPECTED = {
 @pytest.fixture
 def cli(tmp_path: Path, table: str, capsys: pytest.CaptureFixture[str]) -> Cli:
     create_table(str(tmp_path / "names"), pa.table({"g": [0, 1, 3, 5], "name": list("abca")}))
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    return Cli(capsys, file)
+    return Cli.over(capsys, tmp_path, WORKLOAD)
 
 
 def sound(cli: Cli) -> None:

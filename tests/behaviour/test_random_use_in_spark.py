@@ -37,8 +37,7 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
         "store": ".impctl",
         "spark": {"master": "local[2]"},
     }
-    (path / "w.yaml").write_text(json.dumps(workload))
-    cli = Cli(capsys, path / "w.yaml")
+    cli = Cli.over(capsys, path, json.dumps(workload))
     if code := cli("capture").code:
         assert code == 3, "refused, and nothing else"
         return None

@@ -63,9 +63,7 @@ def extremes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         "store": ".impctl",
         "spark": {"master": "local[2]"},
     }
-    file = tmp_path / "w.yaml"
-    file.write_text(yaml.safe_dump(workload))
-    return Cli(capsys, file)
+    return Cli.over(capsys, tmp_path, yaml.safe_dump(workload))
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ from tests.behaviour.recursive_workload import (
     all_by_duckdb,
     all_by_sqlite,
     answers,
-    by_duckdb,  # noqa: F401 - for tests/crash
     change,
     check_maintained,
     fragments,

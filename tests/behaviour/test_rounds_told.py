@@ -51,9 +51,7 @@ BACK = [
 def network(tmp_path: Path, capsys: pytest.CaptureFixture[str], lineage: str) -> Cli:
     sources, targets = zip(*LINKS, strict=True)
     create_table(str(tmp_path / "links"), pa.table({"src": sources, "dst": targets}))
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD.replace("LINEAGE", lineage))
-    cli = Cli(capsys, file)
+    cli = Cli.over(capsys, tmp_path, WORKLOAD.replace("LINEAGE", lineage))
     cli.good("capture")
     return cli
 

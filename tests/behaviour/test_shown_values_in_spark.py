@@ -39,8 +39,7 @@ def test_what_is_shown_is_of_whole_groups(
         "partitions": {"t": {"g": {"fragments": 20}}},
         "spark": {"master": "local[2]"},
     }
-    (tmp_path / "w.yaml").write_text(json.dumps(workload))
-    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli = Cli.over(capsys, tmp_path, json.dumps(workload))
     cli.good("capture")
     for _ in range(2):
         write_deltalake(str(tmp_path / "t"), _rows(rng, 30), mode="append")

@@ -73,9 +73,7 @@ def workload(folder: Path, capsys: pytest.CaptureFixture[str], *, spread: bool =
     if spread:
         lines.append(f'  spread: {{sql: "{SPREAD}", sketch: {{t: x}}, policy: incremental}}')
     lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {fragments: 3}, x: {fragments: 4}}}")
-    file = folder / "w.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    cli = Cli(capsys, file)
+    cli = Cli.over(capsys, folder, "\n".join(lines) + "\n")
     assert {r["mode"] for r in cli.good("capture").results} == {"exact"}
     return cli
 
@@ -221,8 +219,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
     lines.append(
         "partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {fragments: 4}}}"
     )
-    (tmp_path / "w.yaml").write_text("\n".join(lines) + "\n")
-    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli = Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
     cli.good("capture")
     for command in (("maintain", "--large-change", "0"), ("capture", "--rebalance")):
         for _ in range(3):

@@ -39,16 +39,16 @@ def written(folder: Path, files: list[list[tuple[int, int]]]) -> None:
 
 def workload(folder: Path, sql: str, capsys: pytest.CaptureFixture[str]) -> Cli:
     quoted = sql.replace("\n", " ")
-    file = folder / "w.yaml"
-    file.write_text(
+    return Cli.over(
+        capsys,
+        folder,
         "version: 1\n"
         "tables: {t: {path: t}}\n"
         "partitions: {t: {g: {fragments: 200}, h: {fragments: 200}}}\n"
         f'queries: {{q: {{sql: "{quoted}"}}}}\n'
         "store: .impctl\n"
-        'spark: {master: "local[2]"}\n'
+        'spark: {master: "local[2]"}\n',
     )
-    return Cli(capsys, file)
 
 
 @pytest.fixture

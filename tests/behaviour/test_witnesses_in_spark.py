@@ -70,9 +70,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         "store: .impctl",
         'spark: {master: "local[2]"}',
     ]
-    file = tmp_path / "w.yaml"
-    file.write_text("\n".join(text) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, tmp_path, "\n".join(text) + "\n")
 
 
 def fragments(results: list[dict[str, Any]]) -> dict[str, set[int]]:

@@ -39,8 +39,7 @@ def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
 
     def replace() -> None:
         if other.exists():
-            shutil.rmtree(place.table)
-            shutil.move(other, place.table)
+            place.replace_by(other)
 
     return replace
 
