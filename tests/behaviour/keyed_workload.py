@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from impctl.tables.write.create import create_table
 from tests.behaviour.recursive_workload import changing, write_workload
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 TENANTS, NODES, LINKS = 40, 5, 200
 
@@ -76,9 +75,7 @@ def _tenant(rng: random.Random) -> int | None:
     return rng.randrange(TENANTS) if rng.random() < 0.97 else None
 
 
-def tenants(
-    folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str] = (*KEYED, *BARRIER)
-) -> Cli:
+def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRIER)) -> Cli:
     """The command line over a workload of these queries."""
     rng = random.Random(3)
     create_table(str(folder / "links"), some_links(rng, LINKS))

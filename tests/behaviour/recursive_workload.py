@@ -16,11 +16,10 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 NODES, SPAN, LINKS = 60, 6, 90
 
@@ -104,9 +103,7 @@ def _target(rng: random.Random, source: int | None) -> int | None:
     return source // SPAN * SPAN + rng.randrange(SPAN)
 
 
-def network(
-    folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str], lineage: str = "all"
-) -> Cli:
+def network(folder: Path, capsys: Capsys, names: Sequence[str], lineage: str = "all") -> Cli:
     """The command line over a workload of these queries; the answer of `KEPT` is kept where the
     sketches hold all rows."""
     rng = random.Random(1)
@@ -123,11 +120,7 @@ def network(
 
 
 def write_workload(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    column: str,
-    boundaries: Iterable[int],
-    queries: Iterable[str],
+    folder: Path, capsys: Capsys, column: str, boundaries: Iterable[int], queries: Iterable[str]
 ) -> Cli:
     """The command line over the tables in the folder; links have ranges of a column."""
     tables = ", ".join(f"{log.parent.name}: {{path: {log.parent.name}}}" for log in _logs(folder))

@@ -48,13 +48,11 @@ from tests.behaviour.recursive_workload import (
 from tests.crash.processes import ran
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases, random_seeds
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 TOLD = (KEPT, "of_seeds", "from_one")
 """Of these `why` tells from the state what would go."""
 LEFT_OUT = "src = 7 OR src = 13 OR dst < 9"
-
-Capsys = pytest.CaptureFixture[str]
 
 
 def check(both: Both) -> None:

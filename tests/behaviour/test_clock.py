@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 QUERIES = {
     "sums": """SELECT g, SUM(x) AS s FROM t WHERE day >= current_date - INTERVAL 9 DAYS
@@ -124,7 +124,7 @@ class Ground:
     def __init__(
         self,
         folder: Path,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
         monkeypatch: pytest.MonkeyPatch,
         seed: int,
         queries: Mapping[str, str],
@@ -173,7 +173,7 @@ class Ground:
 
 @random_seeds(2, 4, 12)
 def test_sketches_follow_the_clock(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each seed tries one half of the queries."""
     options = ["maintain: lazy", "maintain: eager", "buffer: 2", "buffer: 5"][seed % 4]
@@ -197,9 +197,7 @@ def test_sketches_follow_the_clock(
 
 
 @pytest.fixture
-def ground(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Ground:
+def ground(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Ground:
     """Two queries captured at the start."""
     queries = {name: QUERIES[name] for name in ("sums", "given")}
     found = Ground(tmp_path, capsys, monkeypatch, 0, queries)
@@ -341,9 +339,7 @@ def test_a_constant_that_is_only_put_out_moves_nothing(ground: Ground) -> None:
     assert (ran["action"], ran["changes"], ran["answer_changed"]) == ("exact", 0, "maybe")
 
 
-def test_a_column_of_the_name_is_not_taken_for_the_clock(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_column_of_the_name_is_not_taken_for_the_clock(tmp_path: Path, capsys: Capsys) -> None:
     create_table(str(tmp_path / "t"), pa.table({"current_date": [START.date()], "x": [1]}))
     file = tmp_path / "w.yaml"
     start = "version: 1\ntables: {t: {path: t}}\nqueries:\n"

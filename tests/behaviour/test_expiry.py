@@ -22,7 +22,7 @@ from deltalake import DeltaTable, write_deltalake
 from impctl.tables.write.create import create_table
 from tests.behaviour.test_clock import queries_text
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 QUERIES = {
     "sums": "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10",
@@ -118,7 +118,7 @@ class Ground:
     def __init__(
         self,
         folder: Path,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
         monkeypatch: pytest.MonkeyPatch,
         seed: int,
         queries: Mapping[str, str],
@@ -214,7 +214,7 @@ def _answer(results: list[Any]) -> list[str]:
 @pytest.mark.slow
 @random_seeds(2, 4, 24)
 def test_sketches_hold_what_is_live(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each seed tries one half of the queries."""
     options = OPTIONS[seed % len(OPTIONS)]
@@ -233,9 +233,7 @@ def test_sketches_hold_what_is_live(
 
 
 @pytest.mark.slow
-def test_why_and_changes_are_told_as_of_the_instant_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys: Capsys) -> None:
     hours = [START + timedelta(hours=hour) for hour in (1, 0, 2)]
     links = {
         "a": pa.array([1, 2, 1], pa.int64()),

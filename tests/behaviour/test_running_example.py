@@ -14,7 +14,7 @@ from impctl.bench.examples import running_example_table
 from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +22,7 @@ WORKLOAD = Path(__file__).parents[2] / "workloads" / "running-example.yaml"
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spark: Any
-) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: Any) -> Cli:
     create_table(str(tmp_path / "sales"), running_example_table())
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path))
     monkeypatch.setenv("IMPCTL_STORE", str(tmp_path / "store"))
@@ -96,7 +94,7 @@ def test_an_eager_query_has_a_step_per_version(cli: Cli) -> None:
     assert by_query["q_top"]["steps"] == []
 
 
-def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: Capsys) -> None:
     from impctl.cli.application import build_app
     from impctl.cli.boundary import run
 

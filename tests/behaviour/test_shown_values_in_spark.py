@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
@@ -27,9 +27,7 @@ QUERIES = {
 """What is shown is fixed by whole groups, so that equal answers tell that they were whole."""
 
 
-def test_what_is_shown_is_of_whole_groups(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_shown_is_of_whole_groups(tmp_path: Path, capsys: Capsys) -> None:
     rng = random.Random(5)
     write_deltalake(str(tmp_path / "t"), _rows(rng, 400))
     workload = {

@@ -23,7 +23,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.tables.vectored import VectoredTable
 
 QUERIES = {
@@ -63,7 +63,7 @@ def change(rng: random.Random, table: VectoredTable) -> None:
             table.append(some(rng, 6))
 
 
-def workload(folder: Path, capsys: pytest.CaptureFixture[str], *, spread: bool = False) -> Cli:
+def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
     lines = ["version: 1", "tables: {t: {path: t}}", "store: .impctl", "queries:"]
     for name, (sql, sketched) in QUERIES.items():
         common = f'sql: "{sql}", sketch: {{t: {sketched}}}, policy: incremental'
@@ -91,7 +91,7 @@ def agree(held: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [("p",), pytest.param((), marks=pytest.mark.slow)])
 def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
-    by: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by: tuple[str, ...], tmp_path: Path, capsys: Capsys
 ) -> None:
     rng = random.Random(len(by) + 1)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=by)
@@ -123,10 +123,7 @@ def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("maintain",), ("capture", "--rebalance")])
 def test_a_run_that_dies_between_its_steps_is_taken_up_again(
-    command: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(1)
     table = VectoredTable(tmp_path / "t", some(rng, 60), by=("p",))
@@ -158,7 +155,7 @@ def test_a_run_that_dies_between_its_steps_is_taken_up_again(
 
 @pytest.mark.slow
 def test_a_writer_beside_a_refill_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(4)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=("p",))
@@ -205,10 +202,7 @@ ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) 
 @pytest.mark.long
 @pytest.mark.spark
 def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    spark: Any,
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
     rng = random.Random(6)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=("p",))

@@ -15,7 +15,7 @@ import pytest
 from tests.crash.killing import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.change_reader import Reader
 from tests.support.kept_workload import answer_at, change, grow, stored, write_workload
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
@@ -24,9 +24,7 @@ TREES = ("tree_rows", "tree_groups", "tree_first")
 """Of joins that are maintained without joining."""
 
 
-def base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...] = NAMES
-) -> Path:
+def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
     folder = tmp_path / "base"
     folder.mkdir()
@@ -113,7 +111,7 @@ class Scene:
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+    tmp_path: Path, capsys: Capsys, part: int
 ) -> None:
     scene = Scene.of(base(tmp_path, capsys))
     last = scene.writes()
@@ -127,7 +125,7 @@ def test_killed_at_every_write_each_change_is_read_once(
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_trees_that_were_killed_at_every_write_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+    tmp_path: Path, capsys: Capsys, part: int
 ) -> None:
     """Of each tree the answer, from whole files alone, and in the end a new capture's sketch."""
     scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
@@ -141,9 +139,7 @@ def test_trees_that_were_killed_at_every_write_go_on(
     assert killed >= last // STRIDE
 
 
-def sketches(
-    capsys: pytest.CaptureFixture[str], folder: Path, store: str
-) -> dict[tuple[str, int], list[int]]:
+def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
     """Fragments of every access in a store, which is captured where there is none."""
     cli = Cli(capsys, folder / "w.yaml")
     if not (folder / store).exists():
@@ -157,9 +153,7 @@ def sketches(
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_killed_at_some_writes_each_change_is_read_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: Capsys) -> None:
     """The same for a few writes, of which one falls between a file and its commit."""
     scene = Scene.of(base(tmp_path, capsys))
     left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]

@@ -20,11 +20,11 @@ from tests.outside.place import KEYED, Place, make_place
 from tests.outside.rows import ROWS, more
 from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 
 @pytest.fixture
-def eager(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def eager(made_once: MadeOnce, capsys: Capsys) -> Place:
     """`q` with a sketch for each of versions 0 to 5: a group comes in, grows, and goes."""
 
     def make(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_lazy_query_has_those_it_was_maintained_to(place: Place) -> None:
     expect_none_there(at(place, 1), "no_sketch_at", "versions 0 and 2", "`maintain: eager`")
 
 
-def test_never_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_never_captured(tmp_path: Path, capsys: Capsys) -> None:
     write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
     expect_none_there(at(make_place(tmp_path, capsys), 0), "not_captured")
 
@@ -125,7 +125,7 @@ def test_never_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.fixture
-def lost(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def lost(made_once: MadeOnce, capsys: Capsys) -> Place:
     """Versions 1 to 3 of a history that is lost, and of a backup of version 0 that went on.
 
     The sketches of the lost one leave out groups that the other one has. With `check_marked` taken
@@ -297,7 +297,7 @@ def test_stored_by_another_release(eager: Place, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_an_assumption_that_broke_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_assumption_that_broke_later(tmp_path: Path, capsys: Capsys) -> None:
     """Versions before it rest on it, as it held then; the newest sketch no longer does."""
     write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
     sql = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10"
@@ -330,9 +330,7 @@ def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_is_gone_carries_older_sketches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_that_is_gone_carries_older_sketches(tmp_path: Path, capsys: Capsys) -> None:
     """CHECKs are those of the version: the sketch was stored while the table had one."""
     write_deltalake(str(tmp_path / "t"), ROWS.slice(0, 0), configuration=FEED)
     DeltaTable(str(tmp_path / "t")).alter.add_constraint({"c": "x >= 0"})

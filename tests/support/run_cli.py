@@ -12,6 +12,8 @@ import pytest
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 
+Capsys = pytest.CaptureFixture[str]
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -37,12 +39,12 @@ class Ran:
 class Cli:
     """Runs `impctl COMMAND WORKLOAD --json ...` and reads the one document it prints."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], workload: Path) -> None:
+    def __init__(self, capsys: Capsys, workload: Path) -> None:
         self.capsys = capsys
         self.workload = workload
 
     @classmethod
-    def over(cls, capsys: pytest.CaptureFixture[str], folder: Path, workload: str) -> Cli:
+    def over(cls, capsys: Capsys, folder: Path, workload: str) -> Cli:
         """Over a workload file with this text, in a folder."""
         file = folder / "w.yaml"
         file.write_text(workload)
