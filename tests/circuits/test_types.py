@@ -44,7 +44,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
+from tests.support.restored_query import Stored, restored
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONG_TEXT = "the same first eight bytes "
@@ -219,7 +219,7 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
         return
     session = MaintainedQuery(compiled(sql, kind))
     session.load([])
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     rows: list[Row] = []
     for turn, (changed, sign) in enumerate(steps(values)):
         session.step(change(changed, arrow, sign))

@@ -37,7 +37,7 @@ from tests.circuits.test_best_fixpoints import (
 )
 from tests.support.carried_queries import Row, best_ranked
 from tests.support.random_cases import random_cases
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import Stored, restored, sketches_of
 
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
 VALUED = {
@@ -292,7 +292,7 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
         query.step(changes)
         check(name, case, query, tables)
         if turn % 6 == 3:
-            query = stored.taken_up(query, case.compiled(with_answer=False))
+            query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
             query.circuit.end_by(Limits(rounds=300))
     if way == "never":
         assert not given.followed

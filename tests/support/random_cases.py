@@ -7,7 +7,8 @@ multiplies all parts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -47,6 +48,14 @@ def random_cases(
         pytest.param(seeds if all_when_long else others[more:], id="long", marks=_LONG),
     ]
     return pytest.mark.parametrize("cases", [part for part in parts if part.values[0]])
+
+
+def seen_in(cases: Iterable[int], one_case: Callable[[int, Counter[str]], object]) -> Counter[str]:
+    """What is counted in all cases."""
+    seen: Counter[str] = Counter()
+    for case in cases:
+        one_case(case, seen)
+    return seen
 
 
 def _numbers(text: str) -> Iterator[int]:
