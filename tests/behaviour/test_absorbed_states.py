@@ -110,18 +110,24 @@ def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provena
     check(both)
 
 
+def check_followed(folder: Path, capsys: Capsys, provenance: str, *then: str) -> None:
+    """Captured and maintained twice, each time followed by such a command."""
+    both, rng = Both(network(folder, capsys, TOLD), provenance), random.Random(4)
+    both.good("capture")
+    for _ in range(2):
+        change(folder, rng)
+        both.good("maintain")
+        both.cli.good(*then)
+    check(both)
+
+
 @fast_by("eager")
 def test_with_the_least_state(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
     """Nothing of it is read from tables instead: numbers of rows are nowhere else."""
     monkeypatch.setenv("IMPCTL_DISK", "0")
-    both, rng = Both(network(tmp_path, capsys, TOLD), provenance), random.Random(4)
-    both.good("capture")
-    for _ in range(2):
-        change(tmp_path, rng)
-        both.good("maintain")
-    check(both)
+    check_followed(tmp_path, capsys, provenance, "status")
 
 
 @fast_by("lazy")
@@ -129,13 +135,7 @@ def test_what_gc_collects_is_no_part_of_it(
     tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, provenance: str
 ) -> None:
     monkeypatch.setattr(states, "BLOB_LIMIT", 0)
-    both, rng = Both(network(tmp_path, capsys, TOLD), provenance), random.Random(6)
-    both.good("capture")
-    for _ in range(2):
-        change(tmp_path, rng)
-        both.good("maintain")
-        both.cli.good("gc", "--keep", "1")
-    check(both)
+    check_followed(tmp_path, capsys, provenance, "gc", "--keep", "1")
 
 
 @dataclass

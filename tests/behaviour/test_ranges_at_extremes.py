@@ -71,5 +71,4 @@ def extremes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 @pytest.mark.spark
 def test_spark_reads_filters_of_proposed_ranges(extremes: Cli) -> None:
     extremes.good("capture")
-    for result in extremes.good("verify", "--results").results:
-        assert (result["covers"], result["results_equal"]) == (True, True), result
+    extremes.verified(is_exact=False)

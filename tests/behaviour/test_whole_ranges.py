@@ -90,5 +90,4 @@ def test_accesses_at_one_place_with_two_attributes(tmp_path: Path, capsys: Capsy
     cli = workload(tmp_path, SHARED, capsys)
     (captured,) = cli.good("capture").results
     assert sorted(sketch["attribute"] for sketch in captured["sketches"]) == ["g", "h"]
-    for result in cli.good("verify", "--results").results:
-        assert (result["covers"], result["results_equal"]) == (True, True)
+    cli.verified(is_exact=False)
