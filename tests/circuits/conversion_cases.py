@@ -71,10 +71,7 @@ def whole_table(
 
 
 def converted(
-    session: MaintainedQuery,
-    stored: Stored,
-    compiled: Compiled,
-    partners: ReferencePartners,
+    session: MaintainedQuery, stored: Stored, compiled: Compiled, partners: ReferencePartners
 ) -> tuple[MaintainedQuery, ReferencePartners]:
     """The session in a circuit that may keep other sides, and who reads those that it lacks."""
     after = restored(session, stored, MaintainedQuery(compiled))

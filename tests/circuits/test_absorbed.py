@@ -25,12 +25,7 @@ from impctl.tables.arrow_types import arrow_type
 from tests.circuits.test_against_reference import judge
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
-from tests.support.random_queries import (
-    Row,
-    random_change,
-    random_row,
-    table_of,
-)
+from tests.support.random_queries import Row, random_change, random_row, table_of
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import evaluate
 

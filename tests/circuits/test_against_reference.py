@@ -23,12 +23,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
-from tests.support.random_queries import (
-    Row,
-    random_change,
-    random_row,
-    table_of,
-)
+from tests.support.random_queries import Row, random_change, random_row, table_of
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
 

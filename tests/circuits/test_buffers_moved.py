@@ -46,10 +46,7 @@ def some_choice(rng: random.Random, name: str) -> Compiled:
 
 
 def handed_over(
-    session: MaintainedQuery,
-    form: Compiled,
-    stored: Stored,
-    tables: Tables,
+    session: MaintainedQuery, form: Compiled, stored: Stored, tables: Tables
 ) -> MaintainedQuery:
     """The session in the other circuit, by way of what a store would hold."""
     rows = {name: table.to_pylist() for name, table in tables.found.items()}

@@ -30,16 +30,7 @@ from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.trees.shape import TreeShape
 from impctl.errors import EvaluationError, Location, NotExactError
-from impctl.plan.nodes import (
-    Aggregate,
-    Join,
-    Plan,
-    Query,
-    SetOperation,
-    TopK,
-    Window,
-    nodes_of,
-)
+from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql

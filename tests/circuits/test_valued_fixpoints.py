@@ -27,14 +27,7 @@ from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
 from impctl.errors import EvaluationError
-from tests.circuits.test_best_fixpoints import (
-    CHEAPEST,
-    DRAWN,
-    FROM_SEEDS,
-    QUERIES,
-    Case,
-    change_of,
-)
+from tests.circuits.test_best_fixpoints import CHEAPEST, DRAWN, FROM_SEEDS, QUERIES, Case, change_of
 from tests.support.carried_queries import Row, best_ranked
 from tests.support.random_cases import random_cases
 from tests.support.restored_query import Stored, restored, sketches_of

@@ -15,14 +15,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.behaviour.absorbed_workload import SHIPS, asking, check_functions
-from tests.behaviour.recursive_workload import (
-    KEPT,
-    QUERIES,
-    answers,
-    by_duckdb,
-    change,
-    network,
-)
+from tests.behaviour.recursive_workload import KEPT, QUERIES, answers, by_duckdb, change, network
 from tests.crash.killing import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.diagrams import with_diagrams
 from tests.support.kept_workload import fragments_by_access, stored

@@ -67,11 +67,7 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
     indirect=["aside"],
 )
 def test_while_its_changes_are_read(
-    place: Place,
-    aside: Act,
-    moment: str,
-    is_marked: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, aside: Act, moment: str, is_marked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an entry to compare (a cleaned log, remote storage) the files tell the backup."""
     if not is_marked:

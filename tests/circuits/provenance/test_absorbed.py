@@ -31,14 +31,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
-from tests.circuits.test_recursion import (
-    DRAWN,
-    QUERIES,
-    SIZES,
-    Case,
-    case_of,
-    expected,
-)
+from tests.circuits.test_recursion import DRAWN, QUERIES, SIZES, Case, case_of, expected
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_trial
 from tests.support.diagrams import derivations_in, with_diagrams

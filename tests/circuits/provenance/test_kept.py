@@ -35,13 +35,7 @@ from impctl.plan.rules.order import core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.provenance.test_absorbed import compiled
-from tests.circuits.test_recursion import (
-    COLUMNS,
-    DRAWN,
-    Case,
-    Row,
-    case_of,
-)
+from tests.circuits.test_recursion import COLUMNS, DRAWN, Case, Row, case_of
 from tests.support.arrow_rows import arrow_rows
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_seeds

@@ -16,12 +16,7 @@ from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
 from tests.engine.fixpoint.test_programs import Tables, check, negated
 from tests.support.recursive_circuits import Recursive, recursive
-from tests.support.reference_fixpoint import (
-    Row,
-    by_counting,
-    least_fixpoint,
-    reach,
-)
+from tests.support.reference_fixpoint import Row, by_counting, least_fixpoint, reach
 
 
 def tables_of(*links: tuple[int, int], seeds: tuple[int, ...] = (1,), weight: int = 1) -> Tables:
