@@ -60,6 +60,7 @@ def drawn(
     texts = []
     for found in tree_shapes(root, changed):
         if isinstance(found, NoTree):
+            assert found.text
             span = found.span
             texts.append(f"{found.reason}: {'' if span is None else sql[span.start : span.end]}")
             continue
