@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from impctl.app.capturing import commit
 from impctl.store import disk, states
 from impctl.store.disk import RealDisk
+from tests.crash.processes import Spoken, spoken
 from tests.support.random_cases import TIMES
 
 STRIDE = 96
@@ -70,21 +70,13 @@ def main() -> int:
     return code
 
 
-def ran(
-    folder: Path, at: int, *flags: str, command: str = "maintain"
-) -> subprocess.CompletedProcess[str]:
+def ran(folder: Path, at: int, *flags: str, command: str = "maintain") -> Spoken:
     """The command on the folder's workload, killed at a write; below zero not at all."""
     words = [command, str(folder / "w.yaml"), *flags, "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.crash.killing", str(at), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    return spoken(sys.executable, "-m", "tests.crash.killing", str(at), *words)
 
 
-def writes(done: subprocess.CompletedProcess[str]) -> int:
+def writes(done: Spoken) -> int:
     """How many writes a run had that went well."""
     assert done.returncode == 0, done.stderr
     counted = re.search(r"writes: (\d+)", done.stderr)
