@@ -265,26 +265,25 @@ def test_who_can_write_to_the_store() -> None:
     assert importing == WRITERS
 
 
-def test_deciding_and_telling_load_nothing_that_writes() -> None:
+def reached_from(module: str, through: str = "impctl") -> set[str]:
+    """What a module loads, by itself or by way of others of the package `through`."""
     graph = import_graph()
+    reached = mine = {module}
+    while mine:
+        found = {name for one in mine for name in graph[one]} - reached
+        reached = reached | found
+        mine = {name for name in found if name.startswith(through)}
+    return reached
+
+
+def test_deciding_and_telling_load_nothing_that_writes() -> None:
+    writing = {"impctl.app.maintaining.run", "impctl.app.maintaining.step"}
     for module in ("impctl.app.maintaining.decide", "impctl.app.capturing.taken_up"):
-        writing = {"impctl.app.maintaining.run", "impctl.app.maintaining.step"}
-        reached = {module}
-        mine = {module}
-        while mine:
-            found = {name for one in mine for name in graph[one]} - reached
-            reached |= found
-            mine = {name for name in found if name.startswith("impctl.app.")}
-        assert not reached & writing, module
+        assert not reached_from(module, "impctl.app.") & writing, module
 
 
 def test_who_is_given_pinned_tables_reaches_neither_store_nor_spark() -> None:
-    graph = import_graph()
-    reached = {"impctl.app.workbench.pinned"}
-    mine = set(reached)
-    while mine:
-        mine = {name for one in mine for name in graph[one]} - reached
-        reached |= mine
+    reached = reached_from("impctl.app.workbench.pinned")
     rooms = {name.split(".")[1] for name in reached if name.startswith("impctl.")}
     assert not rooms & {"store", "spark"}
     assert "tables" in rooms

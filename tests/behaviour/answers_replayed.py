@@ -44,7 +44,6 @@ from impctl.workload.models import AnsweredBy, Policy
 from tests.behaviour.random_batches import RandomBatches
 
 _WAYS = (AnsweredBy.STATE, AnsweredBy.ENGINE)
-_FEW = 40
 
 
 @dataclass
@@ -73,35 +72,42 @@ class ReplayTally:
         yield from (f"wrong: {one}" for one in self.wrong)
 
 
-class Replay:
-    """A workload whose queries all keep their answers, in a store of its own."""
+class ChangingTables:
+    """A workload with a store of its own, whose tables change."""
 
-    def __init__(self, source: Path, folder: Path, spark: Any, seed: int, few: int = _FEW) -> None:
-        self.tally = ReplayTally()
-        self.file = copy_with(source, folder, "answer: true")
-        self._store = folder / "store"
-        self._spark = spark
+    def __init__(self, file: Path, folder: Path, spark: Any, seed: int, few: int) -> None:
+        self._file, self._store, self._spark = file, folder / "store", spark
         self._sessions = SessionBeside(spark)
         self._memory = Memory()
-        with self._desk() as desk:
-            tables = {name: one.path for name, one in desk.workload.tables.items()}
-            self.queries = list(desk.workload.queries)
         self.sketched: list[str] = []
-        self._paths = tables
-        self._batches = {
-            name: RandomBatches(path, Random(f"{seed} {name}"), few)
-            for name, path in tables.items()
-        }
-        self.tally.queries = len(self.queries)
+        with self._desk() as desk:
+            self._paths = {name: one.path for name, one in desk.workload.tables.items()}
+            self.queries = list(desk.workload.queries)
+        self._batches = [
+            RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in self._paths.items()
+        ]
+
+    def _change(self) -> None:
+        """One commit or two to every table."""
+        for batches in self._batches:
+            batches.commit()
 
     @contextmanager
     def _desk(self, policy: Policy | None = None) -> Iterator[Workbench]:
-        settings = Settings(self.file, store=self._store, policy=policy, lock_timeout=60)
+        settings = Settings(self._file, store=self._store, policy=policy, lock_timeout=60)
         with (
             self._sessions.visit(),
             open_workbench(settings, sessions=self._sessions, memory=self._memory) as desk,
         ):
             yield desk
+
+
+class Replay(ChangingTables):
+    """One whose queries all keep their answers."""
+
+    def __init__(self, file: Path, folder: Path, spark: Any, seed: int) -> None:
+        super().__init__(file, folder, spark, seed, few=40)
+        self.tally = ReplayTally(queries=len(self.queries))
 
     def captured(self) -> None:
         """The first sketches and answers; which queries have none, and why."""
@@ -117,8 +123,7 @@ class Replay:
 
     def batch(self) -> None:
         """One commit or two to every table, and all queries brought up to date."""
-        for batches in self._batches.values():
-            batches.commit()
+        self._change()
         self.tally.batches += 1
         with self._desk(Policy.INCREMENTAL) as desk:
             outcome = maintain(desk, self.sketched)
@@ -270,8 +275,9 @@ def replayed(
     tell: Callable[[ReplayTally], None] = lambda _: None,
 ) -> ReplayTally:
     """So many batches, compared after every few and at the end; `tell` hears of each time."""
-    replay = Replay(source, folder, spark, seed)
+    file, number = copy_with(source, folder, "answer: true"), 0
     try:
+        replay = Replay(file, folder, spark, seed)
         replay.captured()
         for number in range(1, batches + 1):
             replay.batch()
@@ -279,34 +285,35 @@ def replayed(
                 replay.compared()
                 tell(replay.tally)
     except ImpctlError as error:
-        error.add_note(f"seed {seed}, {replay.tally.batches} batches of {source.name}")
+        error.add_note(f"seed {seed}, batch {number} of {source.name}")
         raise
     finally:
-        replay.file.unlink()
+        file.unlink()
     return replay.tally
 
 
 def main() -> None:
+    run_by_hand(replay_parser(batches=50, every=10), replayed)
+
+
+def replay_parser(*, batches: int, every: int) -> ArgumentParser:
+    """The arguments of a replay from the command line, with these defaults."""
     parser = ArgumentParser()
-    parser.add_argument("workload", type=Path)
+    parser.add_argument("source", metavar="workload", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--batches", type=int, default=50)
-    parser.add_argument("--every", type=int, default=10)
+    parser.add_argument("--batches", type=int, default=batches)
+    parser.add_argument("--every", type=int, default=every)
     parser.add_argument("--seed", type=int, default=1)
+    return parser
+
+
+def run_by_hand(parser: ArgumentParser, replayed: Callable[..., Any]) -> None:
+    """Replay as the command line says, and print what came of it each time it is compared."""
     asked = parser.parse_args()
-    tally = replayed(
-        asked.workload,
-        asked.folder,
-        spark_by_hand(),
-        asked.batches,
-        asked.every,
-        asked.seed,
-        _printed,
-    )
-    sys.exit(bool(tally.wrong))
+    sys.exit(bool(replayed(spark=spark_by_hand(), tell=_printed, **vars(asked)).wrong))
 
 
-def _printed(tally: ReplayTally) -> None:
+def _printed(tally: Any) -> None:
     sys.stdout.write("\n".join(tally.told()) + "\n\n")
     sys.stdout.flush()
 

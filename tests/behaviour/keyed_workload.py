@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
-from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.behaviour.recursive_workload import changing, write_workload
+from tests.support.run_cli import Capsys, Cli
 
 TENANTS, NODES, LINKS = 40, 5, 200
 
@@ -76,9 +75,7 @@ def _tenant(rng: random.Random) -> int | None:
     return rng.randrange(TENANTS) if rng.random() < 0.97 else None
 
 
-def tenants(
-    folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str] = (*KEYED, *BARRIER)
-) -> Cli:
+def tenants(folder: Path, capsys: Capsys, names: Sequence[str] = (*KEYED, *BARRIER)) -> Cli:
     """The command line over a workload of these queries."""
     rng = random.Random(3)
     create_table(str(folder / "links"), some_links(rng, LINKS))
@@ -92,27 +89,7 @@ def tenants(
         for name, sql in {**KEYED, **BARRIER}.items()
         if name in names
     ]
-    text = [
-        "version: 1",
-        "tables: {links: {path: links}, seeds: {path: seeds}, names: {path: names}}",
-        f"partitions: {{links: {{t: {{boundaries: {list(range(2, TENANTS, 2))}}}}}}}",
-        "queries:",
-        *lines,
-        "store: .impctl",
-        'spark: {master: "local[2]"}',
-    ]
-    file = folder / "w.yaml"
-    file.write_text("\n".join(text) + "\n")
-    return Cli(capsys, file)
+    return write_workload(folder, capsys, "t", range(2, TENANTS, 2), lines)
 
 
-def change(folder: Path, rng: random.Random) -> None:
-    """Links of some tenants go and some come, in one to three versions."""
-    table = str(folder / "links")
-    if rng.randrange(3):
-        write_deltalake(table, some_links(rng, rng.randrange(1, 12)), mode="append")
-    if rng.randrange(3):
-        low = rng.randrange(TENANTS)
-        DeltaTable(table).delete(f"t BETWEEN {low} AND {low + rng.randrange(4)} AND dst % 2 = 0")
-    if not rng.randrange(3):
-        write_deltalake(table, some_links(rng, 3), mode="append")
+change = changing(some_links, "t", TENANTS)

@@ -8,6 +8,7 @@ and with DuckDB serves any workload beside its tables.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,11 +16,10 @@ from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 NODES, SPAN, LINKS = 60, 6, 90
 
@@ -103,9 +103,7 @@ def _target(rng: random.Random, source: int | None) -> int | None:
     return source // SPAN * SPAN + rng.randrange(SPAN)
 
 
-def network(
-    folder: Path, capsys: pytest.CaptureFixture[str], names: Sequence[str], lineage: str = "all"
-) -> Cli:
+def network(folder: Path, capsys: Capsys, names: Sequence[str], lineage: str = "all") -> Cli:
     """The command line over a workload of these queries; the answer of `KEPT` is kept where the
     sketches hold all rows."""
     rng = random.Random(1)
@@ -118,39 +116,58 @@ def network(
         f"lineage: {lineage}, answer: {str(name == KEPT and lineage == 'all').lower()}}}"
         for name in names
     ]
+    return write_workload(folder, capsys, "src", range(3, NODES, 3), lines)
+
+
+def write_workload(
+    folder: Path, capsys: Capsys, column: str, boundaries: Iterable[int], queries: Iterable[str]
+) -> Cli:
+    """The command line over the tables in the folder; links have ranges of a column."""
+    tables = ", ".join(f"{log.parent.name}: {{path: {log.parent.name}}}" for log in _logs(folder))
     text = [
         "version: 1",
-        "tables: {links: {path: links}, seeds: {path: seeds}}",
-        f"partitions: {{links: {{src: {{boundaries: {list(range(3, NODES, 3))}}}}}}}",
+        f"tables: {{{tables}}}",
+        f"partitions: {{links: {{{column}: {{boundaries: {[*boundaries]}}}}}}}",
         "queries:",
-        *lines,
+        *queries,
         "store: .impctl",
         'spark: {master: "local[2]"}',
     ]
-    file = folder / "w.yaml"
-    file.write_text("\n".join(text) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, folder, "\n".join(text) + "\n")
 
 
-def change(folder: Path, rng: random.Random) -> None:
-    """Some links go and some come, in one to three versions."""
-    table = str(folder / "links")
-    if rng.randrange(3):
-        write_deltalake(table, some_links(rng, rng.randrange(1, 12)), mode="append")
-    if rng.randrange(3):
-        low = rng.randrange(NODES)
-        DeltaTable(table).delete(f"src BETWEEN {low} AND {low + rng.randrange(5)} AND dst % 2 = 0")
-    if not rng.randrange(3):
-        write_deltalake(table, some_links(rng, 3), mode="append")
+def _logs(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/_delta_log"))
 
 
 Answer = Counter[tuple[object, ...]]
 Change = Callable[[Path, random.Random], None]
 
 
+def changing(some_links: Callable[[random.Random, int], pa.Table], where: str, most: int) -> Change:
+    """Some links go and some come, in one to three versions; those that go have `where` between a
+    number below the most and one a little above."""
+
+    def change(folder: Path, rng: random.Random) -> None:
+        table = str(folder / "links")
+        if rng.randrange(3):
+            write_deltalake(table, some_links(rng, rng.randrange(1, 12)), mode="append")
+        if rng.randrange(3):
+            low = rng.randrange(most)
+            high = low + rng.randrange(5)
+            DeltaTable(table).delete(f"{where} BETWEEN {low} AND {high} AND dst % 2 = 0")
+        if not rng.randrange(3):
+            write_deltalake(table, some_links(rng, 3), mode="append")
+
+    return change
+
+
+change = changing(some_links, "src", NODES)
+
+
 def tables_beside(cli: Cli) -> dict[str, pa.Table]:
     """The rows of all tables in the workload's folder."""
-    logs = sorted(cli.workload.parent.glob("*/_delta_log"))
+    logs = _logs(cli.workload.parent)
     return {log.parent.name: DeltaTable(str(log.parent)).to_pyarrow_table() for log in logs}
 
 
@@ -210,6 +227,37 @@ def captured_beside(cli: Cli, store: str) -> dict[str, list[list[int]]]:
     place = ("--store", str(cli.workload.parent / store))
     cli.good("capture", *place)
     return fragments(cli, *place)
+
+
+def of_all(cli: Cli) -> dict[str, list[list[int]]]:
+    """The sketches of another lineage's queries with `lineage: all`, of a store beside."""
+    text = cli.workload.read_text()
+    cli.workload.write_text(re.sub("lineage: (answer|witness)", "lineage: all", text))
+    found = captured_beside(cli, "all")
+    cli.workload.write_text(text)
+    return found
+
+
+def check_answers(
+    cli: Cli, queries: Mapping[str, str], texts: Mapping[str, str], seed: int
+) -> tuple[dict[str, list[list[int]]], dict[str, list[list[int]]]]:
+    """Before and after a change that is maintained, answers over sketches of another lineage are
+    those of all rows; the sketches, and those that hold all lineage, in which they lie."""
+    rng = random.Random(seed)
+    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
+    # Sketches that are used after a change are maintained first.
+    change(cli.workload.parent, rng)
+    assert through_sketches(cli, queries) == all_by_duckdb(cli, queries)
+    change(cli.workload.parent, rng)
+    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
+    expected = all_by_duckdb(cli, queries)
+    assert through_sketches(cli, queries) == expected
+    assert all_by_duckdb(cli, written(cli, texts)) == {name: expected[name] for name in texts}
+    held, every = fragments(cli), of_all(cli)
+    for name, sketches in held.items():
+        for some, whole in zip(sketches, every[name], strict=True):
+            assert {*some} <= {*whole}, name
+    return held, every
 
 
 def check_maintained(cli: Cli, change: Change, seed: int, turns: int) -> None:

@@ -15,26 +15,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from impctl.app.capture import capture
 from impctl.app.maintain import maintain
 from impctl.app.results.results import CaptureResult, MaintainResult, VerifyResult
 from impctl.app.verify import verify
-from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.sessions import SessionBeside
-from impctl.app.workbench.settings import Settings
-from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.workload.models import Policy
-from tests.behaviour.answers_replayed import copy_with, spark_by_hand
-from tests.behaviour.random_batches import RandomBatches
+from tests.behaviour.answers_replayed import ChangingTables, copy_with, replay_parser, run_by_hand
 
 RESTART = 10
 """Every so many batches another process maintains."""
@@ -63,35 +55,16 @@ class SketchTally:
         yield from (f"wrong: {one}" for one in self.wrong)
 
 
-class SketchReplay:
-    """A workload with a store of its own, whose tables change."""
+class SketchReplay(ChangingTables):
+    """One whose sketches are maintained, by another process now and then."""
 
-    def __init__(self, file: Path, folder: Path, spark: Any, *, seed: int, few: int) -> None:
+    def __init__(self, file: Path, folder: Path, spark: Any, seed: int, few: int) -> None:
+        super().__init__(file, folder, spark, seed, few)
         self.tally = SketchTally()
-        self.file, self._store = file, folder / "store"
-        self._sessions = SessionBeside(spark)
-        self._memory = Memory()
-        with self._desk() as desk:
-            tables = {name: one.path for name, one in desk.workload.tables.items()}
-        self._batches = [
-            RandomBatches(path, Random(f"{seed} {name}"), few) for name, path in tables.items()
-        ]
-        self.sketched: list[str] = []
-
-    @contextmanager
-    def _desk(self) -> Iterator[Workbench]:
-        settings = Settings(
-            self.file, store=self._store, policy=Policy.INCREMENTAL, lock_timeout=60
-        )
-        with (
-            self._sessions.visit(),
-            open_workbench(settings, sessions=self._sessions, memory=self._memory) as desk,
-        ):
-            yield desk
 
     def captured(self) -> None:
         """The first sketches; which queries have none, and why."""
-        with self._desk() as desk:
+        with self._desk(Policy.INCREMENTAL) as desk:
             outcome = capture(desk, None)
         for failure in outcome.failures:
             self.tally.cannot[f"{failure.query}"] = failure.error.message
@@ -99,15 +72,14 @@ class SketchReplay:
 
     def batch(self) -> None:
         """One commit or two to every table, and all sketches brought up to date."""
-        for batches in self._batches:
-            batches.commit()
+        self._change()
         self.tally.batches += 1
         if self.tally.batches % RESTART == 0:
             self.tally.restarts += 1
             self._command("maintain", "--policy", "incremental")
             self._command("gc", "--keep", "1")
             return
-        with self._desk() as desk:
+        with self._desk(Policy.INCREMENTAL) as desk:
             outcome = maintain(desk, self.sketched)
         assert not outcome.failures, outcome.failures
         for result in outcome.results:
@@ -116,7 +88,7 @@ class SketchReplay:
 
     def _command(self, name: str, *words: str) -> None:
         which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
-        command = [name, str(self.file), "--store", str(self._store), *which, *words]
+        command = [name, str(self._file), "--store", str(self._store), *which, *words]
         ran = subprocess.run(
             [sys.executable, "-c", _COMMAND, *command], capture_output=True, text=True, check=False
         )
@@ -124,7 +96,7 @@ class SketchReplay:
 
     def verified(self) -> None:
         """Every sketch against Spark's, every answer with and without."""
-        with self._desk() as desk:
+        with self._desk(Policy.INCREMENTAL) as desk:
             outcome = verify(desk, self.sketched, results=True)
         assert not outcome.failures, outcome.failures
         for one in outcome.results:
@@ -161,7 +133,7 @@ def replayed(
     """So many batches, verified after every few and at the end; `tell` hears of each time."""
     file = copy_with(source, folder, None if join is None else f"join: {join}")
     try:
-        replay = SketchReplay(file, folder, spark, seed=seed, few=few)
+        replay = SketchReplay(file, folder, spark, seed, few)
         replay.captured()
         for number in range(1, batches + 1):
             replay.batch()
@@ -174,32 +146,10 @@ def replayed(
 
 
 def main() -> None:
-    parser = ArgumentParser()
-    parser.add_argument("workload", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--batches", type=int, default=200)
-    parser.add_argument("--every", type=int, default=40)
+    parser = replay_parser(batches=200, every=40)
     parser.add_argument("--join", default=None)
     parser.add_argument("--few", type=int, default=40, help="rows of a change, about")
-    parser.add_argument("--seed", type=int, default=1)
-    asked = parser.parse_args()
-    tally = replayed(
-        asked.workload,
-        asked.folder,
-        spark_by_hand(),
-        asked.batches,
-        asked.every,
-        join=asked.join,
-        seed=asked.seed,
-        few=asked.few,
-        tell=_printed,
-    )
-    sys.exit(bool(tally.wrong))
-
-
-def _printed(tally: SketchTally) -> None:
-    sys.stdout.write("\n".join(tally.told()) + "\n\n")
-    sys.stdout.flush()
+    run_by_hand(parser, replayed)
 
 
 if __name__ == "__main__":

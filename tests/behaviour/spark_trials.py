@@ -35,11 +35,11 @@ from impctl.plan.safety.verdict import Verdict, carried, check_kept
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
-from impctl.tables.arrow_types import arrow_type
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.tie_breaks import TieBreaks
 from tests.plan.trials import TABLES, _checked, _facts, _few_groups, _rows, random_partition
 from tests.plan.wide_plans import wide_plan
+from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import ReferenceFailure, Value
 from tests.support.reference_plan import Tables, evaluate
 
@@ -203,12 +203,7 @@ def _maintained(session: MaintainedQuery, case: Case) -> tuple[Sketches, Sketche
 
 
 def _arrow(table: str, rows: Rows) -> pa.Table:
-    return pa.table(
-        {
-            column.name: pa.array([row[column.name] for row in rows], arrow_type(column.type))
-            for column in TABLES[table]
-        }
-    )
+    return arrow_rows(TABLES[table], rows)
 
 
 def _compare(

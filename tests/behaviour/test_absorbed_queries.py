@@ -31,12 +31,10 @@ from tests.behaviour.recursive_workload import (
     through_sketches,
 )
 from tests.support.diagrams import take_away, with_diagrams
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 
-def both(
-    folder: Path, capsys: pytest.CaptureFixture[str], ship: str, names: Sequence[str] = (*QUERIES,)
-) -> Both:
+def both(folder: Path, capsys: Capsys, ship: str, names: Sequence[str] = (*QUERIES,)) -> Both:
     return Both(network(folder, capsys, names), SHIPS[ship])
 
 
@@ -54,7 +52,7 @@ def fast_by(ship: str) -> pytest.MarkDecorator:
 @with_diagrams
 @fast_by("lazy")
 def test_sketches_deltas_and_answers_are_those_by_ranks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, ship: str
+    tmp_path: Path, capsys: Capsys, seed: int, ship: str
 ) -> None:
     pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
     pair.good("capture")
@@ -89,9 +87,7 @@ queries:
 
 
 @with_diagrams
-def test_values_are_told_as_the_table_has_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_are_told_as_the_table_has_them(tmp_path: Path, capsys: Capsys) -> None:
     days = [date(2026, 1, day) for day in range(1, 6)]
     legs = pa.table(
         {
@@ -130,7 +126,7 @@ def test_values_are_told_as_the_table_has_them(
 @with_diagrams
 @fast_by("eager")
 def test_why_tells_from_the_state_what_it_tells_from_the_tables(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, ship: str
+    tmp_path: Path, capsys: Capsys, seed: int, ship: str
 ) -> None:
     pair, rng = both(tmp_path, capsys, ship), random.Random(seed)
     write_deltalake(str(tmp_path / "links"), some_links(rng, 60), mode="append")
@@ -167,7 +163,7 @@ def test_why_tells_from_the_state_what_it_tells_from_the_tables(
 @with_diagrams
 @pytest.mark.parametrize("ship", SHIPS)
 def test_explain_and_status_say_how_recursion_is_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], ship: str
+    tmp_path: Path, capsys: Capsys, ship: str
 ) -> None:
     """Of what is captured, and explain before, too."""
     pair = both(tmp_path, capsys, ship, [KEPT])
@@ -184,7 +180,7 @@ def test_explain_and_status_say_how_recursion_is_kept(
 
 
 @with_diagrams
-def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, ["reach", "from_one"])
     links = some_links(random.Random(3), 900)
     write_deltalake(str(tmp_path / "links"), links, mode="append")
@@ -212,7 +208,7 @@ def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @with_diagrams
-def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     asking(cli, "{kind: absorption, ship: eager, nodes: 3000}", "strict")
     cli.good("capture")
@@ -230,9 +226,7 @@ def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert answers(cli, "reach") == by_duckdb(cli, QUERIES["reach"])
 
 
-def test_what_cannot_be_kept_so_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_kept_so_is_refused(tmp_path: Path, capsys: Capsys) -> None:
     for name, what in (
         ("walks", "UNION ALL"),
         ("cheapest", "best rows"),
@@ -254,7 +248,7 @@ def test_what_cannot_be_kept_so_is_refused(
 
 
 def test_without_the_package_it_is_said_what_to_install(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     asking(cli, "absorption")
@@ -278,9 +272,7 @@ def test_without_the_package_it_is_said_what_to_install(
 
 
 @with_diagrams
-def test_with_the_package_nothing_is_said_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_the_package_nothing_is_said_of_it(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     assert not [one for one in cli("doctor").results if one["check"] == "extras"]
     asking(cli, "absorption")
@@ -291,7 +283,7 @@ def test_with_the_package_nothing_is_said_of_it(
 
 
 def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli = network(tmp_path, capsys, ["reach"])
     take_away(monkeypatch)
@@ -304,10 +296,7 @@ def test_who_asks_for_nothing_of_it_does_not_hear_of_it(
 @with_diagrams
 @pytest.mark.parametrize("ship", ["lazy", pytest.param("eager", marks=pytest.mark.slow)])
 def test_only_changes_and_captures_need_the_package(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    ship: str,
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, ship: str
 ) -> None:
     cli = both(tmp_path, capsys, ship, [KEPT]).cli
     cli.good("capture")

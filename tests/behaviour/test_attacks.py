@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
@@ -40,10 +40,8 @@ def decimals(scale: int, *values: str) -> pa.Array:
     return pa.array([Decimal(value) for value in values], pa.decimal128(38, scale))
 
 
-def opened(folder: Path, capsys: pytest.CaptureFixture[str], sql: str, zone: str = "UTC") -> Cli:
-    file = folder / "w.yaml"
-    file.write_text(WORKLOAD.format(sql=sql, zone=zone))
-    return Cli(capsys, file)
+def opened(folder: Path, capsys: Capsys, sql: str, zone: str = "UTC") -> Cli:
+    return Cli.over(capsys, folder, WORKLOAD.format(sql=sql, zone=zone))
 
 
 TWICE_ROUNDED = "195326090969723374956.00"
@@ -93,9 +91,7 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any] | str]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_once_wrong_now_sound(
-    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_once_wrong_now_sound(case: str, tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     sql, rows, change = CASES[case]
     table = str(tmp_path / "t")
     create_table(table, pa.table(rows))
@@ -106,13 +102,11 @@ def test_once_wrong_now_sound(
     else:
         write_deltalake(table, pa.table(change), mode="append")
     cli.good("maintain")
-    (verified,) = cli.good("verify", "--results").results
-    assert verified["covers"], verified
-    assert verified["results_equal"] is True, verified
+    assert len(cli.verified(is_exact=False)) == 1
 
 
 def test_another_time_zone_is_another_definition(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+    tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     create_table(str(tmp_path / "t"), pa.table({"g": ["A"], "v": [1]}))
     sql = "SELECT g, COUNT(*) n FROM t GROUP BY g HAVING COUNT(*) > 0"
@@ -123,7 +117,7 @@ def test_another_time_zone_is_another_definition(
 
 
 def test_a_backup_put_in_place_of_the_table_is_noticed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+    tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     """Same identity, same version number, other rows."""
     table = tmp_path / "t"
@@ -141,9 +135,7 @@ def test_a_backup_put_in_place_of_the_table_is_noticed(
     assert cli.good("query").results[0]["rows"] == [["B", 10]]
 
 
-def test_touch_is_for_a_table_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_touch_is_for_a_table_alone(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     """With a join the other table's changes matter too, and touch does not see them."""
     create_table(str(tmp_path / "t"), pa.table({"g": ["A", "B", "C"]}))
     create_table(str(tmp_path / "u"), pa.table({"g": ["A"], "v": [20]}))
@@ -155,13 +147,11 @@ def test_touch_is_for_a_table_alone(
     assert cli.good("capture").results[0]["mode"] == "recapture"
     write_deltalake(str(tmp_path / "u"), pa.table({"g": ["C"], "v": [30]}), mode="append")
     assert cli.good("maintain").results[0]["action"] == "recapture"
-    for verified in cli.good("verify", "--results").results:
-        assert verified["covers"]
-        assert verified["results_equal"] is True
+    cli.verified(is_exact=False)
 
 
 def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+    tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     """More values tie than the engine keeps apart, so every change means a recapture."""
     rows = {"g": ["A"] * 65, "k": [1] * 65, "v": list(range(65))}

@@ -28,13 +28,13 @@ def test_a_barrier_above_keeps_in_mind_which_sides_are_distant(
 ) -> None:
     create_table(str(tmp_path / "t"), pa.table({"g": ["A", "B", "C"], "k": [1, 2, 3]}))
     create_table(str(tmp_path / "u"), pa.table({"k": [1, 2, 3], "x": [10, 20, 30]}))
-    file = tmp_path / "w.yaml"
-    file.write_text(
+    cli = Cli.over(
+        capsys,
+        tmp_path,
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         "partitions: {t: {g: {boundaries: [B, C]}}}\n"
-        f'queries: {{q: {{sql: "{BELOW_A_TOP}", sketch: {{t: g}}, join: {join}}}}}\n'
+        f'queries: {{q: {{sql: "{BELOW_A_TOP}", sketch: {{t: g}}, join: {join}}}}}\n',
     )
-    cli = Cli(capsys, file)
     assert cli.good("capture").results[0]["mode"] == "exact"
     assert {side["strategy"] for side in cli.good("explain").results[0]["joins"]} == {"spark"}
     write_deltalake(str(tmp_path / "u"), pa.table({"k": [3], "x": [5]}), mode="append")

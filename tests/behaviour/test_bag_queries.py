@@ -20,7 +20,7 @@ from tests.behaviour.recursive_workload import (
     through_sketches,
 )
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 ENDLESS = ["as_deep"]
 
@@ -28,7 +28,7 @@ ENDLESS = ["as_deep"]
 @pytest.mark.slow
 @random_seeds(1, 3, 9)
 def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of_all_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
+    tmp_path: Path, capsys: Capsys, seed: int
 ) -> None:
     cli = network(tmp_path, capsys, list(BAGS))
     check_maintained(cli, change, seed, turns=3)
@@ -36,7 +36,7 @@ def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of
     assert through_sketches(cli, BAGS) == all_by_duckdb(cli, texts)
 
 
-def chained(tmp_path: Path, capsys: pytest.CaptureFixture[str], *links: tuple[int, int]) -> Cli:
+def chained(tmp_path: Path, capsys: Capsys, *links: tuple[int, int]) -> Cli:
     """Over these links alone, as deep as rows lead, four levels at most."""
     cli = network(tmp_path, capsys, ENDLESS)
     cli.workload.write_text(cli.workload.read_text().replace(" WHERE k < 3", ""))
@@ -51,9 +51,7 @@ def add_links(folder: Path, *links: tuple[int, int]) -> None:
     write_deltalake(str(folder / "links"), rows, mode="append")
 
 
-def test_a_level_too_many_is_an_error_and_nothing_is_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_level_too_many_is_an_error_and_nothing_is_stored(tmp_path: Path, capsys: Capsys) -> None:
     cli = chained(tmp_path, capsys, (19, 30), (30, 31), (31, 32), (32, 33), (33, 34))
     ran = cli("capture")
     assert (ran.code, ran.error["code"]) == (3, "recursion_limit")
@@ -63,7 +61,7 @@ def test_a_level_too_many_is_an_error_and_nothing_is_stored(
 
 @pytest.mark.slow
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     cli = chained(tmp_path, capsys, (19, 30), (30, 31), (31, 32))
     cli.good("capture")

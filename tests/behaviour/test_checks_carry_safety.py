@@ -27,7 +27,7 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 TOTALS = "SELECT g, SUM(x) s FROM t GROUP BY g"
 FIRST = f"SELECT g, s FROM ({TOTALS}) a ORDER BY s DESC, g LIMIT 2"
@@ -49,9 +49,7 @@ def rows(*values: tuple[int, int, int]) -> pa.Table:
 ROWS = rows((1, 1, 100), (2, 11, 90), (3, 12, 30), (3, 21, 50))
 
 
-def opened(
-    folder: Path, capsys: pytest.CaptureFixture[str], *, is_checked: bool, data: pa.Table = ROWS
-) -> Cli:
+def opened(folder: Path, capsys: Capsys, *, is_checked: bool, data: pa.Table = ROWS) -> Cli:
     """The tables, `x` told not to be negative by a CHECK or by statistics alone."""
     path = str(folder / "t")
     create_table(path, data)
@@ -66,9 +64,7 @@ def opened(
         *(f'  {n}: {{sql: "{sql}", sketch: {{t: id}}}}' for n, sql in QUERIES.items()),
         "store: .impctl",
     ]
-    file = folder / "w.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, folder, "\n".join(lines) + "\n")
 
 
 def sketch_of_t(result: Mapping[str, Any]) -> list[int]:
@@ -95,7 +91,7 @@ BY = pytest.mark.parametrize("is_checked", [True, False], ids=["check", "statist
 @pytest.mark.slow
 @BY
 def test_a_capture_keeps_the_rows_of_a_barrier(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool
+    tmp_path: Path, capsys: Capsys, is_checked: bool
 ) -> None:
     captured = opened(tmp_path, capsys, is_checked=is_checked).good("capture").results
     assert {r["query"]: sketch_of_t(r) for r in captured} == dict.fromkeys(QUERIES, [0, 1])
@@ -104,9 +100,7 @@ def test_a_capture_keeps_the_rows_of_a_barrier(
 
 @pytest.mark.slow
 @BY
-def test_a_maintained_sketch_keeps_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool
-) -> None:
+def test_a_maintained_sketch_keeps_them(tmp_path: Path, capsys: Capsys, is_checked: bool) -> None:
     data = rows((1, 1, 60), (2, 11, 90), (3, 21, 50))
     cli = opened(tmp_path, capsys, is_checked=is_checked, data=data)
     cli.good("capture")
@@ -118,7 +112,7 @@ def test_a_maintained_sketch_keeps_them(
 @pytest.mark.slow
 @BY
 def test_a_reuse_for_a_smaller_limit_has_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_checked: bool
+    tmp_path: Path, capsys: Capsys, is_checked: bool
 ) -> None:
     cli = opened(tmp_path, capsys, is_checked=is_checked)
     cli.good("capture", "--query", "joined")
@@ -164,7 +158,7 @@ NUMBERED = (
 
 @pytest.mark.spark
 def test_numbers_within_keys_may_be_grouped_by_other_columns(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
+    tmp_path: Path, capsys: Capsys, spark: Any
 ) -> None:
     cli = opened(tmp_path, capsys, is_checked=False)
     lines = cli.workload.read_text().splitlines()
@@ -178,8 +172,7 @@ def test_numbers_within_keys_may_be_grouped_by_other_columns(
         table.delete(predicate)
         write_deltalake(table, rows((1, 12, 70), (3, 15, 60), (2, 22, 9)), mode="append")
         cli.good("maintain")
-        (result,) = cli.good("verify", "--results").results
-        assert (result["covers"], result["slack"], result["results_equal"]) == (True, 0, True)
+        assert len(cli.verified()) == 1
 
 
 def test_which_ranks_are_barriers_does_not_depend_on_facts() -> None:
@@ -201,16 +194,13 @@ def test_which_ranks_are_barriers_does_not_depend_on_facts() -> None:
 
 
 @pytest.mark.spark
-def test_answers_and_recaptures_in_spark_agree(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any
-) -> None:
+def test_answers_and_recaptures_in_spark_agree(tmp_path: Path, capsys: Capsys, spark: Any) -> None:
     cli = opened(tmp_path, capsys, is_checked=True)
     cli.good("capture")
     for batch in (rows((2, 3, 5), (3, 22, 40)), rows((4, 15, 130))):
         write_deltalake(str(tmp_path / "t"), batch, mode="append")
         cli.good("maintain")
-    for result in cli.good("verify", "--results").results:
-        assert (result["covers"], result["slack"], result["results_equal"]) == (True, 0, True)
+    cli.verified()
 
 
 @pytest.mark.slow
@@ -218,7 +208,7 @@ def test_answers_and_recaptures_in_spark_agree(
 @pytest.mark.spark
 @BY
 def test_nan_does_no_harm_to_a_double_that_is_never_negative(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any, is_checked: bool
+    tmp_path: Path, capsys: Capsys, spark: Any, is_checked: bool
 ) -> None:
     """NaN is the greatest value: what lacks it is at most what has it, and so is a sum."""
     cli = opened(tmp_path, capsys, is_checked=is_checked, data=doubles(ROWS, 50.0))
@@ -229,8 +219,7 @@ def test_nan_does_no_harm_to_a_double_that_is_never_negative(
     for batch in (rows((3, 2, 7), (5, 22, 1)), rows((1, 15, 0), (1, 15, 0))):
         write_deltalake(str(tmp_path / "t"), doubles(batch, math.nan), mode="append")
         cli.good("maintain")
-        for result in cli.good("verify", "--results").results:
-            assert (result["covers"], result["results_equal"]) == (True, True), result
+        cli.verified(is_exact=False)
     if not is_checked:
         write_deltalake(str(tmp_path / "t"), doubles(batch, -5e-324), mode="append")
         ran = cli("maintain", "--policy", "incremental")

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 WINDOW = "day > current_date - INTERVAL 30 DAYS AND day <= current_date"
 QUERIES = {
@@ -42,9 +42,7 @@ def rows_of(random: Random, day: date) -> pa.Table:
 class Days:
     """The table, its dimension, and one workload with two stores: kept, and captured anew."""
 
-    def __init__(
-        self, folder: Path, capsys: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch
-    ) -> None:
+    def __init__(self, folder: Path, capsys: Capsys, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch, self.random = folder, patch, Random(1)
         first = [rows_of(self.random, START - timedelta(days=back)) for back in range(40)]
         create_table(str(folder / "t"), pa.concat_tables(first))
@@ -120,17 +118,14 @@ def lived(days: Days, count: int, verify_every: int | None) -> Lived:
             done.moved.append(days.maintained())
         days.check()
         if verify_every and number % verify_every == 0:
-            found = days.kept.good("verify", "--results").results
-            assert all(one["covers"] and one["slack"] == 0 for one in found)
-            assert all(one["results_equal"] is True for one in found)
-            assert {one["query"] for one in found} == set(QUERIES)
+            assert {one["query"] for one in days.kept.verified()} == set(QUERIES)
             done.asked += 1
     return done
 
 
 @pytest.mark.slow
 def test_a_window_moves_for_days(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lived(Days(tmp_path, capsys, monkeypatch), 3, None)
 
@@ -139,7 +134,7 @@ def test_a_window_moves_for_days(
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_window_moves_for_ninety_days(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = lived(Days(tmp_path, capsys, monkeypatch), 90, 15)
     times = f"rows {median(done.plain):.1f} ms, rows and day {median(done.moved):.1f} ms"

@@ -17,7 +17,7 @@ from impctl.app.preparing.facts import _facts_of_check
 from impctl.plan.safety.facts import FactKind
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS
 
 LEAST = "SELECT g, MAX(x) s FROM t GROUP BY g HAVING COALESCE(MAX(x), 100) > 50"
@@ -36,14 +36,14 @@ def summed(cli: Cli) -> Cli:
     return cli
 
 
-def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str) -> Cli:
+def workload(folder: Path, capsys: Capsys, sql: str) -> Cli:
     """One query over `t`, sketched on `k`."""
-    file = folder / "w.yaml"
-    file.write_text(
+    return Cli.over(
+        capsys,
+        folder,
         "version: 1\ntables: {t: {path: t}}\npartitions: {t: {k: {boundaries: [3]}}}\n"
-        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n"
+        f"queries: {{q: {{sql: '{sql}', sketch: {{t: k}}}}}}\n",
     )
-    return Cli(capsys, file)
 
 
 def assumptions(cli: Cli) -> list[str]:
@@ -70,9 +70,7 @@ def test_a_check_constraint_is_none(summed: Cli, table: str, tmp_path: Path, che
     assert assumptions(summed) == []
 
 
-def test_a_check_of_a_double_lets_nan_in(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_of_a_double_lets_nan_in(tmp_path: Path, capsys: Capsys) -> None:
     rows = pa.table({"g": [1, 2], "k": [1, 1], "d": [-10.0, -10.0]})
     path = str(tmp_path / "t")
     write_deltalake(path, rows)
@@ -85,7 +83,7 @@ def test_a_check_of_a_double_lets_nan_in(
 
 
 def test_not_null_is_not_believed_of_rows_that_lack_the_column(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS.select(["g", "k"]))
@@ -97,7 +95,7 @@ def test_not_null_is_not_believed_of_rows_that_lack_the_column(
 
 @pytest.mark.slow
 def test_not_null_is_an_assumption_where_statistics_bear_it_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     path = str(tmp_path / "t")
     write_deltalake(path, NUMBERS)

@@ -72,13 +72,13 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
     return Cli(capsys, file)
 
 
-def generated(cli: Cli) -> None:
+def generated(folder: Path) -> None:
     """The table without its last thirty days, and a file for each of these."""
     from impctl.app.measuring.generate import generate
     from impctl.app.workbench.reporter import SilentReporter
     from impctl.app.workbench.settings import Example, GenerateRequest
 
-    request = GenerateRequest(cli.workload.parent, Example.CRIMES, source=Path(SOURCE))
+    request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
     generate(request, SilentReporter())
 
 
@@ -92,7 +92,7 @@ def verified(cli: Cli, *options: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("days", [6, pytest.param(DAYS, marks=pytest.mark.long)])
 def test_days_and_corrections(cli: Cli, days: int) -> None:
-    generated(cli)
+    generated(cli.workload.parent)
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
     verified(cli)

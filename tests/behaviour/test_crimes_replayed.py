@@ -6,16 +6,13 @@ exact, and its sketch is what a capture at that version finds.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.behaviour.test_crimes import DAYS, SOURCE, generated
 from tests.support.run_cli import Cli
-
-SOURCE = os.environ.get("IMPCTL_CRIMES", "")
-DAYS = 30
 
 pytestmark = [
     pytest.mark.slow,
@@ -80,16 +77,6 @@ def workload(folder: Path, store: str) -> Path:
     path = folder / f"{store.strip('.')}.yaml"
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-def generated(folder: Path) -> None:
-    """The table without its last thirty days, and a file for each of these."""
-    from impctl.app.measuring.generate import generate
-    from impctl.app.workbench.reporter import SilentReporter
-    from impctl.app.workbench.settings import Example, GenerateRequest
-
-    request = GenerateRequest(folder, Example.CRIMES, source=Path(SOURCE).resolve())
-    generate(request, SilentReporter())
 
 
 def sketches(cli: Cli) -> dict[str, object]:

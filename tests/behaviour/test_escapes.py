@@ -17,7 +17,7 @@ import impctl
 from impctl.app.workbench import sessions
 from impctl.errors import ImpctlError
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 
 STATEMENTS = [
@@ -175,9 +175,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::impctl.ImpctlWarning")
 
 
 @pytest.fixture
-def guarded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
+def guarded(tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch) -> Cli:
     """A workload whose Spark can never start: whoever asks for it has let a text through."""
 
     def no_spark(*_: object) -> None:

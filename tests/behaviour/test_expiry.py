@@ -20,8 +20,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.tables.write.create import create_table
+from tests.behaviour.test_clock import queries_text
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 QUERIES = {
     "sums": "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10",
@@ -80,14 +81,6 @@ START = datetime(2026, 3, 27, 12, tzinfo=UTC)
 """In Berlin the clock is put forward two days later."""
 
 
-def _queries(queries: Mapping[str, str], options: str) -> str:
-    parts = []
-    for name, sql in queries.items():
-        text = " ".join(sql.split())
-        parts.append(f"  {name}:\n    sql: >-\n      {text}\n    policy: strict\n    {options}")
-    return "\n".join(parts)
-
-
 def _rows(random: Random, count: int, now: datetime) -> pa.Table:
     """Rows around an instant, some at the very edge of what is live."""
 
@@ -125,7 +118,7 @@ class Ground:
     def __init__(
         self,
         folder: Path,
-        capsys: pytest.CaptureFixture[str],
+        capsys: Capsys,
         monkeypatch: pytest.MonkeyPatch,
         seed: int,
         queries: Mapping[str, str],
@@ -138,7 +131,7 @@ class Ground:
         for table in ("t", "u"):
             create_table(str(folder / table), _rows(self.random, 60, START))
         self.capsys, self.names = capsys, [*queries]
-        self.queries = _queries(queries, options)
+        self.queries = queries_text(queries, options)
         self.mine = self._cli("mine", "t", "u", OF_T, OF_U)
         self.go(timedelta())
 
@@ -221,7 +214,7 @@ def _answer(results: list[Any]) -> list[str]:
 @pytest.mark.slow
 @random_seeds(2, 4, 24)
 def test_sketches_hold_what_is_live(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Each seed tries one half of the queries."""
     options = OPTIONS[seed % len(OPTIONS)]
@@ -240,9 +233,7 @@ def test_sketches_hold_what_is_live(
 
 
 @pytest.mark.slow
-def test_why_and_changes_are_told_as_of_the_instant_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_why_and_changes_are_told_as_of_the_instant_given(tmp_path: Path, capsys: Capsys) -> None:
     hours = [START + timedelta(hours=hour) for hour in (1, 0, 2)]
     links = {
         "a": pa.array([1, 2, 1], pa.int64()),
@@ -254,11 +245,12 @@ def test_why_and_changes_are_told_as_of_the_instant_given(
         "WITH RECURSIVE r(n) AS (SELECT b FROM links WHERE a = 1 UNION "
         "SELECT l.b FROM r JOIN links l ON r.n = l.a) SELECT n FROM r"
     )
-    (tmp_path / "w.yaml").write_text(
+    cli = Cli.over(
+        capsys,
+        tmp_path,
         "version: 1\ntables: {links: {path: links, expiry: {column: at, after: 1 day}}}\n"
-        f"queries: {{reach: {{sql: '{sql}', answer: true}}}}\nstore: .impctl\n"
+        f"queries: {{reach: {{sql: '{sql}', answer: true}}}}\nstore: .impctl\n",
     )
-    cli = Cli(capsys, tmp_path / "w.yaml")
     cli.good("capture", "--now", START.isoformat())
     edge = hours[0] + timedelta(days=1)
     for now, left, gone in ((edge - timedelta(seconds=1), [2, 3], []), (edge, [3], [[2]])):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 WORKLOAD = """\
 version: 1
@@ -18,10 +16,6 @@ store: .impctl
 """
 
 
-def test_a_day_for_one_query_is_no_hour_for_another(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD)
-    ran = Cli(capsys, file)("status", "--param", "start=2026-03-05")
+def test_a_day_for_one_query_is_no_hour_for_another(tmp_path: Path, capsys: Capsys) -> None:
+    ran = Cli.over(capsys, tmp_path, WORKLOAD)("status", "--param", "start=2026-03-05")
     assert (ran.code, ran.error["code"]) == (2, "parameter_ambiguous")

@@ -50,9 +50,7 @@ def rows_of(rows: list[tuple[int, float | None]], kind: pa.DataType) -> pa.Table
 
 
 def opened(folder: Path, capsys: Any, sql: str, column: str, boundaries: str) -> Cli:
-    file = folder / "w.yaml"
-    file.write_text(WORKLOAD.format(sql=sql, column=column, boundaries=boundaries))
-    return Cli(capsys, file)
+    return Cli.over(capsys, folder, WORKLOAD.format(sql=sql, column=column, boundaries=boundaries))
 
 
 def unpushed(spark: Any, folder: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from impctl.app.workbench.sessions import OwnSession
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
 from tests.support.kept_workload import stored
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 TURNS = 2
 
@@ -28,7 +28,7 @@ def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OwnSession, "open", no_spark)
 
 
-def both(folder: Path, capsys: pytest.CaptureFixture[str], names: Iterable[str]) -> Cli:
+def both(folder: Path, capsys: Capsys, names: Iterable[str]) -> Cli:
     """Each of these queries, joined by files and by an index."""
     queries = [
         (f"{name}_{join}", QUERIES[name], join) for name in names for join in ("files", "index")
@@ -48,9 +48,7 @@ def assert_alike(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_every_type_of_key_is_found_in_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_type_of_key_is_found_in_files(tmp_path: Path, capsys: Capsys) -> None:
     cli = both(tmp_path, capsys, QUERIES)
     captured = cli.good("capture").results
     assert {r["mode"] for r in captured} == {"exact"}
@@ -66,9 +64,7 @@ def test_every_type_of_key_is_found_in_files(
                 DeltaTable(str(tmp_path / table)).optimize.compact()
 
 
-def test_what_is_kept_of_a_side_that_is_read_is_a_filter(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_kept_of_a_side_that_is_read_is_a_filter(tmp_path: Path, capsys: Capsys) -> None:
     cli = both(tmp_path, capsys, ["two"])
     cli.good("capture")
     kept = {r["query"]: r for r in cli.good("explain").results}

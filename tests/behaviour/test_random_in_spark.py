@@ -27,7 +27,7 @@ from tests.support.random_queries import (
     random_sql,
     table_of,
 )
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -91,7 +91,7 @@ def was_unsure(folder: Path, case: int) -> bool:
 
 
 def safe_workload(
-    capsys: pytest.CaptureFixture[str], folder: Path, case: int, sql: str, rng: random.Random
+    capsys: Capsys, folder: Path, case: int, sql: str, rng: random.Random
 ) -> Cli | None:
     """The query with some partition it is safe on; None where there is none."""
     for partition in rng.sample(PARTITIONS, len(PARTITIONS)):
@@ -101,7 +101,7 @@ def safe_workload(
     return None
 
 
-def one_case(case: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def one_case(case: int, folder: Path, capsys: Capsys) -> str:
     rng = random.Random(1_000_000 + case)
     sql = random_sql(rng)
     rows = [random_row(rng) for _ in range(rng.randint(0, 12))]
@@ -128,10 +128,7 @@ def one_case(case: int, folder: Path, capsys: pytest.CaptureFixture[str]) -> str
 
 
 def test_maintained_equals_recaptured_in_spark(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    spark: Any,
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
     seen: dict[str, int] = {}
     for case in range(CASES):

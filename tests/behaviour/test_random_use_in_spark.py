@@ -15,12 +15,12 @@ from deltalake import write_deltalake
 from impctl.tables.write.create import create_table
 from tests.support.random_cases import random_cases
 from tests.support.random_uses import arriving, random_use
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
 
-def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[str, Any] | None:
+def judge(folder: Path, seed: int, capsys: Capsys) -> dict[str, Any] | None:
     """The result through the sketch, None where none can be captured; AssertionError if wrong."""
     case = random_use(seed)
     path = folder / str(seed)
@@ -37,8 +37,7 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
         "store": ".impctl",
         "spark": {"master": "local[2]"},
     }
-    (path / "w.yaml").write_text(json.dumps(workload))
-    cli = Cli(capsys, path / "w.yaml")
+    cli = Cli.over(capsys, path, json.dumps(workload))
     if code := cli("capture").code:
         assert code == 3, "refused, and nothing else"
         return None
@@ -52,9 +51,7 @@ def judge(folder: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> dict[s
 
 
 @random_cases(1, 1, 6, first=8)
-def test_the_answer_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], cases: range
-) -> None:
+def test_the_answer_is_the_same(tmp_path: Path, capsys: Capsys, cases: range) -> None:
     found = [judge(tmp_path, case, capsys) for case in cases]
     captured = [result for result in found if result is not None]
     assert len(captured) > len(cases) // 2

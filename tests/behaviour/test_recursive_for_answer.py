@@ -18,18 +18,17 @@ from tests.behaviour.recursive_workload import (
     QUERIES,
     REACH,
     actions_by_strict,
-    all_by_duckdb,
     answers,
     by_duckdb,
     captured_beside,
     change,
+    check_answers,
     fragments,
     network,
-    through_sketches,
-    written,
+    of_all,
 )
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 NARROW = {
     "reach": REACH + "SELECT n FROM r WHERE n < 9",
@@ -49,7 +48,7 @@ CLOSURE = {
 WALKS = {"walks_of_reached": BAGS["walks_of_reached"].replace("n > 8", "n < 9")}
 
 
-def narrow(folder: Path, capsys: pytest.CaptureFixture[str], *names: str) -> Cli:
+def narrow(folder: Path, capsys: Capsys, *names: str) -> Cli:
     """The command line over a workload of these queries; links from 7 lead on."""
     known = {**NARROW, **CLOSURE, **WALKS}
     cli = network(folder, capsys, names, "answer")
@@ -62,47 +61,22 @@ def narrow(folder: Path, capsys: pytest.CaptureFixture[str], *names: str) -> Cli
     return cli
 
 
-def of_all(cli: Cli) -> dict[str, list[list[int]]]:
-    """The sketches with barriers, of a store beside."""
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("lineage: answer", "lineage: all"))
-    found = captured_beside(cli, "all")
-    cli.workload.write_text(text)
-    return found
-
-
 def size(sketches: list[list[int]]) -> int:
     return sum(map(len, sketches))
 
 
 @pytest.mark.slow
 @random_seeds(1, 3, 9)
-def test_answers_over_it_are_those_of_all_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
-) -> None:
-    rng, queries = random.Random(seed), {**NARROW, **WALKS}
+def test_answers_over_it_are_those_of_all_rows(tmp_path: Path, capsys: Capsys, seed: int) -> None:
+    queries = {**NARROW, **WALKS}
     cli = narrow(tmp_path, capsys, *queries)
-    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
-    # Sketches that are used after a change are maintained first.
-    change(tmp_path, rng)
-    assert through_sketches(cli, queries) == all_by_duckdb(cli, queries)
-    change(tmp_path, rng)
-    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
-    expected = all_by_duckdb(cli, queries)
-    assert through_sketches(cli, queries) == expected
-    assert all_by_duckdb(cli, written(cli, NARROW)) == {name: expected[name] for name in NARROW}
-    held, every = fragments(cli), of_all(cli)
+    held, every = check_answers(cli, queries, NARROW, seed)
     assert captured_beside(cli, "fresh") == held
-    for name, sketches in held.items():
-        for some, whole in zip(sketches, every[name], strict=True):
-            assert {*some} <= {*whole}, name
     assert sum(size(held[name]) < size(every[name]) for name in held) > 1
 
 
 @pytest.mark.slow
-def test_it_leaves_out_what_leads_nowhere(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_leaves_out_what_leads_nowhere(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     links = {"src": [7, 8, 10, 20, 40], "dst": [8, 10, 20, 40, 50]}
     write_deltalake(str(tmp_path / "links"), pa.table(links), mode="overwrite")
@@ -125,7 +99,7 @@ def test_it_leaves_out_what_leads_nowhere(
     [("not_reached", "NOT EXISTS or NOT IN keeps rows"), ("of_seeds", "HAVING compares")],
 )
 def test_what_needs_all_rows_is_refused_with_what_does_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, reason: str
+    tmp_path: Path, capsys: Capsys, name: str, reason: str
 ) -> None:
     """CE-R2, and CE-R1's COUNT below a bound."""
     cli = network(tmp_path, capsys, [name], "answer")
@@ -138,7 +112,7 @@ def test_what_needs_all_rows_is_refused_with_what_does_it(
     assert answers(cli, name, "--sketch", "always") == by_duckdb(cli, QUERIES[name])
 
 
-def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_serves_no_other_text(tmp_path: Path, capsys: Capsys) -> None:
     """With another constant above, other rows would be needed."""
     cli = narrow(tmp_path, capsys, "reach")
     cli.good("capture")
@@ -150,9 +124,7 @@ def test_it_serves_no_other_text(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_another_lineage_is_another_sketch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_lineage_is_another_sketch(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     cli.good("capture")
     held = fragments(cli)["reach"]
@@ -163,7 +135,7 @@ def test_another_lineage_is_another_sketch(
     assert size(fragments(cli)["reach"]) > size(held)
 
 
-def test_explain_says_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_says_what_is_held(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach", "walks_of_reached")
     results = cli.good("explain").results
     text = {found["query"]: " | ".join(line["why"] for line in found["plan"]) for found in results}
@@ -172,7 +144,7 @@ def test_explain_says_what_is_held(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.slow
-def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     cli.workload.write_text(cli.workload.read_text().replace("answer: false", "answer: true"))
     cli.good("capture")
@@ -184,7 +156,7 @@ def test_an_answer_may_be_kept_beside(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.slow
-def test_why_reads_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_reads_by_it(tmp_path: Path, capsys: Capsys) -> None:
     """It holds all ways in which rows of the answer are made."""
     cli = narrow(tmp_path, capsys, "reach")
     cli.good("capture")
@@ -197,7 +169,7 @@ def test_why_reads_by_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     cli = narrow(tmp_path, capsys, "reach")
     assert actions_by_strict(cli) <= {"exact", "none"}
@@ -206,9 +178,7 @@ def test_a_strict_policy_takes_it_since_it_is_maintained_exactly(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.spark
-def test_verify_goes_back_from_the_answer_by_itself(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_goes_back_from_the_answer_by_itself(tmp_path: Path, capsys: Capsys) -> None:
     names = ("reach", "from_one", "of_seeds", "walks_of_reached")
     cli = narrow(tmp_path, capsys, *names)
     cli.good("capture")
@@ -216,10 +186,7 @@ def test_verify_goes_back_from_the_answer_by_itself(
     links = pa.table({"src": [7, 8, 8], "dst": [8, 5, 33]})
     write_deltalake(str(tmp_path / "links"), links, mode="append")
     cli.good("maintain")
-    for result in cli.good("verify", "--results").results:
-        assert result["covers"], result
-        assert result["slack"] == 0, result
-        assert result["results_equal"], result
+    cli.verified()
     held, every = fragments(cli), of_all(cli)
     for name in names:
         assert 0 < size(held[name]) <= size(every[name]), name

@@ -20,7 +20,6 @@ from tests.behaviour.recursive_workload import (
     all_by_duckdb,
     all_by_sqlite,
     answers,
-    by_duckdb,  # noqa: F401 - for tests/crash
     change,
     check_maintained,
     fragments,
@@ -31,15 +30,12 @@ from tests.behaviour.recursive_workload import (
     written,
 )
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 
 @random_seeds(2, 4, 12)
 def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of_all_rows(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    seed: int,
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Every second seed keeps the least state, and reads the rest from tables again."""
     if seed % 2:
@@ -55,16 +51,14 @@ def test_maintained_sketches_are_those_of_fresh_captures_and_give_the_answers_of
         assert result == {name: expected[name] for name in texts}
 
 
-def test_a_sketch_of_what_is_reached_skips_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sketch_of_what_is_reached_skips_the_rest(tmp_path: Path, capsys: Capsys) -> None:
     (result,) = network(tmp_path, capsys, ["from_one"]).good("capture").results
     held = {fragment for one in result["sketches"] for fragment in one["fragments"]}
     assert len(held) < 10, held
 
 
 def test_a_recursion_without_end_is_an_error_and_nothing_is_stored(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     cli = network(tmp_path, capsys, ["levels"])
     text = cli.workload.read_text().replace(" WHERE k < 3", "")
@@ -81,7 +75,7 @@ def test_a_recursion_without_end_is_an_error_and_nothing_is_stored(
 
 @pytest.mark.slow
 def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     cli = network(tmp_path, capsys, ["levels"])
     text = cli.workload.read_text().replace(" WHERE k < 3", "")
@@ -119,9 +113,7 @@ def cheapest(cli: Cli, add: Callable[[int, int], int]) -> Answer:
 
 
 @pytest.mark.slow
-def test_the_best_rows_of_circles_are_kept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_best_rows_of_circles_are_kept(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, list(BEST))
     check_maintained(cli, change, 12, turns=3)
     found = through_sketches(cli, ("cheapest", "ways"))

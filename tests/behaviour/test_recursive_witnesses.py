@@ -16,51 +16,26 @@ from tests.behaviour.recursive_workload import (
     BAGS,
     QUERIES,
     actions_by_strict,
-    all_by_duckdb,
     answers,
     by_duckdb,
-    captured_beside,
     change,
+    check_answers,
     fragments,
     network,
+    of_all,
     some_links,
-    through_sketches,
-    written,
 )
 from tests.support.random_cases import random_seeds
-from tests.support.run_cli import Cli
 
 ROUTES = "WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src = 7 UNION SELECT l.dst FROM r "
 CAPPED = ROUTES + "JOIN links l ON r.n = l.src WHERE l.dst >= {}) SELECT n FROM r WHERE n > {}"
-
-
-def of_all(cli: Cli) -> dict[str, list[list[int]]]:
-    """The sketches of all derivations, of a store beside."""
-    text = cli.workload.read_text()
-    cli.workload.write_text(text.replace("lineage: witness", "lineage: all"))
-    found = captured_beside(cli, "all")
-    cli.workload.write_text(text)
-    return found
 
 
 @random_seeds(1, 3, 9)
 def test_answers_over_what_is_chosen_are_those_of_all_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    rng, cli = random.Random(seed), network(tmp_path, capsys, list(QUERIES), "witness")
-    assert {result["mode"] for result in cli.good("capture").results} == {"exact"}
-    # Sketches that are used after a change are maintained first.
-    change(tmp_path, rng)
-    assert through_sketches(cli, QUERIES) == all_by_duckdb(cli, QUERIES)
-    change(tmp_path, rng)
-    assert {result["action"] for result in cli.good("maintain").results} <= {"exact", "none"}
-    expected = all_by_duckdb(cli, QUERIES)
-    assert through_sketches(cli, QUERIES) == expected
-    assert all_by_duckdb(cli, written(cli, QUERIES)) == expected
-    held, every = fragments(cli), of_all(cli)
-    for name, sketches in held.items():
-        for some, whole in zip(sketches, every[name], strict=True):
-            assert {*some} <= {*whole}, name
+    check_answers(network(tmp_path, capsys, list(QUERIES), "witness"), QUERIES, QUERIES, seed)
 
 
 @pytest.mark.slow
@@ -152,9 +127,6 @@ def test_verify_derives_the_rows_over_the_sketch(
     cli.good("capture")
     change(tmp_path, random.Random(4))
     cli.good("maintain")
-    for result in cli.good("verify", "--results").results:
-        assert result["covers"], result
-        assert result["slack"] == 0, result
-        assert result["results_equal"], result
+    cli.verified()
     of_links = fragments(cli)["reach"]
     assert sum(map(len, of_links)) < sum(map(len, of_all(cli)["reach"]))

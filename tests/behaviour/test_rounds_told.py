@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
@@ -48,21 +48,17 @@ BACK = [
 ]
 
 
-def network(tmp_path: Path, capsys: pytest.CaptureFixture[str], lineage: str) -> Cli:
+def network(tmp_path: Path, capsys: Capsys, lineage: str) -> Cli:
     sources, targets = zip(*LINKS, strict=True)
     create_table(str(tmp_path / "links"), pa.table({"src": sources, "dst": targets}))
-    file = tmp_path / "w.yaml"
-    file.write_text(WORKLOAD.replace("LINEAGE", lineage))
-    cli = Cli(capsys, file)
+    cli = Cli.over(capsys, tmp_path, WORKLOAD.replace("LINEAGE", lineage))
     cli.good("capture")
     return cli
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_each_round_is_told_and_each_back_from_the_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_round_is_told_and_each_back_from_the_answer(tmp_path: Path, capsys: Capsys) -> None:
     told = network(tmp_path, capsys, "answer").good("verify", "-v").stderr.splitlines()
     assert told[told.index("recapturing reach") + 1 :] == [
         *rounds(LINKS),
@@ -72,9 +68,7 @@ def test_each_round_is_told_and_each_back_from_the_answer(
     ]
 
 
-def test_rounds_over_the_sketch_are_told_apart(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rounds_over_the_sketch_are_told_apart(tmp_path: Path, capsys: Capsys) -> None:
     told = network(tmp_path, capsys, "witness").good("verify", "-v").stderr.splitlines()
     assert told[told.index("recapturing reach") + 1 :] == [
         *rounds(LINKS),
@@ -86,7 +80,7 @@ def test_rounds_over_the_sketch_are_told_apart(
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_who_does_not_ask_hears_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_does_not_ask_hears_nothing(tmp_path: Path, capsys: Capsys) -> None:
     cli = network(tmp_path, capsys, "all")
     assert cli.good("verify").stderr == ""
     assert cli.good("verify", "-q").stderr == ""

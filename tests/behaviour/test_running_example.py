@@ -14,7 +14,7 @@ from impctl.bench.examples import running_example_table
 from impctl.sketch.fragments import FragmentSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.create import create_table
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 pytestmark = pytest.mark.spark
 
@@ -22,9 +22,7 @@ WORKLOAD = Path(__file__).parents[2] / "workloads" / "running-example.yaml"
 
 
 @pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spark: Any
-) -> Cli:
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: Any) -> Cli:
     create_table(str(tmp_path / "sales"), running_example_table())
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path))
     monkeypatch.setenv("IMPCTL_STORE", str(tmp_path / "store"))
@@ -59,10 +57,7 @@ def test_captured_maintained_used_and_verified(cli: Cli) -> None:
     assert fragments(cli) == [1, 2, 3]
     assert revenue(cli) == [("Apple", 5074), ("HP", 6194)]
 
-    for verified in cli.good("verify", "--results").results:
-        assert verified["covers"]
-        assert verified["slack"] == 0
-        assert verified["results_equal"] is True
+    cli.verified()
 
 
 def test_a_sketch_that_lacks_a_range_is_unsound(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,8 +81,7 @@ def test_deletes_and_updates_keep_it_accurate(cli: Cli) -> None:
     cli.good("apply", "--all")
     actions = {r["query"]: r["action"] for r in cli.good("maintain").results}
     assert actions == {"q_top": "exact", "q_brand": "exact"}
-    for verified in cli.good("verify", "--results").results:
-        assert (verified["covers"], verified["slack"], verified["results_equal"]) == (True, 0, True)
+    cli.verified()
     assert revenue(cli) == [("HP", 6194)]
     assert cli.good("maintain").results[0]["action"] == "none"
 
@@ -100,7 +94,7 @@ def test_an_eager_query_has_a_step_per_version(cli: Cli) -> None:
     assert by_query["q_top"]["steps"] == []
 
 
-def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rewritten_sql_is_alone_on_stdout(cli: Cli, capsys: Capsys) -> None:
     from impctl.cli.application import build_app
     from impctl.cli.boundary import run
 

@@ -23,7 +23,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.store.store import Store
 from impctl.tables.snapshot import Snapshot
 from tests.store.builders import Crash, FailingDisk
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.tables.vectored import VectoredTable
 
 QUERIES = {
@@ -63,7 +63,7 @@ def change(rng: random.Random, table: VectoredTable) -> None:
             table.append(some(rng, 6))
 
 
-def workload(folder: Path, capsys: pytest.CaptureFixture[str], *, spread: bool = False) -> Cli:
+def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
     lines = ["version: 1", "tables: {t: {path: t}}", "store: .impctl", "queries:"]
     for name, (sql, sketched) in QUERIES.items():
         common = f'sql: "{sql}", sketch: {{t: {sketched}}}, policy: incremental'
@@ -73,9 +73,7 @@ def workload(folder: Path, capsys: pytest.CaptureFixture[str], *, spread: bool =
     if spread:
         lines.append(f'  spread: {{sql: "{SPREAD}", sketch: {{t: x}}, policy: incremental}}')
     lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {fragments: 3}, x: {fragments: 4}}}")
-    file = folder / "w.yaml"
-    file.write_text("\n".join(lines) + "\n")
-    cli = Cli(capsys, file)
+    cli = Cli.over(capsys, folder, "\n".join(lines) + "\n")
     assert {r["mode"] for r in cli.good("capture").results} == {"exact"}
     return cli
 
@@ -93,7 +91,7 @@ def agree(held: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("by", [("p",), pytest.param((), marks=pytest.mark.slow)])
 def test_bounded_and_unbounded_agree_over_vectors_and_partitions(
-    by: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    by: tuple[str, ...], tmp_path: Path, capsys: Capsys
 ) -> None:
     rng = random.Random(len(by) + 1)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=by)
@@ -125,10 +123,7 @@ def writing_on(disk: FailingDisk | None, monkeypatch: pytest.MonkeyPatch) -> Ite
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("maintain",), ("capture", "--rebalance")])
 def test_a_run_that_dies_between_its_steps_is_taken_up_again(
-    command: tuple[str, ...],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...], tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(1)
     table = VectoredTable(tmp_path / "t", some(rng, 60), by=("p",))
@@ -160,7 +155,7 @@ def test_a_run_that_dies_between_its_steps_is_taken_up_again(
 
 @pytest.mark.slow
 def test_a_writer_beside_a_refill_changes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(4)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=("p",))
@@ -207,10 +202,7 @@ ASKED = "SELECT g, COUNT(*) n FROM t WHERE x >= :low GROUP BY g HAVING COUNT(*) 
 @pytest.mark.long
 @pytest.mark.spark
 def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    spark: Any,
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, spark: Any
 ) -> None:
     rng = random.Random(6)
     table = VectoredTable(tmp_path / "t", some(rng, 40), by=("p",))
@@ -221,8 +213,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
     lines.append(
         "partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {fragments: 4}}}"
     )
-    (tmp_path / "w.yaml").write_text("\n".join(lines) + "\n")
-    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli = Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
     cli.good("capture")
     for command in (("maintain", "--large-change", "0"), ("capture", "--rebalance")):
         for _ in range(3):
@@ -232,10 +223,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
                 patched.setattr(PinnedTables, "snapshot", _after(lambda: change(rng, table)))
             codes = {r.get("reason_code") for r in cli.good(*command).results}
         assert command[0] == "capture" or "grouped_by_spark" in codes
-        for result in cli.good("verify", "--results").results:
-            assert result["covers"], result
-            assert result["slack"] == 0, result
-            assert result["results_equal"] is True, result
+        cli.verified()
     (answer,) = cli.good("query", "--query", "asked", "--param", "low=4").results
     assert answer["reuse"]["query"] == "asked"
     kept = table.rows().filter(pc.greater_equal(table.rows()["x"], 4))

@@ -25,8 +25,7 @@ def workload(folder: Path, capsys: pytest.CaptureFixture[str], sql: str, column:
         "queries": {"q": query},
         "store": ".impctl",
     }
-    (folder / "w.yaml").write_text(json.dumps(text))
-    return Cli(capsys, folder / "w.yaml")
+    return Cli.over(capsys, folder, json.dumps(text))
 
 
 @pytest.fixture

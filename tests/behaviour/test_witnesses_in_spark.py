@@ -70,9 +70,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
         "store: .impctl",
         'spark: {master: "local[2]"}',
     ]
-    file = tmp_path / "w.yaml"
-    file.write_text("\n".join(text) + "\n")
-    return Cli(capsys, file)
+    return Cli.over(capsys, tmp_path, "\n".join(text) + "\n")
 
 
 def fragments(results: list[dict[str, Any]]) -> dict[str, set[int]]:
@@ -82,13 +80,6 @@ def fragments(results: list[dict[str, Any]]) -> dict[str, set[int]]:
         for sketch in result["sketches"]
         if sketch["table"] == "t"
     }
-
-
-def verified(cli: Cli) -> None:
-    for result in cli.good("verify", "--results").results:
-        assert result["covers"], result
-        assert result["results_equal"], result
-        assert result["slack"] == 0, result
 
 
 @pytest.mark.slow
@@ -101,7 +92,7 @@ def test_witnesses_suffice_and_are_fewer_and_are_kept(cli: Cli) -> None:
         whole, some = held[f"{name}_all"], held[f"{name}_witness"]
         assert some <= whole
         assert (some == whole) is (name in WHOLE), name
-    verified(cli)
+    cli.verified()
     rng, folder = random.Random(2), cli.workload.parent
     for step in range(4):
         write_deltalake(str(folder / "t"), rows_of(rng, ROWS + 90 * step, 90), mode="append")
@@ -110,7 +101,7 @@ def test_witnesses_suffice_and_are_fewer_and_are_kept(cli: Cli) -> None:
         for result in cli.good("maintain").results:
             assert result["action"] == "exact", result
         if step % 2:
-            verified(cli)
+            cli.verified()
 
 
 def test_a_sketch_of_witnesses_serves_its_own_text_alone(cli: Cli) -> None:

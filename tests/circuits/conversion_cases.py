@@ -21,6 +21,7 @@ from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts, Strategy
 from impctl.data.vector import Vector
 from tests.circuits.plan_cases import Rows, table_of
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored, restored
 
 
 @dataclass(frozen=True)
@@ -69,32 +70,8 @@ def whole_table(
     return [table_of(source.table, tables[source.table]).select(source.scan.table_columns)]
 
 
-def restored(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    fresh: MaintainedQuery,
-) -> MaintainedQuery:
-    """A session that takes up where another one stopped, by way of what a store would hold."""
-    checkpoint = session.checkpoint()
-    session.saved()
-    for name, sequence in checkpoint.drop:
-        del stored[name, sequence]
-    stored.update({(name, sequence): table for name, sequence, table in checkpoint.put})
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for (name, sequence), table in sorted(stored.items(), key=lambda item: item[0]):
-        runs.setdefault(name, []).append((sequence, table))
-    kept = {keeper.name for keeper in fresh.keepers()}
-    for name, sequence in [key for key in stored if key[0] not in kept]:
-        del stored[name, sequence]
-    fresh.restore(runs, checkpoint.counters)
-    return fresh
-
-
 def converted(
-    session: MaintainedQuery,
-    stored: dict[tuple[str, int], pa.Table],
-    compiled: Compiled,
-    partners: ReferencePartners,
+    session: MaintainedQuery, stored: Stored, compiled: Compiled, partners: ReferencePartners
 ) -> tuple[MaintainedQuery, ReferencePartners]:
     """The session in a circuit that may keep other sides, and who reads those that it lacks."""
     after = restored(session, stored, MaintainedQuery(compiled))

@@ -34,37 +34,44 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
+from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import Value
 from tests.support.reference_partners import ReferencePartners
 from tests.support.reference_plan import annotate
+from tests.support.restored_query import Stored, counts_of, restored
 
 T = Schema((*(Column(name, INTEGER) for name in ("g", "day", "x")), Column("d", DOUBLE)))
 CATALOG = {"t": T, "u": Schema((Column("g", INTEGER), Column("n", INTEGER)))}
-TYPES = {"int": pa.int32(), "double": pa.float64()}
 SMALL, LARGE = (1, 2, 3, 4), (2, 4, 6, 8, 10)
+ALL_KEPT = AsRecorded()
 Rows = list[Mapping[str, Value]]
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A query with the constant of one time, and how its sketches are kept."""
+class Planned:
+    """A query as it is kept at one instant."""
 
-    query: Query
     core: Plan
-    whole: Verdict
     verdict: Verdict
     partitions: Mapping[AccessId, RangePartition]
 
-    def compiled(self, distant: tuple[str, ...] = (), buffer: int | None = None) -> Compiled:
+    def compiled(self, read: AsRecorded = ALL_KEPT, buffer: int | None = None) -> Compiled:
         return compile_plan(
             self.core,
             self.partitions,
             self.verdict.key_columns,
-            AsRecorded(distant),
+            read,
             barriers=self.verdict.barrier_positions,
             buffers=Buffers.of(buffer),
         )
+
+
+@dataclass(frozen=True)
+class Kept(Planned):
+    """With the query itself, and what is said of all of it."""
+
+    query: Query
+    whole: Verdict
 
 
 def unchanged(plan: Plan) -> Plan:
@@ -83,12 +90,11 @@ def kept(sql: str, now: int, attribute: str, plan_for: Callable[[Plan], Plan] = 
     boundaries = LARGE if attribute == "day" else SMALL
     partition = RangePartition("t", attribute, INTEGER, boundaries)
     verdict = carried(whole, replace(query, root=core), sketched)
-    return Kept(query, core, whole, verdict, dict.fromkeys(sketched, partition))
+    return Kept(core, verdict, dict.fromkeys(sketched, partition), query, whole)
 
 
 def arrow(table: TableName, rows: Rows) -> pa.Table:
-    schema = pa.schema([(c.name, TYPES[str(c.type)]) for c in CATALOG[table]])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return arrow_rows(CATALOG[table], rows)
 
 
 def random_row(rng: random.Random, table: TableName) -> Mapping[str, Value]:
@@ -115,7 +121,7 @@ class Case:
     plan_for: Callable[[Plan], Plan] = unchanged
     now: int = 6
     tables: dict[TableName, Rows] = field(default_factory=dict)
-    stored: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for table in CATALOG:
@@ -127,12 +133,12 @@ class Case:
         return kept(self.sql, now, self.attribute, self.plan_for)
 
     def _compiled(self, now: int) -> Compiled:
-        return self._kept(now).compiled(self.distant, self.buffer)
+        return self._kept(now).compiled(AsRecorded(self.distant), self.buffer)
 
     def _started(self, now: int) -> tuple[MaintainedQuery, ReferencePartners]:
         session = MaintainedQuery(self._compiled(now))
         partitions = self._kept(now).partitions
-        found = ReferencePartners(session.compiled, partitions, self.tables, TYPES)
+        found = ReferencePartners(session.compiled, partitions, self.tables)
         session.read_by(found)
         return session, found
 
@@ -187,7 +193,11 @@ class Case:
     def check(self, *, is_exact: bool = True) -> None:
         """As anew, and as the reference finds."""
         if is_exact:
-            assert counts(self.session) == counts(self.anew()), (self.sql, self.now, self.tables)
+            assert counts_of(self.session) == counts_of(self.anew()), (
+                self.sql,
+                self.now,
+                self.tables,
+            )
         found = self._kept(self.now)
         told = annotate(found.query.root, self.tables, whole_windows=True)
         barriers = [told.first_rows.get(at, frozenset()) for at in found.whole.barrier_positions]
@@ -206,11 +216,6 @@ def _fragment(value: Value, partition: RangePartition) -> int:
     if value is None:
         return len(partition.boundaries) + 1
     return sum(boundary <= value for boundary in partition.boundaries)  # type: ignore[operator]  # INTEGERs
-
-
-def counts(session: MaintainedQuery) -> list[list[int]]:
-    """The rows that carry each fragment, per access."""
-    return [found.tolist() for found in session.merge.counts]
 
 
 def several_cases(

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.circuits.session import TableChange
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import SqlType
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
@@ -23,26 +23,15 @@ from tests.plan.keyed_sketches import evened
 from tests.plan.random_plans import CATALOG
 from tests.plan.trials import Trial, accurate_sketches
 from tests.plan.witness_plans import kept_by_witnesses
+from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import Value
 from tests.support.reference_plan import Tables, annotate
 
 Rows = list[Mapping[str, Value]]
 
 
-def arrow_type(kind: SqlType) -> pa.DataType:
-    names = {
-        Kind.INTEGER: pa.int32(),
-        Kind.DOUBLE: pa.float64(),
-        Kind.STRING: pa.string(),
-    }
-    return names.get(kind.kind) or pa.decimal128(kind.precision, kind.scale)
-
-
 def table_of(name: str, rows: Sequence[Mapping[str, Value]]) -> pa.Table:
-    arrays = {
-        c.name: pa.array([row[c.name] for row in rows], arrow_type(c.type)) for c in CATALOG[name]
-    }
-    return pa.table(arrays)
+    return arrow_rows(CATALOG[name], rows)
 
 
 def partitions_of(trial: Trial) -> dict[str, RangePartition]:
@@ -152,8 +141,3 @@ def of_witnesses(trial: Trial, root: Plan, verdict: Verdict) -> Judged | None:
     if kept == root:
         return None
     return Judged.of(trial, kept, carried(verdict, Query("", kept), trial.sketched), kept)
-
-
-ARROW_TYPES = {
-    str(column.type): arrow_type(column.type) for schema in CATALOG.values() for column in schema
-} | {"bigint": pa.int64(), "boolean": pa.bool_()}

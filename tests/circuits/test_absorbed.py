@@ -9,7 +9,8 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 500 cases.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +23,9 @@ from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from tests.circuits.test_against_reference import judge
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
-from tests.support.random_queries import (
-    Row,
-    random_change,
-    random_row,
-    table_of,
-)
+from tests.support.random_queries import Row, random_change, random_row, table_of
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import evaluate
 
@@ -72,11 +68,12 @@ def absorbed(
     return told is not None
 
 
-def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
+def one_case(seed: int, seen: Counter[str]) -> None:
+    rng = random.Random(seed)
     case = random_circuit(rng)
     if case is None or case.compiled.chain is None:
         return
-    label = f"{label}: {case.query.sql}"
+    label = f"case {seed}: {case.query.sql}"
     partition = case.partition
     session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
@@ -100,16 +97,9 @@ def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
         return
 
 
-def several_cases(cases: Iterable[int]) -> dict[str, int]:
-    seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0, "absorbed": 0, "told": 0}
-    for case in cases:
-        one_case(random.Random(case), seen, f"case {case}")
-    return seen
-
-
 @random_cases(0, 20, 200, also="0-2 4 7 10 11 31 38 40 44 49")
 def test_absorbed_changes_cover_and_equal(cases: Sequence[int]) -> None:
-    seen = several_cases(cases)
+    seen = seen_in(cases, one_case)
     assert seen["absorbed"] > 2 * len(cases), seen
     assert seen["exact"] > 3 * len(cases), seen
     assert len(cases) < seen["told"] < seen["absorbed"], seen

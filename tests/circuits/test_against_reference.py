@@ -9,7 +9,8 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for ten times as many case
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,14 +21,9 @@ from impctl.plan.nodes import Query, scans_of
 from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
-from tests.support.random_queries import (
-    Row,
-    random_change,
-    random_row,
-    table_of,
-)
+from tests.support.random_queries import Row, random_change, random_row, table_of
 from tests.support.reference_expr import ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
 
@@ -48,24 +44,19 @@ def instance(rows: list[Row], partition: RangePartition, sketch: FragmentSet) ->
 
 @random_cases(0, 30, 400, also="0-9 19 25 46 49")
 def test_maintained_covers_and_equals_recaptured(cases: Sequence[int]) -> None:
-    seen = {"exact": 0, "unsure": 0, "safe": 0, "keyed": 0}
-    several_cases(cases, seen)
+    seen = seen_in(cases, one_case)
     assert seen["exact"] > len(cases) * 10 // 3
     assert seen["unsure"] > len(cases) // 120, "no HAVING came too close to call"
     assert seen["safe"] > len(cases) * 2 // 3
     assert seen["keyed"] > len(cases) // 20
 
 
-def several_cases(cases: Iterable[int], seen: dict[str, int]) -> None:
-    for case in cases:
-        one_case(random.Random(case), seen, f"case {case}")
-
-
-def one_case(rng: random.Random, seen: dict[str, int], label: str) -> None:
+def one_case(seed: int, seen: Counter[str]) -> None:
+    rng = random.Random(seed)
     case = random_circuit(rng)
     if case is None:
         return
-    label = f"{label}: {case.query.sql}"
+    label = f"case {seed}: {case.query.sql}"
     session = MaintainedQuery(case.compiled)
     rows = [random_row(rng) for _ in range(rng.randint(0, 9))]
     cut = rng.randint(0, len(rows))
@@ -88,7 +79,7 @@ def judge(
     rows: list[Row],
     partition: RangePartition,
     safe: bool,
-    seen: dict[str, int],
+    seen: Counter[str],
     label: str,
 ) -> None:
     (held,) = session.fragments().values()

@@ -51,7 +51,7 @@ from tests.support.random_cases import random_cases
 from tests.support.reference_fixpoint import Derivation, fragments_of, least_fixpoint
 from tests.support.reference_fixpoint import Row as Ground
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import Stored, restored, sketches_of
 
 NARROW = {
     "reach": QUERIES["reach"] + " WHERE n > 2",
@@ -161,8 +161,7 @@ def one_query(name: str, seed: int, *, with_answer: bool) -> int:
 
 @random_cases(0, 40, 1_000, also="4 8 11 28 40 78 93 108 110 116 123 126 128 142 144 167")
 def test_sketches_of_random_plans_for_the_answer_alone(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen, make_answer_trial)
+    seen = several_cases(cases, make_answer_trial)
     assert seen["exact"] > len(cases) // 3, seen
     for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "left"):
         assert seen[f"with {kind}"] > len(cases) // 50, seen
@@ -260,7 +259,7 @@ def some_steps(name: str, seed: int, *, most: int | None = None, steps: int = 20
         query.step(some_changes(rng, tables))
         check_parts(query, name, tables)
         if rng.random() < 0.2:
-            query = stored.taken_up(query, compiled(case))
+            query = restored(query, stored, MaintainedQuery(compiled(case)))
 
 
 @pytest.mark.slow

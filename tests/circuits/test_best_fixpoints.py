@@ -35,7 +35,7 @@ from tests.support.carried_queries import (
 )
 from tests.support.random_cases import random_cases, random_seeds
 from tests.support.reference_plan import annotate, bag, evaluate
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import Stored, restored, sketches_of
 
 COLUMNS = {"links": ("a", "b", "w", "f"), "seeds": ("a", "w", "f")}
 NODES = 6
@@ -221,7 +221,7 @@ def test_costs_are_those_of_dijkstra_and_stand_on_lower_ranks(seed: int) -> None
         changed = change_of("links", came + gone, [1] * len(came) + [-1] * len(gone))
         query.step({"links": changed})
         if turn % 5 == 4:
-            query = stored.taken_up(query, case.compiled(with_answer=False))
+            query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
 
 
 def test_what_is_least_above_a_bound_needs_all_best_rows() -> None:

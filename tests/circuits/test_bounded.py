@@ -21,9 +21,10 @@ from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from tests.circuits.test_laws import CATALOG, PARTITIONS, held
+from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_cases
+from tests.support.restored_query import Stored, counts_of, restored
 
 SQL = {
     "least": "SELECT g, MIN(x) m FROM t WHERE s <> 'b' GROUP BY g HAVING MIN(x) < 3",
@@ -114,9 +115,10 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
             {"t": some_rows(rng, 60, is_left=True), "u": some_rows(rng, 24, is_left=False)}
         )
         whole, *bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, *SIZES))
+        stored = [Stored() for _ in SIZES]
         for session in (whole, *bounded):
             session.load(tables.found.items())
-            assert held(session) == held(whole)
+            assert counts_of(session) == counts_of(whole)
         for turn in range(5):
             changes = {}
             for table in tables.found:
@@ -130,29 +132,15 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
                 before, _ = session.refilled()
                 session.step(changes, tables.read)
                 refilled[size] += session.refilled()[0] - before
-                assert held(session) == held(whole), (name, seed, size)
+                assert counts_of(session) == counts_of(whole), (name, seed, size)
                 assert session.fragments() == whole.fragments()
                 if restarts.random() < 0.3:
-                    bounded[at] = taken_up(session, name, size)
+                    fresh = MaintainedQuery(compiled(name, size))
+                    bounded[at] = restored(session, stored[at], fresh)
     if name == "over_join":
         assert compiled(name, 1).refills == (), "only the query itself could refill it"
     elif name not in FEW_VALUES:
         assert refilled[1] > 0
-
-
-def taken_up(session: MaintainedQuery, name: str, size: int) -> MaintainedQuery:
-    """A session that goes on from the whole state of another one."""
-    fresh = MaintainedQuery(compiled(name, size))
-    tables = {keeper.name: stored(keeper) for keeper in session.keepers()}
-    fresh.restore(tables, session.checkpoint().counters)
-    return fresh
-
-
-def stored(keeper: object) -> list[tuple[int, pa.Table]]:
-    """All runs of a piece of state, as a store that had seen none would get them."""
-    keeper.changes()  # type: ignore[attr-defined]  # sorts what waits
-    log = keeper._log  # type: ignore[attr-defined]  # the runs themselves, saved or not
-    return [(run.sequence, log._to_arrow(run)) for run in log.runs]
 
 
 def test_state_stays_small() -> None:
@@ -170,7 +158,7 @@ def test_state_stays_small() -> None:
         whole, bounded = (MaintainedQuery(compiled(name, bound)) for bound in (None, 10))
         for session in (whole, bounded):
             session.load([("t", table.slice(at, 500)) for at in range(0, count, 500)])
-        assert held(bounded) == held(whole)
+        assert counts_of(bounded) == counts_of(whole)
         assert bounded.state_bytes() < whole.state_bytes() / 10
 
 

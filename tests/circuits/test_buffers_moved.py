@@ -6,8 +6,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 
-import pyarrow as pa
 import pytest
 
 from impctl.circuits.compile import Compiled, compile_plan
@@ -18,12 +18,11 @@ from impctl.circuits.strategy import AsRecorded
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.top import Top
 from impctl.plan.nodes import scans_of
-from tests.circuits.conversion_cases import restored
 from tests.circuits.test_bounded import SQL, Tables, change, root_of, some_rows
-from tests.circuits.test_distant_sides import TYPES
-from tests.circuits.test_laws import PARTITIONS, held
-from tests.support.random_cases import random_cases
+from tests.circuits.test_laws import PARTITIONS
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored, counts_of, restored
 
 MOVED = (
     *("least", "both_ends", "computed_key", "sets", "rolled", "joined", "top", "per_group"),
@@ -47,17 +46,12 @@ def some_choice(rng: random.Random, name: str) -> Compiled:
 
 
 def handed_over(
-    session: MaintainedQuery,
-    form: Compiled,
-    stored: dict[tuple[str, int], pa.Table],
-    tables: Tables,
+    session: MaintainedQuery, form: Compiled, stored: Stored, tables: Tables
 ) -> MaintainedQuery:
     """The session in the other circuit, by way of what a store would hold."""
     rows = {name: table.to_pylist() for name, table in tables.found.items()}
     partitions = {one.access: PARTITIONS[one.table] for one in form.sources}
-    before, after = (
-        ReferencePartners(one, partitions, rows, TYPES) for one in (session.compiled, form)
-    )
+    before, after = (ReferencePartners(one, partitions, rows) for one in (session.compiled, form))
     fresh = restored(session, stored, MaintainedQuery(form))
     session.read_by(before)
     hand_over(session, fresh, before.whole, tables.read)
@@ -80,7 +74,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
     whole, moving = MaintainedQuery(compiled(name, {})), MaintainedQuery(compiled(name, {}))
     for session in (whole, moving):
         session.load(tables.found.items())
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     for _ in range(8):
         if rng.random() < 0.6:
             form = some_choice(rng, name)
@@ -94,9 +88,9 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
         whole.step(changes)
         rows = {one: table.to_pylist() for one, table in tables.found.items()}
         partitions = {one.access: PARTITIONS[one.table] for one in moving.compiled.sources}
-        moving.read_by(ReferencePartners(moving.compiled, partitions, rows, TYPES))
+        moving.read_by(ReferencePartners(moving.compiled, partitions, rows))
         moving.step(changes, tables.read)
-        assert held(moving) == held(whole), (name, seed)
+        assert counts_of(moving) == counts_of(whole), (name, seed)
         assert moving.fragments() == whole.fragments()
     # Kept whole again, it is the state of one that always was, and goes on without a table.
     moving = handed_over(moving, compiled(name, {}), stored, tables)
@@ -132,9 +126,7 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
 @random_cases(1, 2, 40, all_when_long=True)
 @pytest.mark.parametrize("name", MOVED)
 def test_whatever_is_bounded_when(name: str, cases: range) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        compared(name, seed, seen)
+    seen = seen_in(cases, partial(compared, name))
     assert seen["bounded"] > 0
     assert seen["kept again"] > 0
 
@@ -169,7 +161,7 @@ def test_what_is_bounded_takes_as_much_as_if_it_always_was() -> None:
         always.load(tables.found.items())
         groups = buffer_groups(whole)
         shed = handed_over(whole, always.compiled, {}, tables)
-        assert held(shed) == held(always)
+        assert counts_of(shed) == counts_of(always)
         assert shed.state_bytes() <= always.state_bytes() < whole.state_bytes() / 3
         # Groups are counted where nothing else tells how many there are.
         assert groups == ({piece: 4} if piece == "top0" else {})

@@ -42,7 +42,7 @@ from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.plan.witness_plans import kept_by_witnesses
 from tests.support.carried_queries import Row, fragment
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_plan import annotate, bag, evaluate
 from tests.support.restored_query import sketches_of
@@ -160,8 +160,6 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
 
 @random_cases(0, 40, 1_000, also="4 32 46 80 128 137 142 146")
 def test_answers_of_random_plans_over_what_is_chosen(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        one_plan(seed, seen)
+    seen = seen_in(cases, one_plan)
     assert seen["compared"] > len(cases), seen
     assert seen["less"] > len(cases) // 20, seen

@@ -20,28 +20,20 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.reading.handed_over import hand_over
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
-from impctl.data.schema import INTEGER, LONG, STRING, Column, Schema
 from impctl.data.vector import Ints, Vector
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
+from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import rows
+from tests.support.arrow_rows import arrow_rows
+from tests.support.circuits import save
 from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored, counts_of, restored
 
-CATALOG = {
-    "t": Schema((Column("g", INTEGER), Column("x", LONG), Column("s", STRING))),
-    "u": Schema((Column("g", INTEGER), Column("y", LONG))),
-}
-PARTITIONS = {
-    "t": RangePartition("t", "x", LONG, (0, 2)),
-    "u": RangePartition("u", "y", LONG, (1,)),
-}
-TYPES = {"int": pa.int32(), "bigint": pa.int64(), "string": pa.string()}
 JOINS = {
     "grouped": "SELECT t.g, SUM(u.y) s FROM t JOIN u ON t.g = u.g GROUP BY t.g HAVING SUM(u.y) > 2",
     "condition": "SELECT t.x FROM t JOIN u ON t.g = u.g AND t.x < u.y WHERE t.s = 'a'",
@@ -108,28 +100,18 @@ class Tables:
 
 
 def arrow(name: str, found: list[dict[str, object]]) -> pa.Table:
-    return pa.table(
-        {
-            c.name: pa.array([row[c.name] for row in found], TYPES[str(c.type)])
-            for c in CATALOG[name]
-        }
-    )
+    return arrow_rows(CATALOG[name], found)
 
 
 def started(found: Compiled, tables: Tables) -> MaintainedQuery:
     partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
-    partners = ReferencePartners(found, partitions, tables.held, TYPES)
+    partners = ReferencePartners(found, partitions, tables.held)
     session = MaintainedQuery(found)
     batches = [(name, arrow(name, tables.held[name])) for name in found.tables]
     # Nobody can be asked while it is filled.
     session.load(batches, partners.pairs, in_turn=True)
     session.read_by(partners)
     return session
-
-
-def counts(session: MaintainedQuery) -> list[list[int]]:
-    """The rows that carry each fragment, per access."""
-    return [found.tolist() for found in session.merge.counts]
 
 
 def compared(
@@ -149,11 +131,11 @@ def compared(
     kept = started(compiled(name, ()), tables)
     read = started(compiled(name, sides, has_filter=has_filter, reader=reader), tables)
     for _ in range(4):
-        assert counts(read) == counts(kept)
+        assert counts_of(read) == counts_of(kept)
         change = tables.changed()
         kept.step(change)
         read.step(change)
-    assert counts(read) == counts(kept)
+    assert counts_of(read) == counts_of(kept)
 
 
 @pytest.mark.slow
@@ -180,19 +162,19 @@ def test_sides_are_handed_over_and_back(name: str, sides: str, cases: range) -> 
         }
         tables = Tables(rng, held)
         kept, moving = started(compiled(name, ()), tables), started(compiled(name, ()), tables)
-        stored: dict[tuple[str, int], pa.Table] = {}
+        stored = Stored()
         for turn in range(4):
             partitions = {s.access: PARTITIONS[s.table] for s in moving.compiled.sources}
-            before = ReferencePartners(moving.compiled, partitions, held, TYPES)
+            before = ReferencePartners(moving.compiled, partitions, held)
             form = compiled(name, () if turn % 2 else SIDES[sides], reader=Strategy.FILES)
             after = restored(moving, stored, MaintainedQuery(form))
             hand_over(moving, after, before.whole, lambda source, keys: [])
-            after.read_by(ReferencePartners(form, partitions, held, TYPES))
+            after.read_by(ReferencePartners(form, partitions, held))
             moving = after
             change = tables.changed()
             kept.step(change)
             moving.step(change)
-            assert counts(moving) == counts(kept), (seed, turn)
+            assert counts_of(moving) == counts_of(kept), (seed, turn)
 
 
 @pytest.mark.parametrize("reader", [Strategy.SPARK, Strategy.FILES])
@@ -226,7 +208,7 @@ def test_rows_that_come_with_the_first_of_their_key_ask_nobody(name: str, sides:
     change = {n: TableChange(arrow(n, rows), np.ones(3, np.int64)) for n, rows in fresh.items()}
     for session in (kept, read):
         session.step(change)
-    assert counts(read) == counts(kept)
+    assert counts_of(read) == counts_of(kept)
 
 
 def test_a_change_without_partners_asks_nobody() -> None:
@@ -266,10 +248,7 @@ def test_a_filter_finds_every_key_ever_added(parts: int) -> None:
         found.add(some)
         if at == parts // 2:
             found.compact()
-        change = found.changes()
-        stored = {n: table for n, table in stored.items() if n not in change.drop}
-        stored.update(change.put)
-        found.saved()
+        save(found, stored)
     again = KeyFilter("f")
     again.load(list(stored.items()))
     strangers = codes(10_000, 20_000)

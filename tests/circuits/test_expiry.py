@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import TableName
 from impctl.circuits import moving
-from impctl.circuits.compile import Compiled, compile_plan
+from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import Source
-from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
@@ -33,23 +32,23 @@ from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.expr.nodes import Literal
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import scans_of
 from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
-from tests.circuits.moving_cases import counts
+from tests.circuits.moving_cases import ALL_KEPT, Planned
+from tests.support.arrow_rows import arrow_rows
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored, counts_of, restored
 
 CATALOG = {
     "t": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("at", TIMESTAMP))),
     "u": Schema((Column("g", INTEGER), Column("h", INTEGER), Column("day", DATE))),
 }
 TIME_OF = {"t": "at", "u": "day"}
-TYPES = {"int": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"), "date": pa.date32()}
 SECOND = 1_000_000
 QUERIES = {
     "sums": "SELECT g, SUM(h) AS s FROM t GROUP BY g HAVING SUM(h) > 3",
@@ -85,25 +84,6 @@ def live_at(now: int) -> dict[TableName, LiveRows]:
     }
 
 
-@dataclass(frozen=True)
-class Planned:
-    """A query as it is kept at one instant, or without any (None)."""
-
-    core: Plan
-    verdict: Verdict
-    partitions: Mapping[AccessId, RangePartition]
-
-    def compiled(self, read: AsRecorded, buffer: int | None) -> Compiled:
-        return compile_plan(
-            self.core,
-            self.partitions,
-            self.verdict.key_columns,
-            read,
-            barriers=self.verdict.barrier_positions,
-            buffers=Buffers.of(buffer),
-        )
-
-
 @cache
 def planned(sql: str, now: int | None) -> Planned:
     live: Mapping[TableName, LiveRows] = MappingProxyType({} if now is None else live_at(now))
@@ -128,10 +108,7 @@ Row = dict[str, int | None]
 
 
 def arrow(table: TableName, rows: list[Row]) -> pa.Table:
-    columns = {
-        c.name: pa.array([row[c.name] for row in rows], TYPES[str(c.type)]) for c in CATALOG[table]
-    }
-    return pa.table(columns)
+    return arrow_rows(CATALOG[table], rows)
 
 
 @dataclass
@@ -144,7 +121,7 @@ class Case:
     buffer: int | None
     now: int = 100
     files: dict[TableName, list[list[Row]]] = field(default_factory=dict)
-    stored: dict[tuple[str, int], pa.Table] = field(default_factory=dict)
+    stored: Stored = field(default_factory=dict)
     read_files: int = 0
     all_files: int = 0
 
@@ -185,11 +162,11 @@ class Case:
         return found
 
     def _started(self, now: int | None) -> MaintainedQuery:
-        read = self.read if now is not None else AsRecorded(())
+        read = self.read if now is not None else ALL_KEPT
         made = planned(self.sql, now)
         found = MaintainedQuery(made.compiled(read, self.buffer))
         tables: Any = _Now(self)
-        found.read_by(ReferencePartners(found.compiled, made.partitions, tables, TYPES))
+        found.read_by(ReferencePartners(found.compiled, made.partitions, tables))
         return found
 
     def _filled(
@@ -197,7 +174,7 @@ class Case:
     ) -> MaintainedQuery:
         tables: Any = _Now(self)
         partitions = planned(self.sql, None).partitions
-        partners = ReferencePartners(found.compiled, partitions, tables, TYPES)
+        partners = ReferencePartners(found.compiled, partitions, tables)
         names = found.compiled.tables
         found.load([(name, arrow(name, rows[name])) for name in names], partners.pairs)
         return found
@@ -279,7 +256,7 @@ class Case:
 
     def check(self) -> None:
         expected = self._filled(self._started(None), self.live_now())
-        assert counts(self.session) == counts(expected), (self.sql, self.now, self.files)
+        assert counts_of(self.session) == counts_of(expected), (self.sql, self.now, self.files)
 
 
 def _edges(now: int) -> dict[TableName, int]:

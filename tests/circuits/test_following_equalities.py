@@ -18,6 +18,7 @@ from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.support.arrow_rows import arrow_rows
 
 COLUMNS = Schema((Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER)))
 CATALOG = dict.fromkeys(("a", "b", "c"), COLUMNS)
@@ -48,8 +49,7 @@ def rows(rng: Random, count: int) -> list[dict[str, Any]]:
 
 
 def table_of(found: list[dict[str, Any]]) -> pa.Table:
-    kinds = pa.schema({"k": pa.int64(), "n": pa.int64(), "p": pa.int64(), "i": pa.int32()})
-    return pa.Table.from_pylist(found, schema=kinds)
+    return arrow_rows(COLUMNS, found)
 
 
 def wanted(tables: dict[str, list[dict[str, Any]]]) -> dict[str, set[int]]:

@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cache, partial
 
 import numpy as np
@@ -35,8 +36,10 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.conversion_cases import converted
+from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_cases
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored, counts_of
 
 CATALOG = {
     "t": Schema(
@@ -53,13 +56,6 @@ CATALOG = {
 PARTITIONS = {
     "t": RangePartition("t", "x", LONG, (0, 2)),
     "u": RangePartition("u", "y", LONG, (1,)),
-}
-TYPES = {
-    "int": pa.int32(),
-    "double": pa.float64(),
-    "bigint": pa.int64(),
-    "decimal(6,1)": pa.decimal128(6, 1),
-    "string": pa.string(),
 }
 QUERIES = {
     "sums": "SELECT t.g, COUNT(*), SUM(n), AVG(n), SUM(y) FROM t JOIN u ON t.x = u.y GROUP BY t.g "
@@ -99,7 +95,7 @@ CHOICES: dict[str, list[object]] = {
     "g": [None, 0, 1, 2],
     "f": [None, 0.0, -0.0, float("nan"), 1.5, float("inf")],
     "x": [-1, 0, 1, 2, 3],
-    "n": [None, "0.0", "-1.5", "99999.9"],
+    "n": [None, Decimal("0.0"), Decimal("-1.5"), Decimal("99999.9")],
     "s": [None, "", "a", "b"],
     "y": [-1, 0, 1, 2],
 }
@@ -111,13 +107,7 @@ def row_of(rng: random.Random, table: TableName) -> dict[str, object]:
 
 
 def arrow(table: TableName, rows: list[dict[str, object]]) -> pa.Table:
-    arrays = {}
-    for column in CATALOG[table]:
-        values = [row[column.name] for row in rows]
-        kind = TYPES[str(column.type)]
-        is_decimal = pa.types.is_decimal(kind)
-        arrays[column.name] = pa.array(values, pa.string() if is_decimal else kind).cast(kind)
-    return pa.table(arrays)
+    return arrow_rows(CATALOG[table], rows)
 
 
 @cache
@@ -199,18 +189,7 @@ def bits(vector: Vector) -> list[object]:
 
 def partners_of(found: Compiled, tables: Tables) -> ReferencePartners:
     partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
-    return ReferencePartners(found, partitions, Decimals(tables), TYPES)  # type: ignore[arg-type]
-
-
-class Decimals(dict[TableName, list[dict[str, object]]]):
-    """The tables' rows as the slow reference takes them."""
-
-    def __init__(self, tables: Tables) -> None:
-        super().__init__()
-        self._tables = tables
-
-    def __getitem__(self, name: TableName) -> list[dict[str, object]]:
-        return arrow(name, self._tables.held[name]).to_pylist()
+    return ReferencePartners(found, partitions, tables.held)  # type: ignore[arg-type]
 
 
 def started(found: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
@@ -235,7 +214,7 @@ def one_case(sql: str, seed: int) -> int:
     found = some()
     partners = partners_of(found, tables)
     session = started(found, partners, tables)
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     count = 0
     for _ in range(STEPS):
         mine, theirs = Heard(session), Heard(twin)
@@ -244,8 +223,7 @@ def one_case(sql: str, seed: int) -> int:
         for one in (session, twin):
             one.step(changes, rows)
         assert alike(session, mine, theirs), (sql, seed)
-        for own, other in zip(session.merge.counts, twin.merge.counts, strict=True):
-            assert (own == other).all(), (sql, seed)
+        assert counts_of(session) == counts_of(twin), (sql, seed)
         count += sum(len(one.reads) for one in session.circuit)
         if rng.random() < 0.5:
             found = some()

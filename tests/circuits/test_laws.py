@@ -23,6 +23,7 @@ from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_seeds
+from tests.support.restored_query import Stored, counts_of, restored
 
 CATALOG = {
     "t": Schema((Column("g", INTEGER), Column("x", LONG), Column("s", STRING), Column("d", DATE))),
@@ -65,11 +66,6 @@ def changes(found: dict[str, pa.Table], sign: int) -> dict[str, TableChange]:
     }
 
 
-def held(session: MaintainedQuery) -> list[list[int]]:
-    """The rows that carry each fragment, per access."""
-    return [counts.tolist() for counts in session.merge.counts]
-
-
 @pytest.mark.slow
 @every_query
 @random_seeds(1, 1, 6)
@@ -82,7 +78,7 @@ def test_any_batching_means_the_same(name: str, seed: int) -> None:
     rng.shuffle(pieces)
     for key, at in pieces:
         parts.step(changes({key: found[key].slice(at, 1)}, 1))
-    assert held(parts) == held(whole)
+    assert counts_of(parts) == counts_of(whole)
 
 
 @every_query
@@ -90,35 +86,30 @@ def test_any_batching_means_the_same(name: str, seed: int) -> None:
 def test_a_batch_and_its_negative_leave_nothing(name: str, seed: int) -> None:
     session = loaded(name)
     session.step(changes(tables(seed), 1))
-    before = held(session)
+    before = counts_of(session)
     more = tables(seed + 100)
     session.step(changes(more, 1))
     session.step(changes(more, -1))
-    assert held(session) == before
+    assert counts_of(session) == before
     both = {name: pa.concat_tables([table, table]) for name, table in more.items()}
     signs = {name: np.repeat([1, -1], len(table)) for name, table in more.items()}
     session.step({name: TableChange(both[name], signs[name].astype(np.int64)) for name in both})
-    assert held(session) == before
+    assert counts_of(session) == before
     session.step(changes({name: table.slice(0, 0) for name, table in more.items()}, 1))
-    assert held(session) == before
+    assert counts_of(session) == before
 
 
 @pytest.mark.slow
 @every_query
 @random_seeds(1, 2, 4)
 def test_restored_is_never_stopped_and_all_deleted_is_empty(name: str, seed: int) -> None:
-    session, empty = loaded(name), held(loaded(name))
+    session, empty = loaded(name), counts_of(loaded(name))
     first, later = tables(seed), tables(seed + 50)
     session.step(changes(first, 1))
-    checkpoint = session.checkpoint()
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for key, sequence, table in checkpoint.put:
-        runs.setdefault(key, []).append((sequence, table))
-    fresh = MaintainedQuery(compiled(name))
-    fresh.restore(runs, checkpoint.counters)
+    fresh = restored(session, Stored(), MaintainedQuery(compiled(name)))
     for one in (session, fresh):
         one.step(changes(later, 1))
-    assert held(fresh) == held(session)
+    assert counts_of(fresh) == counts_of(session)
     fresh.step(changes(later, -1))
     fresh.step(changes(first, -1))
-    assert held(fresh) == empty
+    assert counts_of(fresh) == empty

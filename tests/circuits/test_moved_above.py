@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.circuits.moved_above import moved_above, untold
+from impctl.circuits.strategy import AsRecorded
 from impctl.plan.moved_conditions import moved_conditions
 from tests.circuits.moving_cases import kept, several_cases
 from tests.support.random_cases import random_cases
@@ -147,7 +148,7 @@ def test_what_the_state_cannot_tell_is_said(sql: str, why: str) -> None:
 
 
 def test_pairs_that_are_read_cannot_be_told() -> None:
-    sql, sides = QUERIES["joined rows"][0], SIDES[1]
+    sql, sides = QUERIES["joined rows"][0], AsRecorded(SIDES[1])
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
     found = moved_above(before.compiled(sides), after.compiled(sides), {})
     assert found is not None

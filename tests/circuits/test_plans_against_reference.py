@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from impctl.app.capturing.chosen_way import chosen_way
@@ -30,16 +30,7 @@ from impctl.circuits.strategy import Chooser, Strategy
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.trees.shape import TreeShape
 from impctl.errors import EvaluationError, Location, NotExactError
-from impctl.plan.nodes import (
-    Aggregate,
-    Join,
-    Plan,
-    Query,
-    SetOperation,
-    TopK,
-    Window,
-    nodes_of,
-)
+from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
 from impctl.plan.sql.parameters import BoundSql
@@ -54,7 +45,6 @@ from tests.circuits.conversion_cases import (
     whole_table,
 )
 from tests.circuits.plan_cases import (
-    ARROW_TYPES,
     Judged,
     Rows,
     changes_of,
@@ -64,9 +54,10 @@ from tests.circuits.plan_cases import (
 )
 from tests.plan.trials import Trial, make_barrier_trial, make_trial
 from tests.plan.witness_plans import make_witness_trial
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit
 from tests.support.reference_partners import ReferencePartners
+from tests.support.restored_query import Stored
 
 BATCHES = 4
 SHARE_OF_TREES = 0.3
@@ -210,8 +201,8 @@ def one_case(
         return
     spare = {name: list(rows) for name, rows in trial.tables.items()}
     tables = {name: [row for row in spare[name] if rng.random() < 0.7] for name in spare}
-    stored: dict[tuple[str, int], pa.Table] = {}
-    partners = ReferencePartners(compiled, partitions, tables, ARROW_TYPES)
+    stored = Stored()
+    partners = ReferencePartners(compiled, partitions, tables)
     try:
         session = filled(compiled, partners, tables)
         for _ in range(BATCHES):
@@ -256,20 +247,14 @@ def compared(
     return "unsure" if unsure else "exact"
 
 
-def several_cases(
-    seeds: Iterable[int],
-    seen: Counter[str],
-    make: Callable[[int], Trial] = make_trial,
-    lineage: Lineage = Lineage.ALL,
-) -> None:
-    for seed in seeds:
-        one_case(seed, seen, make, lineage)
+def several_cases(seeds: Iterable[int], *how: Any) -> Counter[str]:
+    """`how` is a maker of trials, and their lineage."""
+    return seen_in(seeds, lambda seed, seen: one_case(seed, seen, *how))
 
 
 @random_cases(0, 125, 2_000, also=OF_EACH_KIND)
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen)
+    seen = several_cases(cases)
     assert seen["exact"] > len(cases) // 3
     assert seen["refilled"] > 0
     assert seen["converted"] > 0
@@ -285,8 +270,7 @@ def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
 @pytest.mark.slow
 @random_cases(0, 50, 2_000, also="22 29 31 49 51 71 76 82 99 104 190")
 def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen, make_barrier_trial)
+    seen = several_cases(cases, make_barrier_trial)
     assert seen["with barrier by CHECK"] > len(cases) // 3, seen
     assert seen["with tree"] > len(cases) // 5, seen
     for kind in ("inner", "semi", "rank", "dense_rank", "row_number", "Aggregate"):
@@ -295,8 +279,7 @@ def test_sketches_of_random_plans_with_barriers(cases: Sequence[int]) -> None:
 
 @random_cases(0, 50, 2_000, also="12 17 28 71 125 140 148 157 159 160 195 204 226 247 248")
 def test_sketches_of_witnesses_of_random_plans(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen, make_witness_trial, Lineage.WITNESS)
+    seen = several_cases(cases, make_witness_trial, Lineage.WITNESS)
     assert seen["exact"] > len(cases) // 3, seen
     # Beside the one row that is wanted another is kept, so few of these small buffers are used up.
     assert seen["refilled"] > 0 or len(cases) < 6000, seen

@@ -7,7 +7,6 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 10,000 plans of each k
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -43,8 +42,7 @@ def test_sketches_of_random_plans_with_a_fixpoint_of_a_bag(cases: Sequence[int])
 
 
 def with_a_fixpoint(cases: Sequence[int], make: Callable[[int], Trial]) -> None:
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen, make)
+    seen = several_cases(cases, make)
     assert seen["exact"] > len(cases) // 3, seen
     for kind in ("Fixpoint", "inner", "Aggregate", "TopK", "union", "semi", "anti", "left"):
         assert seen[f"with {kind}"] > len(cases) // 50, seen
@@ -63,8 +61,7 @@ def test_sketches_of_random_plans_whose_bag_fixpoints_are_keyed(cases: Sequence[
 
 def with_keys(cases: Sequence[int], make: Callable[[int], Trial]) -> None:
     """One sketch for all accesses below: the fragments of the keys of the rows that are used."""
-    seen: Counter[str] = Counter()
-    several_cases(cases, seen, make)
+    seen = several_cases(cases, make)
     assert seen["exact"] > len(cases) // 2, seen
     assert seen["exact"] - seen["with barrier"] > len(cases) // 2, seen
     for kind in ("Aggregate", "TopK", "semi", "anti", "tree", "groups read"):

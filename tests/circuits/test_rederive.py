@@ -6,7 +6,8 @@ By hand: `IMPCTL_FUZZ=10` and `-m "slow or not slow"` for 500 cases.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -25,7 +26,7 @@ from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.renumbering import Renumbering
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_queries import (
     PARTITIONS,
     SCHEMA,
@@ -35,6 +36,7 @@ from tests.support.random_queries import (
     random_sql,
     table_of,
 )
+from tests.support.restored_query import Stored, counts_of, restored
 
 
 def other_ranges(rng: random.Random, partition: RangePartition) -> RangePartition:
@@ -79,12 +81,11 @@ def moved(
 
 
 def state(session: MaintainedQuery) -> tuple[object, ...]:
-    counts = [found.tolist() for found in session.merge.counts]
     rows = session.range_rows
-    return counts, [rows.counts(partition).tolist() for partition in rows.partitions]
+    return counts_of(session), [rows.counts(partition).tolist() for partition in rows.partitions]
 
 
-def one_case(rng: random.Random, label: str, seen: dict[str, int]) -> None:
+def one_case(rng: random.Random, label: str, seen: Counter[str]) -> None:
     sql = random_sql(rng)
     root = apply_rules(parse_query(sql, {"t": SCHEMA}).root)
     partition = rng.choice(PARTITIONS)
@@ -116,7 +117,7 @@ def one_case(rng: random.Random, label: str, seen: dict[str, int]) -> None:
     if not is_sure:
         seen["unsure"] += 1
         return
-    found = stored_and_restored(found, compile_plan(root, {access: new}, keys))
+    found = restored(found, Stored(), MaintainedQuery(compile_plan(root, {access: new}, keys)))
     for _ in range(3):
         change = random_change(rng, rows)
         found.step(changed(*change))
@@ -134,27 +135,14 @@ def agree(found: MaintainedQuery, fresh: MaintainedQuery, told: tuple[object, ..
     return True
 
 
-def stored_and_restored(session: MaintainedQuery, compiled: Compiled) -> MaintainedQuery:
-    """What the next run takes up: everything must be in the checkpoint."""
-    checkpoint = session.checkpoint()
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for arrangement, sequence, table in checkpoint.put:
-        runs.setdefault(arrangement, []).append((sequence, table))
-    found = MaintainedQuery(compiled)
-    found.restore(runs, checkpoint.counters)
-    return found
-
-
-def several_cases(cases: Iterable[int], seen: dict[str, int]) -> None:
-    for case in cases:
-        # Doubles too close to call below a grouping end a run, which stores nothing.
-        with suppress(NotExactError):
-            one_case(random.Random(case), f"case {case}", seen)
+def run(case: int, seen: Counter[str]) -> None:
+    # Doubles too close to call below a grouping end a run, which stores nothing.
+    with suppress(NotExactError):
+        one_case(random.Random(case), f"case {case}", seen)
 
 
 @random_cases(0, 20, 200, also="2 4 6 7 9 12 14 16 32 40 49")
 def test_derived_state_is_as_if_filled_under_the_new_ranges(cases: Sequence[int]) -> None:
-    seen = {"read": 0, "derived": 0, "others": 0, "unsure": 0}
-    several_cases(cases, seen)
+    seen = seen_in(cases, run)
     assert seen["read"] > len(cases) // 8
     assert seen["derived"] > len(cases) // 8

@@ -12,6 +12,7 @@ from impctl.plan.nodes import scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from tests.support.restored_query import Stored, restored
 
 CATALOG = {"t": Schema((Column("g", INTEGER), Column("s", STRING)))}
 FIRST = "SELECT g, MAX(s) m FROM t GROUP BY g ORDER BY m NULLS FIRST LIMIT 1"
@@ -33,11 +34,6 @@ def test_null_beside_a_text_stays_null_when_the_state_is_taken_up_again() -> Non
     session = MaintainedQuery(compiled())
     session.step(change((1, None, 1), (0, "a", 1)))
     assert [kept.ids for kept in session.fragments().values()] == [(1,)]
-    checkpoint = session.checkpoint()
-    runs: dict[str, list[tuple[int, pa.Table]]] = {}
-    for name, sequence, table in checkpoint.put:
-        runs.setdefault(name, []).append((sequence, table))
-    again = MaintainedQuery(compiled())
-    again.restore(runs, checkpoint.counters)
+    again = restored(session, Stored(), MaintainedQuery(compiled()))
     again.step(change((1, None, -1), (2, "b", 1)))
     assert [kept.ids for kept in again.fragments().values()] == [(0,)]

@@ -44,47 +44,41 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
+from impctl.tables.arrow_types import arrow_type
+from tests.support.arrow_rows import arrow_rows
+from tests.support.restored_query import Stored, restored
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LONG_TEXT = "the same first eight bytes "
 DAYS = [date(2024, 2, 28), date(2024, 2, 29)]
 MOMENTS = [EPOCH + timedelta(microseconds=m) for m in (0, -1, 10**15, -(10**16), 1, 2, 3)]
-TYPES: dict[str, tuple[SqlType, pa.DataType, list[Any]]] = {
-    "byte": (BYTE, pa.int8(), [-128, 127, 0, 5, -5, 6, 7]),
-    "short": (SHORT, pa.int16(), [-(2**15), 2**15 - 1, 0, 5, -5, 6, 7]),
-    "int": (INTEGER, pa.int32(), [-(2**31), 2**31 - 1, 0, 5, -5, 6, 7]),
-    "long": (LONG, pa.int64(), [-(2**63), 2**63 - 1, 0, 5, -5, 2**53 + 1, 2**53]),
-    "float": (FLOAT, pa.float32(), [math.nan, math.inf, -0.0, 0.0, 0.5, -math.inf, 1.5]),
-    "double": (DOUBLE, pa.float64(), [math.nan, math.inf, -0.0, 0.0, 0.1, -math.inf, 1e300]),
+TYPES: dict[str, tuple[SqlType, list[Any]]] = {
+    "byte": (BYTE, [-128, 127, 0, 5, -5, 6, 7]),
+    "short": (SHORT, [-(2**15), 2**15 - 1, 0, 5, -5, 6, 7]),
+    "int": (INTEGER, [-(2**31), 2**31 - 1, 0, 5, -5, 6, 7]),
+    "long": (LONG, [-(2**63), 2**63 - 1, 0, 5, -5, 2**53 + 1, 2**53]),
+    "float": (FLOAT, [math.nan, math.inf, -0.0, 0.0, 0.5, -math.inf, 1.5]),
+    "double": (DOUBLE, [math.nan, math.inf, -0.0, 0.0, 0.1, -math.inf, 1e300]),
     "decimal": (
         decimal(10, 2),
-        pa.decimal128(10, 2),
         [Decimal(x) for x in ("0.00", "99999999.99", "-99999999.99", "1.25", "1.26", "2", "3")],
     ),
     "wide decimal": (
         decimal(38, 4),
-        pa.decimal128(38, 4),
         [Decimal(x) for x in ("1e30", "-1e33", "0", "1.25", "1.2501", "9007199254740993", "2e30")],
     ),
     "string": (
         STRING,
-        pa.string(),
         ["", "a", LONG_TEXT + "1", LONG_TEXT + "2", "\U0001f600", "\uffee", LONG_TEXT],
     ),
-    "binary": (
-        BINARY,
-        pa.binary(),
-        [b"", b"\x00", b"\xff\x01", b"12345678a", b"12345678", b"a", b"b"],
-    ),
-    "boolean": (BOOLEAN, pa.bool_(), [True, False, True, False, True, False, True]),
+    "binary": (BINARY, [b"", b"\x00", b"\xff\x01", b"12345678a", b"12345678", b"a", b"b"]),
+    "boolean": (BOOLEAN, [True, False, True, False, True, False, True]),
     "date": (
         DATE,
-        pa.date32(),
         [date(1970, 1, 1), date.min, date.max, *DAYS, date(1582, 10, 4), date(1969, 12, 31)],
     ),
-    "timestamp": (TIMESTAMP, pa.timestamp("us", "UTC"), MOMENTS),
-    "timestamp_ntz": (TIMESTAMP_NTZ, pa.timestamp("us"), [m.replace(tzinfo=None) for m in MOMENTS]),
+    "timestamp": (TIMESTAMP, MOMENTS),
+    "timestamp_ntz": (TIMESTAMP_NTZ, [m.replace(tzinfo=None) for m in MOMENTS]),
 }  # fmt: skip
 Row = tuple[int, Any]
 """An id, which is also the row's fragment, and a value."""
@@ -144,10 +138,7 @@ def newest_known(rows: Sequence[Row]) -> set[int]:
 PLACES: dict[str, tuple[str, Oracle]] = {
     "group key": ("SELECT v FROM t GROUP BY v HAVING COUNT(*) > 1", repeated),
     "join key": ("SELECT t.v FROM t JOIN t o ON t.v = o.v AND t.id <> o.id", joined),
-    "extremes": (
-        "SELECT id % 2 FROM t GROUP BY id % 2 HAVING MIN(v) < MAX(v)",
-        spread,
-    ),
+    "extremes": ("SELECT id % 2 FROM t GROUP BY id % 2 HAVING MIN(v) < MAX(v)", spread),
     "distinct count": (
         "SELECT id % 2 FROM t GROUP BY id % 2 HAVING COUNT(DISTINCT v) > 2",
         lambda rows: in_groups(rows, lambda keys: len(set(keys)) > 2),
@@ -172,10 +163,13 @@ BLOCKED = {("float", "case"): "single-precision results are left to Spark"}
 IDS = RangePartition("t", "id", INTEGER, tuple(range(1, 20)))
 
 
+def table_of(kind: SqlType) -> Schema:
+    return Schema((Column("id", INTEGER), Column("v", kind)))
+
+
 @cache
 def root_of(sql: str, kind: SqlType) -> Plan:
-    schema = Schema((Column("id", INTEGER), Column("v", kind)))
-    return apply_rules(parse_query(sql, {"t": schema}).root)
+    return apply_rules(parse_query(sql, {"t": table_of(kind)}).root)
 
 
 def compiled(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Compiled:
@@ -183,13 +177,8 @@ def compiled(sql: str, kind: SqlType, partition: RangePartition = IDS) -> Compil
     return compile_plan(root, {scans_of(root)[0].access: partition}, {})
 
 
-def change(rows: Sequence[Row], arrow: pa.DataType, sign: int) -> dict[str, TableChange]:
-    table = pa.table(
-        {
-            "id": pa.array([id_ for id_, _ in rows], pa.int32()),
-            "v": pa.array([value for _, value in rows], arrow),
-        }
-    )
+def change(rows: Sequence[Row], kind: SqlType, sign: int) -> dict[str, TableChange]:
+    table = arrow_rows(table_of(kind), [{"id": id_, "v": value} for id_, value in rows])
     return {"t": TableChange(table, np.full(len(rows), sign, dtype=np.int64))}
 
 
@@ -210,7 +199,7 @@ def steps(values: list[Any]) -> list[tuple[list[Row], int]]:
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_in_every_place(name: str, place: str) -> None:
-    kind, arrow, values = TYPES[name]
+    kind, values = TYPES[name]
     sql, oracle = PLACES[place]
     blocked = BLOCKED.get((name, place))
     if blocked is not None:
@@ -219,10 +208,10 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
         return
     session = MaintainedQuery(compiled(sql, kind))
     session.load([])
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     rows: list[Row] = []
     for turn, (changed, sign) in enumerate(steps(values)):
-        session.step(change(changed, arrow, sign))
+        session.step(change(changed, kind, sign))
         gone = {id_ for id_, _ in changed}
         rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
         assert fragments(session) == oracle(rows), (turn, rows)
@@ -233,8 +222,8 @@ def test_every_type_in_every_place(name: str, place: str) -> None:
 @pytest.mark.parametrize("name", sorted(TYPES.keys() - {"boolean", "binary"}))
 def test_every_type_as_sketch_attribute(name: str) -> None:
     """Boolean and binary attributes are refused with their reason (`app.preparing.partitions`)."""
-    kind, arrow, values = TYPES[name]
-    vector = from_arrow(pa.array(values, arrow), kind)
+    kind, values = TYPES[name]
+    vector = from_arrow(pa.array(values, arrow_type(kind)), kind)
     canonical = vector.values.to_pylist() if vector.is_textual else vector.values.tolist()
     bounds = tuple(sorted({value for value in canonical if value == value})[1::2])
     partition = RangePartition("t", "v", kind, bounds)
@@ -242,13 +231,13 @@ def test_every_type_as_sketch_attribute(name: str) -> None:
     session.load([])
     rows: list[Row] = []
     for changed, sign in steps(values):
-        session.step(change(changed, arrow, sign))
+        session.step(change(changed, kind, sign))
         gone = {id_ for id_, _ in changed}
         rows = [*rows, *changed] if sign > 0 else [row for row in rows if row[0] not in gone]
         wanted = set()
         for id_, value in rows:
             if id_ > 1:
-                vector = from_arrow(pa.array([value], arrow), kind)
+                vector = from_arrow(pa.array([value], arrow_type(kind)), kind)
                 wanted.add(int(partition.fragments_of(vector)[0]))
         assert fragments(session) == wanted
 
@@ -257,5 +246,5 @@ def test_a_group_without_a_known_key_beside_one_with_it() -> None:
     sql = PLACES["key of an extreme"][0]
     session = MaintainedQuery(compiled(sql, INTEGER))
     session.load([])
-    session.step(change([(2, 5), (1, None)], pa.int32(), 1))
+    session.step(change([(2, 5), (1, None)], INTEGER, 1))
     assert fragments(session) == {1}

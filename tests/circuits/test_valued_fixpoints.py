@@ -27,17 +27,10 @@ from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.join import Join
 from impctl.engine.row_index import RowIndex
 from impctl.errors import EvaluationError
-from tests.circuits.test_best_fixpoints import (
-    CHEAPEST,
-    DRAWN,
-    FROM_SEEDS,
-    QUERIES,
-    Case,
-    change_of,
-)
+from tests.circuits.test_best_fixpoints import CHEAPEST, DRAWN, FROM_SEEDS, QUERIES, Case, change_of
 from tests.support.carried_queries import Row, best_ranked
 from tests.support.random_cases import random_cases
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.restored_query import Stored, restored, sketches_of
 
 MIN, MAX = (f"SELECT n, {best}(c) AS c FROM r GROUP BY n" for best in ("min", "max"))
 VALUED = {
@@ -292,7 +285,7 @@ def recounted(monkeypatch: pytest.MonkeyPatch, name: str, seed: int, way: str) -
         query.step(changes)
         check(name, case, query, tables)
         if turn % 6 == 3:
-            query = stored.taken_up(query, case.compiled(with_answer=False))
+            query = restored(query, stored, MaintainedQuery(case.compiled(with_answer=False)))
             query.circuit.end_by(Limits(rounds=300))
     if way == "never":
         assert not given.followed

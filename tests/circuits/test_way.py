@@ -44,60 +44,67 @@ def marked(sql: str, way: Way) -> str | None:
     return None if way.span is None else sql[way.span.start : way.span.end]
 
 
+WINDOWS = (
+    "SUM(price) OVER (PARTITION BY brand)",
+    "AVG(price) OVER (PARTITION BY brand, price)",
+    "MAX(price) OVER (PARTITION BY brand ORDER BY sid ROWS BETWEEN UNBOUNDED PRECEDING AND "
+    "UNBOUNDED FOLLOWING)",
+    "COUNT(*) OVER (PARTITION BY brand RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
+    "STDDEV(price) OVER (PARTITION BY brand)",
+)
+RANKED = "RANK() OVER (PARTITION BY brand ORDER BY price)"
+
+
 @pytest.mark.parametrize(
-    ("sql", "attribute"),
+    "sql",
     [
-        ("SELECT brand, price FROM sales WHERE price > 3", "brand"),
-        ("SELECT brand, price FROM sales WHERE price > 3", "price"),
-        ("SELECT brand, SUM(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2", "brand"),
-        ("SELECT brand, AVG(rate) AS r FROM sales GROUP BY brand HAVING AVG(rate) > 2", "brand"),
-        ("SELECT brand, SUM(cost) AS c FROM sales GROUP BY brand HAVING SUM(cost) > 2", "brand"),
+        "SELECT brand, price FROM sales WHERE price > 3",
+        "SELECT brand, SUM(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2",
+        "SELECT brand, AVG(rate) AS r FROM sales GROUP BY brand HAVING AVG(rate) > 2",
+        "SELECT brand, SUM(cost) AS c FROM sales GROUP BY brand HAVING SUM(cost) > 2",
+        "SELECT brand, MIN(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2",
+        "SELECT brand FROM (SELECT brand FROM sales ORDER BY price LIMIT 3) GROUP BY brand",
+        f"SELECT brand FROM (SELECT brand, {RANKED} r FROM sales) WHERE r < 3",
+        f"SELECT brand FROM sales QUALIFY {RANKED} < 3",
+        *(
+            f"SELECT brand FROM (SELECT brand, price, {call} w FROM sales) WHERE price > w"
+            for call in WINDOWS
+        ),
+        *(f"SELECT brand FROM sales QUALIFY price > {call}" for call in WINDOWS),
+        *(f"SELECT brand, price, {call} w FROM sales WHERE price > 1" for call in WINDOWS),
+        "SELECT DISTINCT brand FROM sales",
+        "SELECT brand FROM sales ORDER BY price DESC, brand LIMIT 3",
+        "SELECT brand FROM sales GROUP BY brand HAVING MAX(price) > 2 AND MIN(rate) < 1",
+        "SELECT brand FROM sales GROUP BY brand HAVING COUNT(DISTINCT price) > 2",
+        "SELECT brand FROM sales GROUP BY brand HAVING COUNT(*) FILTER (WHERE price > 2) > 2",
+        "SELECT brand FROM sales GROUP BY brand HAVING BOOL_OR(price > 2)",
+        "SELECT price FROM sales GROUP BY price HAVING MAX(brand) > 'a'",
+        "SELECT brand FROM sales GROUP BY brand HAVING STDDEV(price) > 2 OR VAR_POP(rate) < 1",
+        "SELECT brand FROM sales GROUP BY brand HAVING MIN_BY(price, rate) > 2",
+        "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand",
+        "SELECT s.brand FROM sales s LEFT JOIN stock t ON s.brand = t.brand",
+        "SELECT brand FROM sales WHERE brand IN (SELECT brand FROM stock)",
+        "SELECT brand FROM sales WHERE brand NOT IN (SELECT brand FROM stock)",
+        "SELECT brand FROM sales EXCEPT SELECT brand FROM stock",
+        "SELECT brand FROM sales EXCEPT ALL SELECT brand FROM stock",
+        "SELECT brand FROM sales GROUP BY ROLLUP(brand) HAVING COUNT(*) > 2",
+        "SELECT a.brand FROM sales a, sales b WHERE a.brand = b.brand AND a.price < b.price",
     ],
 )
-def test_exact(sql: str, attribute: str) -> None:
-    way = way_of(sql, attribute)
+def test_exact(sql: str) -> None:
+    way = way_of(sql)
     assert (way.mode, way.reason, way.span) == (Mode.EXACT, EXACT, None)
     assert way.compiled is not None
-    assert list(way.compiled.sources[0].scan.partitions) == [PARTITIONS[attribute]]
+    for source in way.compiled.sources:
+        sketched = {"sales": [PARTITIONS["brand"]], "stock": []}
+        assert list(source.scan.partitions) == sketched[source.table]
 
 
-def test_what_is_only_put_out_stands_in_nobodys_way() -> None:
-    way = way_of("SELECT brand, MIN(price) FROM sales GROUP BY brand HAVING COUNT(*) > 2")
-    assert way.mode is Mode.EXACT
-
-
-def test_first_rows_below_other_operators_are_exact() -> None:
-    sql = "SELECT brand FROM (SELECT brand FROM sales ORDER BY price LIMIT 3) GROUP BY brand"
-    assert way_of(sql).mode is Mode.EXACT
-    ranked = (
-        "SELECT brand FROM (SELECT brand, RANK() OVER (PARTITION BY brand ORDER BY price) r "
-        "FROM sales) WHERE r < 3"
-    )
-    assert way_of(ranked).mode is Mode.EXACT
-    qualified = (
-        "SELECT brand FROM sales QUALIFY RANK() OVER (PARTITION BY brand ORDER BY price) < 3"
-    )
-    assert way_of(qualified).mode is Mode.EXACT
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "SUM(price) OVER (PARTITION BY brand)",
-        "AVG(price) OVER (PARTITION BY brand, price)",
-        "MAX(price) OVER (PARTITION BY brand ORDER BY sid ROWS BETWEEN UNBOUNDED PRECEDING AND "
-        "UNBOUNDED FOLLOWING)",
-        "COUNT(*) OVER (PARTITION BY brand RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED "
-        "FOLLOWING)",
-        "STDDEV(price) OVER (PARTITION BY brand)",
-    ],
-)
-def test_aggregates_over_whole_window_partitions_are_exact(call: str) -> None:
-    sql = f"SELECT brand FROM (SELECT brand, price, {call} w FROM sales) WHERE price > w"
-    assert way_of(sql).mode is Mode.EXACT
-    assert way_of(f"SELECT brand FROM sales QUALIFY price > {call}").mode is Mode.EXACT
-    shown = f"SELECT brand, price, {call} w FROM sales WHERE price > 1"
-    assert way_of(shown).mode is Mode.EXACT
+@pytest.mark.parametrize("attribute", ["brand", "price"])
+def test_the_ranges_of_the_attribute_are_those_of_what_runs(attribute: str) -> None:
+    compiled = way_of("SELECT brand, price FROM sales WHERE price > 3", attribute).compiled
+    assert compiled is not None
+    assert list(compiled.sources[0].scan.partitions) == [PARTITIONS[attribute]]
 
 
 @pytest.mark.parametrize(
@@ -138,26 +145,13 @@ def test_touch_where_the_sketch_is_keyed(sql: str, reason: str, part: str) -> No
     assert marked(sql, way) == part
 
 
-@pytest.mark.parametrize(
-    ("sql", "reason", "part"),
-    [
-        (
-            "SELECT price FROM sales WHERE md5(brand) > 'a' GROUP BY price HAVING COUNT(*) > 2",
-            "function `md5` is left to Spark",
-            "md5(brand)",
-        ),
-    ],
-)
-def test_recapture_where_it_is_not(sql: str, reason: str, part: str) -> None:
-    way = way_of(sql)
-    assert (way.mode, way.reason, way.compiled) == (Mode.RECAPTURE, reason, None)
-    assert marked(sql, way) == part
-
-
-def test_the_same_obstacle_with_another_attribute() -> None:
+def test_recapture_where_it_is_not() -> None:
     sql = "SELECT price FROM sales WHERE md5(brand) > 'a' GROUP BY price HAVING COUNT(*) > 2"
+    way = way_of(sql, "brand")
+    assert (way.mode, way.compiled) == (Mode.RECAPTURE, None)
+    assert way.reason == "function `md5` is left to Spark"
+    assert marked(sql, way) == "md5(brand)"
     assert way_of(sql, "price").mode is Mode.TOUCH
-    assert way_of(sql, "brand").mode is Mode.RECAPTURE
 
 
 def test_touch_is_for_one_table_only() -> None:
@@ -167,35 +161,6 @@ def test_touch_is_for_one_table_only() -> None:
         " GROUP BY s.brand HAVING MEDIAN(s.price) > 1"
     )
     assert way_of(keyed).mode is Mode.RECAPTURE
-
-
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "SELECT DISTINCT brand FROM sales",
-        "SELECT brand FROM sales ORDER BY price DESC, brand LIMIT 3",
-        "SELECT brand FROM sales GROUP BY brand HAVING MAX(price) > 2 AND MIN(rate) < 1",
-        "SELECT brand FROM sales GROUP BY brand HAVING COUNT(DISTINCT price) > 2",
-        "SELECT brand FROM sales GROUP BY brand HAVING COUNT(*) FILTER (WHERE price > 2) > 2",
-        "SELECT brand FROM sales GROUP BY brand HAVING BOOL_OR(price > 2)",
-        "SELECT price FROM sales GROUP BY price HAVING MAX(brand) > 'a'",
-        "SELECT brand FROM sales GROUP BY brand HAVING STDDEV(price) > 2 OR VAR_POP(rate) < 1",
-        "SELECT brand FROM sales GROUP BY brand HAVING MIN_BY(price, rate) > 2",
-        "SELECT s.brand FROM sales s JOIN stock t ON s.brand = t.brand",
-        "SELECT s.brand FROM sales s LEFT JOIN stock t ON s.brand = t.brand",
-        "SELECT brand FROM sales WHERE brand IN (SELECT brand FROM stock)",
-        "SELECT brand FROM sales WHERE brand NOT IN (SELECT brand FROM stock)",
-        "SELECT brand FROM sales EXCEPT SELECT brand FROM stock",
-        "SELECT brand FROM sales EXCEPT ALL SELECT brand FROM stock",
-        "SELECT brand FROM sales GROUP BY ROLLUP(brand) HAVING COUNT(*) > 2",
-        "SELECT a.brand FROM sales a, sales b WHERE a.brand = b.brand AND a.price < b.price",
-    ],
-)
-def test_joins_and_sets_are_exact(sql: str) -> None:
-    way = way_of(sql)
-    assert (way.mode, way.reason) == (Mode.EXACT, EXACT)
-    assert way.compiled is not None
-    assert {source.table for source in way.compiled.sources} <= {"sales", "stock"}
 
 
 def test_no_sketch_no_way() -> None:
@@ -251,23 +216,14 @@ def test_sums_of_doubles_are_refused_only_where_they_come_too_close(sql: str) ->
     assert compile_plan(root, sketched, {}).accesses
 
 
-@pytest.mark.parametrize(
-    ("sql", "reason"),
-    [
-        (
-            "SELECT m, COUNT(*) AS n FROM (SELECT brand, MAX_BY(price, numSold) AS m FROM sales"
-            " GROUP BY brand) GROUP BY m",
-            "MAX_BY below another grouping or a LIMIT, where rows may tie",
-        ),
-    ],
-)
-def test_what_is_not_exact_or_not_fixed_goes_no_further(sql: str, reason: str) -> None:
+def test_what_is_not_fixed_goes_no_further() -> None:
     """A row too many there could make a sketch too small."""
-    root = apply_rules(read(sql).root)
+    best = "SELECT brand, MAX_BY(price, numSold) AS m FROM sales GROUP BY brand"
+    root = apply_rules(read(f"SELECT m, COUNT(*) AS n FROM ({best}) GROUP BY m").root)
     sketched = {s.access: PARTITIONS["brand"] for s in scans_of(root) if s.table == "sales"}
     with pytest.raises(BlockedError) as blocked:
         compile_plan(root, sketched, {})
-    assert blocked.value.message == reason
+    assert blocked.value.message == ("MAX_BY below another grouping or a LIMIT, where rows may tie")
 
 
 def test_a_sum_that_did_not_come_this_far_is_no_column() -> None:

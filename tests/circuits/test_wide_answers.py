@@ -21,7 +21,7 @@ from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
 from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_expr import ReferenceFailure
 from tests.support.reference_plan import evaluate
 
@@ -34,9 +34,7 @@ from tests.support.reference_plan import evaluate
     first=50_000,
 )
 def test_answers_of_wide_plans(cases: Sequence[int]) -> None:
-    seen = Counter[str]()
-    for seed in cases:
-        one_case(seed, seen)
+    seen = seen_in(cases, one_case)
     assert seen["once"] > len(cases) * 3 // 4
     assert seen["kept"] > len(cases) // 4
     assert seen["rows"] > len(cases) // 2

@@ -11,7 +11,8 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from decimal import Decimal
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -26,13 +27,14 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
 from tests.circuits.test_plans_against_reference import several_cases as random_plans
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of
 from tests.plan.window_plans import make_window_trial
-from tests.support.random_cases import random_cases
+from tests.support.arrow_rows import arrow_rows
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import annotate
+from tests.support.restored_query import counts_of, restored
 
 DISTINCT = (
     "SELECT DISTINCT g, s FROM (SELECT g, d, SUM(d) OVER (PARTITION BY g) AS s FROM t) WHERE d > 0"
@@ -69,8 +71,7 @@ DOUBLES = (
     "812 814 816 817 835 838 839",
 )
 def test_sketches_of_random_plans(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    random_plans(cases, seen, make_window_trial)
+    seen = random_plans(cases, make_window_trial)
     assert seen["with Window"] > len(cases) * 3, seen
     assert seen["exact"] > len(cases) * 5 // 2, seen
     for kind in ("Aggregate", "inner", "semi", "left", "Distinct", "union", "barrier"):
@@ -170,13 +171,10 @@ LAST_PRICE = (
     "l FROM sales) WHERE price > l"
 )
 Row = Mapping[str, object]
-TYPES = {"item": pa.int32(), "class": pa.string(), "day": pa.int32(), "rate": pa.float64()}
 
 
 def table_of(rows: Sequence[Row]) -> pa.Table:
-    kinds = {**TYPES, "price": pa.decimal128(7, 2)}
-    columns = {name: [row[name] for row in rows] for name in SALES.names}
-    return pa.table({name: pa.array(columns[name], kinds[name]) for name in SALES.names})
+    return arrow_rows(SALES, rows)
 
 
 @cache
@@ -205,17 +203,13 @@ def anew(name: str, rows: Sequence[Row]) -> MaintainedQuery:
     return session
 
 
-def price(text: str) -> object:
-    return pa.scalar(text).cast(pa.decimal128(7, 2)).as_py()
-
-
 def random_row(rng: random.Random) -> Row:
     paid = rng.choice((None, "1.00", "1.00", "2.50", "-2.50", "9.99"))
     return {
         "item": rng.choice((1, 2, None)),
         "class": rng.choice(("a", "b", "c", None)),
         "day": rng.randrange(3),
-        "price": None if paid is None else price(paid),
+        "price": None if paid is None else Decimal(paid),
         "rate": rng.choice((0.0, -0.0, 1.5, float("nan"), float("inf"), None)),
     }
 
@@ -246,9 +240,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
     root, _, partitions = planned(name)
     for _ in range(6):
         session.step({"sales": changes(rng, rows)})
-        wanted = anew(name, rows)
-        for mine, theirs in zip(session.merge.counts, wanted.merge.counts, strict=True):
-            assert mine.tolist() == theirs.tolist(), (name, rows)
+        assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
         lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
         for access, found in session.fragments().items():
             part = partitions[access]
@@ -264,9 +256,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
 @pytest.mark.parametrize("name", QUERIES)
 @random_cases(1, 5, 60)
 def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        walk(name, seed, seen)
+    seen = seen_in(cases, partial(walk, name))
     assert seen["fragments"] > 2 * len(cases), seen
 
 
@@ -277,8 +267,8 @@ def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
     session = MaintainedQuery(
         compile_plan(core, {scan.access: partition for scan in scans_of(core)}, {})
     )
-    row = {"item": 1, "class": "a", "day": 1, "price": price("1.00"), "rate": 0.0}
-    other_item, other_price = {**row, "item": 2}, {**row, "price": price("2.50")}
+    row = {"item": 1, "class": "a", "day": 1, "price": Decimal("1.00"), "rate": 0.0}
+    other_item, other_price = {**row, "item": 2}, {**row, "price": Decimal("2.50")}
     session.load([("sales", table_of([row, row, other_item]))])
     later = {**other_price, "day": 2}
     session.step({"sales": TableChange(table_of([later]), np.array([1], np.int64))})

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +27,12 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
 from tests.support import reference_aggregate
+from tests.support.arrow_rows import arrow_rows
+from tests.support.random_cases import seen_in
 from tests.support.reference_expr import ReferenceFailure, Value
 from tests.support.reference_plan import annotate, bag, evaluate
+from tests.support.restored_query import Stored, restored
 
 SCHEMA = Schema((Column("g", INTEGER), Column("h", INTEGER), Column("d", DOUBLE)))
 SIDE = Schema((Column("k", INTEGER), Column("w", DOUBLE)))
@@ -76,10 +78,7 @@ def compiled(sql: str) -> Compiled:
 
 
 def table_of(name: str, rows: Rows) -> pa.Table:
-    schema = pa.schema([("g", pa.int32()), ("h", pa.int32()), ("d", pa.float64())])
-    if name == "side":
-        schema = pa.schema([("k", pa.int32()), ("w", pa.float64())])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+    return arrow_rows(SIDE if name == "side" else SCHEMA, rows)
 
 
 def random_row(
@@ -154,9 +153,7 @@ def _fragment(value: Value) -> int:
     return 6 if value is None else min(int(value), 5)  # type: ignore[arg-type]  # an INTEGER
 
 
-def one_case(
-    queries: Sequence[str], seed: int, seen: Counter[str], pools: Sequence[Pool] = POOLS
-) -> None:
+def one_case(queries: Sequence[str], pools: Sequence[Pool], seed: int, seen: Counter[str]) -> None:
     rng = random.Random(seed)
     sql = queries[seed % len(queries)]
     pool = rng.choice(pools)
@@ -165,7 +162,7 @@ def one_case(
         for name in ("t", "side")
     }
     session = MaintainedQuery(compiled(sql))
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     try:
         names = session.compiled.tables
         session.load([(name, table_of(name, tables[name])) for name in names])
@@ -188,7 +185,4 @@ def one_case(
 def several_cases(
     queries: Sequence[str], seeds: Iterable[int], pools: Sequence[Pool] = POOLS
 ) -> Counter[str]:
-    seen: Counter[str] = Counter()
-    for seed in seeds:
-        one_case(queries, seed, seen, pools)
-    return seen
+    return seen_in(seeds, partial(one_case, queries, pools))

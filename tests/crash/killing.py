@@ -8,14 +8,18 @@ is killed, and how many writes there were goes to stderr.
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from impctl.app.capturing import commit
 from impctl.store import disk, states
 from impctl.store.disk import RealDisk
+from tests.crash.processes import Spoken, spoken
 from tests.support.random_cases import TIMES
 
 STRIDE = 96
@@ -64,6 +68,32 @@ def main() -> int:
     code = run(build_app(), sys.argv[2:])
     sys.stderr.write(f"\nwrites: {killer.count}\n")
     return code
+
+
+def ran(folder: Path, at: int, *flags: str, command: str = "maintain") -> Spoken:
+    """The command on the folder's workload, killed at a write; below zero not at all."""
+    words = [command, str(folder / "w.yaml"), *flags, "--json"]
+    return spoken(sys.executable, "-m", "tests.crash.killing", str(at), *words)
+
+
+def writes(done: Spoken) -> int:
+    """How many writes a run had that went well."""
+    assert done.returncode == 0, done.stderr
+    counted = re.search(r"writes: (\d+)", done.stderr)
+    assert counted is not None
+    return int(counted[1])
+
+
+def saved_as(folder: Path) -> Path:
+    """A copy beside a folder, put back before each try: stores know their path."""
+    saved = folder.with_name("saved")
+    shutil.copytree(folder, saved)
+    return saved
+
+
+def put_back(folder: Path, saved: Path) -> None:
+    shutil.rmtree(folder)
+    shutil.copytree(saved, folder)
 
 
 if __name__ == "__main__":

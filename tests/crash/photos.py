@@ -134,18 +134,19 @@ class PhotoDisk(RealDisk):
         self.step("commit", act)
 
     def vacuum(self, connection: sqlite3.Connection) -> None:
-        def act() -> None:
-            super(PhotoDisk, self).vacuum(connection)
-            self._catalog_is_safe()
-
-        self.step("vacuum", act)
+        self._safe_step("vacuum", lambda: super(PhotoDisk, self).vacuum(connection))
 
     def checkpoint(self, connection: sqlite3.Connection) -> None:
+        self._safe_step("checkpoint", lambda: super(PhotoDisk, self).checkpoint(connection))
+
+    def _safe_step(self, name: str, step: Callable[[], None]) -> None:
+        """A step after which the catalog is on the disk."""
+
         def act() -> None:
-            super(PhotoDisk, self).checkpoint(connection)
+            step()
             self._catalog_is_safe()
 
-        self.step("checkpoint", act)
+        self.step(name, act)
 
 
 class _PhotoFile:

@@ -22,6 +22,17 @@ class Done:
     stderr: str
 
 
+Spoken = subprocess.CompletedProcess[str]
+
+
+def spoken(*command: str) -> Spoken:
+    """A command run to its end, whatever that is, with this process's modules."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=600, check=False, env=environment
+    )
+
+
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
     return subprocess.Popen(

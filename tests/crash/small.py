@@ -95,22 +95,25 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             wanted = wanted_fragments(stored, table)
             assert set(sketch.fragments.ids) == wanted, (name, stored.versions)
             if name == KEPT:
-                rows = kept_rows_of(store, stored, table.parent / "w.yaml")
+                rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
                 assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
             found[name] = stored
     return found
 
 
-def kept_rows_of(store: Path, stored: StoredQuery, workload: Path) -> Counter[tuple[Any, ...]]:
-    """The rows that are kept with the stored sketch."""
+def kept_rows_of(
+    stored: StoredQuery, workload: Path, store: Path | None = None
+) -> list[tuple[Any, ...]]:
+    """The rows that are kept with the stored sketch, at its versions however old."""
+    assert stored.state_meta.get("answer") is True
     with open_workbench(Settings(workload, store=store)) as desk:
         (spec,) = desk.queries([stored.query])
         reader = desk.reading_store()
         assert reader is not None
         ending = desk.memory.answer(prepare(desk, spec).planned).ending
         answer = kept_answer(desk, reader, spec.name, ending, stored.generation)
-        assert answer is not None, stored.generation
-        return Counter(rows_of(answer))
+        assert answer is not None, (stored.query, stored.generation)
+        return [*rows_of(answer)]
 
 
 def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import pytest
 from impctl.errors import ImpctlError
 from impctl.store.store import Store
 from tests.crash.small import change, check_nothing_left, check_store, newest, write_workload
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 _OPTIONS = {"space": "size=4m", "names": "size=64m,nr_inodes=20"}
 
@@ -50,7 +50,12 @@ class _mounted:
 
 
 @pytest.fixture
-def cli(disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(disk: Path, tmp_path: Path, capsys: Capsys) -> Cli:
+    return on_disk(tmp_path, capsys)
+
+
+def on_disk(tmp_path: Path, capsys: Capsys) -> Cli:
+    """The command line over a workload whose store is on the disk."""
     file = write_workload(tmp_path)
     file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
     return Cli(capsys, file)
@@ -166,24 +171,18 @@ def test_what_has_to_be_written_is_told_by_its_code(
     check_store(disk / ".impctl", tmp_path / "t")
 
 
-def test_a_read_only_file_system_is_no_reason_to_try_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_file_system_is_no_reason_to_try_again(tmp_path: Path, capsys: Capsys) -> None:
     with _mounted(tmp_path / "disk", "size=4m,mode=700,ro"):
-        file = write_workload(tmp_path)
-        file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
-        ran = Cli(capsys, file)("capture")
+        ran = on_disk(tmp_path, capsys)("capture")
         assert (ran.code, ran.error["code"]) == (2, "store_read_only"), ran.document
 
 
 def test_a_stale_sketch_that_cannot_be_written_leaves_the_query_its_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capsys
 ) -> None:
     disk = tmp_path / "disk"
     with _mounted(disk, "size=16m,mode=700"):
-        file = write_workload(tmp_path)
-        file.write_text(file.read_text().replace("store: .impctl", "store: disk/.impctl"))
-        cli = Cli(capsys, file)
+        cli = on_disk(tmp_path, capsys)
         cli.good("capture")
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert cli.good("rewrite", "--query", "by_g").results[0]["sketches"]

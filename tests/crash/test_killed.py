@@ -14,14 +14,7 @@ import pytest
 
 from impctl.app.workbench.envvars import FUZZ
 from tests.crash.processes import ran, start, until_open
-from tests.crash.small import (
-    KEPT,
-    change,
-    check_nothing_left,
-    check_store,
-    newest,
-    write_workload,
-)
+from tests.crash.small import KEPT, change, check_nothing_left, check_store, newest, write_workload
 from tests.support.run_cli import Cli
 
 pytestmark = pytest.mark.slow

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import copy
-import os
 import random
 import re
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.crash.killing import PARTS, STRIDE
+from tests.crash.killing import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.change_reader import Reader
 from tests.support.kept_workload import answer_at, change, grow, stored, write_workload
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 
 NAMES = ("plain", "top", "eager")
 """By rows, by comparing answers, and by several steps in one run."""
@@ -27,9 +24,7 @@ TREES = ("tree_rows", "tree_groups", "tree_first")
 """Of joins that are maintained without joining."""
 
 
-def base(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...] = NAMES
-) -> Path:
+def base(tmp_path: Path, capsys: Capsys, names: tuple[str, ...] = NAMES) -> Path:
     """A folder with a workload that is two versions behind, after one step with files."""
     folder = tmp_path / "base"
     folder.mkdir()
@@ -41,18 +36,6 @@ def base(
     change(folder, random.Random(8))
     grow(folder)
     return folder
-
-
-def ran(folder: Path, at: int) -> subprocess.CompletedProcess[str]:
-    """`maintain --changes`, killed at a write; below zero not at all."""
-    words = ["maintain", str(folder / "w.yaml"), "--changes", str(folder / "out"), "--json"]
-    return subprocess.run(
-        [sys.executable, "-m", "tests.crash.killing", str(at), *words],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
 
 
 def check(folder: Path, programs: dict[str, Reader]) -> None:
@@ -77,7 +60,7 @@ def programs_of(folder: Path, names: tuple[str, ...]) -> dict[str, Reader]:
 
 @dataclass
 class Scene:
-    """A folder with a run to make, put back as it was before each try: stores know their path."""
+    """A folder with a run to make."""
 
     folder: Path
     saved: Path
@@ -85,30 +68,28 @@ class Scene:
 
     @classmethod
     def of(cls, folder: Path, names: tuple[str, ...] = NAMES) -> Scene:
-        saved = folder.with_name("saved")
-        shutil.copytree(folder, saved)
-        return cls(folder, saved, programs_of(folder, names))
+        return cls(folder, saved_as(folder), programs_of(folder, names))
 
     def put_back(self) -> dict[str, Reader]:
-        shutil.rmtree(self.folder)
-        shutil.copytree(self.saved, self.folder)
+        put_back(self.folder, self.saved)
         return copy.deepcopy(self.programs)
+
+    def ran(self, at: int) -> subprocess.CompletedProcess[str]:
+        """`maintain --changes`, killed at a write; below zero not at all."""
+        return ran(self.folder, at, "--changes", str(self.folder / "out"))
 
     def writes(self) -> int:
         """How many writes the run has."""
         programs = self.put_back()
-        done = ran(self.folder, -1)
-        assert done.returncode == 0, done.stderr
+        found = writes(self.ran(-1))
         check(self.folder, programs)
-        counted = re.search(r"writes: (\d+)", done.stderr)
-        assert counted is not None
-        return int(counted[1])
+        return found
 
     def kill(self, at: int) -> bool:
         """Kill a run, read, let a table move on now and then, run again and read; whether a file of
         a commit that was not made had been left behind."""
         programs = self.put_back()
-        assert ran(self.folder, at).returncode == -9, at
+        assert self.ran(at).returncode == -9, at
         check(self.folder, programs)
         left = [
             path
@@ -117,8 +98,7 @@ class Scene:
         ]
         if at % 2:
             grow(self.folder)
-        done = ran(self.folder, -1)
-        assert done.returncode == 0, done.stderr
+        writes(self.ran(-1))
         check(self.folder, programs)
         for program in programs.values():
             numbers = [path.name.split("_")[0] for path in program.folder.iterdir()]
@@ -131,37 +111,35 @@ class Scene:
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_killed_at_every_write_each_change_is_read_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+    tmp_path: Path, capsys: Capsys, part: int
 ) -> None:
     scene = Scene.of(base(tmp_path, capsys))
-    writes = scene.writes()
+    last = scene.writes()
     first = part * STRIDE // PARTS
-    killed = [scene.kill(at) for at in range(first, writes, STRIDE)]
-    assert writes > 60
-    assert len(killed) >= writes // STRIDE
+    killed = [scene.kill(at) for at in range(first, last, STRIDE)]
+    assert last > 60
+    assert len(killed) >= last // STRIDE
 
 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(PARTS))
 def test_trees_that_were_killed_at_every_write_go_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: int
+    tmp_path: Path, capsys: Capsys, part: int
 ) -> None:
     """Of each tree the answer, from whole files alone, and in the end a new capture's sketch."""
     scene = Scene.of(base(tmp_path, capsys, TREES), TREES)
-    writes = scene.writes()
+    last = scene.writes()
     killed = 0
-    for at in range(part * STRIDE // PARTS, writes, STRIDE):
+    for at in range(part * STRIDE // PARTS, last, STRIDE):
         scene.kill(at)
         killed += 1
         assert sketches(capsys, scene.folder, ".impctl") == sketches(capsys, scene.folder, "anew")
-    assert writes > 60
-    assert killed >= writes // STRIDE
+    assert last > 60
+    assert killed >= last // STRIDE
 
 
-def sketches(
-    capsys: pytest.CaptureFixture[str], folder: Path, store: str
-) -> dict[tuple[str, int], list[int]]:
+def sketches(capsys: Capsys, folder: Path, store: str) -> dict[tuple[str, int], list[int]]:
     """Fragments of every access in a store, which is captured where there is none."""
     cli = Cli(capsys, folder / "w.yaml")
     if not (folder / store).exists():
@@ -175,9 +153,7 @@ def sketches(
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_killed_at_some_writes_each_change_is_read_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_killed_at_some_writes_each_change_is_read_once(tmp_path: Path, capsys: Capsys) -> None:
     """The same for a few writes, of which one falls between a file and its commit."""
     scene = Scene.of(base(tmp_path, capsys))
     left = [scene.kill(at) for at in random.Random(3).sample(range(scene.writes()), 3)]

@@ -15,10 +15,8 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.behaviour.absorbed_workload import SHIPS, asking, check_functions
-from tests.behaviour.recursive_workload import KEPT, QUERIES, change, network
-from tests.behaviour.test_recursive_queries import answers, by_duckdb
-from tests.crash.killing import PARTS, STRIDE
-from tests.crash.test_killed_conversion import put_back, ran, saved_as, writes
+from tests.behaviour.recursive_workload import KEPT, QUERIES, answers, by_duckdb, change, network
+from tests.crash.killing import PARTS, STRIDE, put_back, ran, saved_as, writes
 from tests.support.diagrams import with_diagrams
 from tests.support.kept_workload import fragments_by_access, stored
 from tests.support.run_cli import Cli

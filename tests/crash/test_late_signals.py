@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,19 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.crash.applying import versions, write_batches
+from tests.crash.processes import Spoken, spoken
 
 NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
-def python(program: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *words],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+def python(program: str, *words: str) -> Spoken:
+    return spoken(sys.executable, "-c", program, *words)
 
 
 def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from deltalake import DeltaTable
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
-from tests.crash.processes import ran
+from tests.crash.processes import Spoken, ran, spoken
 from tests.crash.small import change, write_workload
 
 
@@ -24,17 +22,10 @@ def workload(tmp_path: Path) -> Path:
     return found
 
 
-def shell(workload: Path, command: str, redirected: str) -> subprocess.CompletedProcess[str]:
+def shell(workload: Path, command: str, redirected: str) -> Spoken:
     """`impctl COMMAND` with streams as a shell redirects them; `{}` stands for the workload."""
     words = command.replace("{}", f"'{workload}'")
-    return subprocess.run(
-        ["bash", "-c", f"'{sys.executable}' -m impctl {words} {redirected}"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
+    return spoken("bash", "-c", f"'{sys.executable}' -m impctl {words} {redirected}")
 
 
 BAD = (">/dev/full", ">&-")

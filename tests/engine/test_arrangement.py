@@ -13,6 +13,7 @@ from impctl.data.keys import key_codes
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.arrangement import Arrangement, slices
+from tests.support.circuits import save
 from tests.support.random_cases import random_cases
 
 KINDS: dict[str, tuple[SqlType, pa.DataType, list[object]]] = {
@@ -47,11 +48,7 @@ def test_find_and_gather_answer_like_a_dictionary(kind: str, cases: range) -> No
             held.put(codes, [vector(kind, [key for _, key in rows])], values)
             model.update({name: count for (name, _), count in zip(rows, alive, strict=True)})
             if step % 4 == 3:
-                change = held.changes()
-                stored.update(change.put)
-                for sequence in change.drop:
-                    del stored[sequence]
-                held.saved()
+                save(held, stored)
             if step % 8 == 3:
                 held = Arrangement("a", [KINDS[kind][0]], "rows")
                 held.load(stored.items())
@@ -109,11 +106,7 @@ def test_a_checkpoint_names_what_to_write_and_what_to_drop() -> None:
         codes = np.arange(step, step + 3, dtype=np.int64)
         held.put(codes, (), {"rows": np.full(3, step + 1, dtype=np.int64)})
         if step % 3 == 0:
-            change = held.changes()
-            stored.update(dict(change.put))
-            for sequence in change.drop:
-                del stored[sequence]
-            held.saved()
+            save(held, stored)
             again = Arrangement("a", (), "rows")
             again.load(stored.items())
             assert [run.codes.tolist() for run in again.runs] == [

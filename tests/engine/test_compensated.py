@@ -64,6 +64,17 @@ def state_of(steps: list[list[tuple[float, int]]], *, integral: bool = False) ->
     return state
 
 
+def sum_of(*steps: list[tuple[float, int]], integral: bool = False) -> tuple[float, float]:
+    """One group's sum after batches of (value, weight), and its error."""
+    return shown(FloatSum("x", 0, integral), state_of([*steps], integral=integral))
+
+
+def shown(total: FloatSum, state: Values) -> tuple[float, float]:
+    vector = total.value(state, DOUBLE)
+    assert vector.error is not None
+    return float(vector.values[0]), float(vector.error[0])
+
+
 @random_cases(60, 280, 5_000)
 def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> None:
     for seed in cases:
@@ -75,12 +86,10 @@ def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> 
         steps = [[(value, 1) for value in kept]]
         if passing:
             steps = [passing, *steps, [(value, -weight) for value, weight in passing]]
-        vector = FloatSum("x", 0, False).value(state_of(steps), DOUBLE)
-        assert vector.error is not None
-        error = float(vector.error[0])
+        value, error = sum_of(*steps)
         if math.isinf(error):
             continue
-        mine = Fraction(float(vector.values[0]))
+        mine = Fraction(value)
         assert abs(mine - exact_sum(kept)) <= Fraction(error), seed
         for order in (kept, kept[::-1], sorted(kept), sorted(kept, key=abs)):
             spark = 0.0
@@ -90,22 +99,16 @@ def test_the_bound_holds_against_exact_fractions_and_any_order(cases: range) -> 
 
 
 def test_a_huge_value_that_came_and_went_leaves_the_small_one() -> None:
-    vector = FloatSum("x", 0, False).value(
-        state_of([[(1e16, 1)], [(1.0, 1)], [(1e16, -1)]]), DOUBLE
-    )
-    assert vector.values[0] == 1.0
-    assert vector.error is not None
-    assert vector.error[0] < 1e-10
+    value, error = sum_of([(1e16, 1)], [(1.0, 1)], [(1e16, -1)])
+    assert value == 1.0
+    assert error < 1e-10
 
 
 def test_copies_that_came_together_and_went_one_by_one() -> None:
     """Three times a value is no double: what rounding it would leave is more than the rest."""
-    value = 1e15 + 1 / 8
-    total = FloatSum("x", 0, False)
-    vector = total.value(state_of([[(value, 3)], [(0.5, 1)], *[[(value, -1)]] * 3]), DOUBLE)
-    assert vector.error is not None
-    assert abs(vector.values[0] - 0.5) <= vector.error[0]
-    assert vector.error[0] < 1e-10
+    large = 1e15 + 1 / 8
+    value, error = sum_of([(large, 3)], [(0.5, 1)], *[[(large, -1)]] * 3)
+    assert abs(value - 0.5) <= error < 1e-10
 
 
 def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
@@ -121,45 +124,29 @@ def test_what_a_captured_sum_may_be_off_by_is_kept() -> None:
     empty = {name: np.zeros(1, dtype=kind) for name, kind in total.columns.items()}
     state = {**total.add(empty, total.partial(partials, grouping, 1)), "rows": one * 2}
     gone = total.delta(Vector(DOUBLE, np.array([huge])), -one, grouping)
-    left = total.value({**total.add(state, gone), "rows": one}, DOUBLE)
-    assert left.error is not None
-    assert abs(left.values[0] - 5.0) <= left.error[0]
+    left, error = shown(total, {**total.add(state, gone), "rows": one})
+    assert abs(left - 5.0) <= error
 
 
 def test_nan_and_infinities_come_and_go() -> None:
-    total = FloatSum("x", 0, False)
     specials = [(math.nan, 1), (math.inf, 1), (2.5, 1)]
-    assert math.isnan(total.value(state_of([specials]), DOUBLE).values[0])
-    state = state_of([specials, [(math.nan, -1)]])
-    assert total.value(state, DOUBLE).values[0] == math.inf
-    state = state_of([specials, [(math.nan, -1), (math.inf, -1)]])
-    assert total.value(state, DOUBLE).values[0] == 2.5
+    assert math.isnan(sum_of(specials)[0])
+    assert sum_of(specials, [(math.nan, -1)])[0] == math.inf
+    assert sum_of(specials, [(math.nan, -1), (math.inf, -1)])[0] == 2.5
 
 
 def test_both_infinities_are_nan_together_and_themselves_apart() -> None:
-    total = FloatSum("x", 0, False)
     both = [(math.inf, 1), (-math.inf, 1), (2.5, 1)]
-    assert math.isnan(total.value(state_of([both]), DOUBLE).values[0])
+    assert math.isnan(sum_of(both)[0])
     for gone, left in ((math.inf, -math.inf), (-math.inf, math.inf)):
-        assert total.value(state_of([both, [(gone, -1)]]), DOUBLE).values[0] == left
+        assert sum_of(both, [(gone, -1)])[0] == left
 
 
 def test_whole_numbers_are_exact_and_say_so() -> None:
-    state = state_of([[(3.0, 1), (4.0, 2)], [(4.0, -1)]], integral=True)
-    vector = FloatSum("x", 0, True).value(state, DOUBLE)
-    assert vector.values[0] == 7.0
-    assert vector.error is not None
-    assert vector.error[0] == 0.0
-    found = FloatSum("x", 0, False).value(state_of([[(3.0, 1), (-0.0, 2), (0.5, 1)]]), DOUBLE)
-    assert found.error is not None
-    assert found.error[0] > 0
-    found = FloatSum("x", 0, False).value(state_of([[(3.0, 1), (0.5, 1)], [(0.5, -1)]]), DOUBLE)
-    assert found.error is not None
-    assert found.error[0] == 0
-    wide = state_of([[(2.0**53, 1), (1.0, 1)]], integral=True)
-    error = FloatSum("x", 0, True).value(wide, DOUBLE).error
-    assert error is not None
-    assert error[0] > 0
+    assert sum_of([(3.0, 1), (4.0, 2)], [(4.0, -1)], integral=True) == (7.0, 0.0)
+    assert sum_of([(3.0, 1), (-0.0, 2), (0.5, 1)])[1] > 0
+    assert sum_of([(3.0, 1), (0.5, 1)], [(0.5, -1)])[1] == 0
+    assert sum_of([(2.0**53, 1), (1.0, 1)], integral=True)[1] > 0
 
 
 def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole() -> None:
@@ -175,10 +162,9 @@ def test_whole_numbers_that_spark_took_away_uncounted_do_not_make_the_rest_whole
     grouping = group_rows([Vector(LONG, one)], 1)
     gone = {**total.partial(partials, grouping, -1), **count.partial(partials, grouping, -1)}
     state = {**total.add(state, gone), **count.add(state, gone), "rows": state["rows"] - 1}
-    found = total.value(state, DOUBLE)
-    assert found.error is not None
-    assert found.values[0] == 2.5
-    assert found.error[0] > 0
+    value, error = shown(total, state)
+    assert value == 2.5
+    assert error > 0
 
 
 @random_cases(40, 220, 4_000)

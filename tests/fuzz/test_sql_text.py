@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import pytest
 import yaml
 from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
@@ -20,7 +19,7 @@ from impctl.tables.write.create import create_table
 from tests.fuzz.bounded import in_time, told
 from tests.plan.test_against_spark import CATALOG, QUERIES
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS, WORKLOAD
 
 ODD = (
@@ -152,9 +151,7 @@ OWN = [
 
 
 @random_cases(2, 5, 24, also="16", all_when_long=True)
-def test_through_the_command_line(
-    cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_through_the_command_line(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
     document = yaml.safe_load(WORKLOAD.replace("POLICY", "auto"))
@@ -170,7 +167,7 @@ def test_through_the_command_line(
 
 
 @random_cases(3, 6, 30, also="28", all_when_long=True)
-def test_update_batches(cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_update_batches(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     """`where` and `set` by the same words; prepared, not committed."""
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")

@@ -22,7 +22,7 @@ from impctl.cli.boundary import run
 from tests.fuzz.bounded import told
 from tests.outside.conftest import FEED
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import WORKLOAD
 
 GROUPS = 12_000
@@ -60,7 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def place(whole: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+def place(whole: Path, folder: Path, capsys: Capsys) -> Cli:
     """A copy of the whole."""
     shutil.copytree(whole, folder)
     return Cli(capsys, folder / "w.yaml")
@@ -145,9 +145,7 @@ def damaged_row(draw: random.Random, store: Path) -> str:
 
 @pytest.mark.slow
 @random_cases(4, 8, 60)
-def test_a_damaged_store(
-    cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_store(cases: range, whole: Path, tmp_path: Path, capsys: Capsys) -> None:
     refused = 0
     for seed in cases:
         draw = random.Random(seed)
@@ -165,9 +163,7 @@ def test_a_damaged_store(
 
 @pytest.mark.slow
 @random_cases(1, 4, 20)
-def test_a_damaged_delta_log(
-    cases: range, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_delta_log(cases: range, whole: Path, tmp_path: Path, capsys: Capsys) -> None:
     """The log and the files of the table are not ours, and just as little to be trusted."""
     for seed in cases:
         draw = random.Random(seed)

@@ -13,7 +13,7 @@ from impctl.tables.write.create import create_table
 from tests.fuzz.bounded import told
 from tests.fuzz.yaml_changes import changed
 from tests.support.random_cases import random_cases
-from tests.support.run_cli import Cli
+from tests.support.run_cli import Capsys, Cli
 from tests.support.small_workload import ROWS
 
 OF_ITS_OWN = """\
@@ -58,9 +58,7 @@ def check_file(cli: Cli, text: str, what: str) -> int:
 
 @pytest.mark.slow
 @random_cases(4, 16, 96, also="23", all_when_long=True)
-def test_a_file_of_every_section(
-    cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_every_section(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     cli = Cli(capsys, tmp_path / "w.yaml")
     assert check_file(cli, OF_ITS_OWN, "as it is") == 0
@@ -70,9 +68,7 @@ def test_a_file_of_every_section(
 
 
 @random_cases(1, 3, 24)
-def test_the_files_that_come_with_impctl(
-    cases: range, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_that_come_with_impctl(cases: range, tmp_path: Path, capsys: Capsys) -> None:
     """Suites among them: their data is not there, so nothing is measured."""
     cli = Cli(capsys, tmp_path / "w.yaml")
     for seed in cases:
@@ -106,9 +102,7 @@ def test_the_files_that_come_with_impctl(
     ],
     ids=lambda content: repr(content[:16]),
 )
-def test_files_of_the_largest_size(
-    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_the_largest_size(content: bytes, tmp_path: Path, capsys: Capsys) -> None:
     file = tmp_path / "w.yaml"
     file.write_bytes(content)
     ran = told(Cli(capsys, file), "check", what=repr(content[:20]))

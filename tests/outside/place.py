@@ -89,6 +89,11 @@ class Place:
         """One more version; with the defaults, group 5 passes."""
         write_deltalake(str(self.table), more(group, rows, x), mode="append")
 
+    def replace_by(self, other: Path) -> None:
+        """Another folder takes the table's place."""
+        shutil.rmtree(self.table)
+        shutil.move(other, self.table)
+
     def entry(self, version: int) -> Path:
         """The log entry of a version."""
         return self.table / "_delta_log" / f"{version:020}.json"
@@ -136,14 +141,15 @@ def make_place(
     sql: str = KEYED,
     sketch: str | None = "g",
     ranges: str | None = "g: {boundaries: [2, 4, 6]}",
+    more: str = "",
 ) -> Place:
-    """A workload file beside a table `t` that is or will be there."""
+    """A workload file beside a table `t` that is or will be there; `more` is said of the query."""
     file = folder / "w.yaml"
     file.write_text(
         _WORKLOAD.format(
             sql=sql,
             partitions="" if ranges is None else f"partitions:\n  t:\n    {ranges}",
-            sketch="" if sketch is None else f"    sketch: {{t: {sketch}}}",
+            sketch="" if sketch is None else f"    sketch: {{t: {sketch}}}\n    {more}",
         )
     )
     return Place(folder, sql, Cli(capsys, file))

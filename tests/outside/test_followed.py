@@ -36,8 +36,7 @@ def aside(place: Place, tmp_path: Path) -> Callable[[], None]:
     write_deltalake(str(backup), more(5), mode="append")
 
     def replace() -> None:
-        shutil.rmtree(place.table)
-        shutil.move(backup, place.table)
+        place.replace_by(backup)
 
     return replace
 

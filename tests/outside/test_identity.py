@@ -33,30 +33,20 @@ def test_created_anew_with_fewer_as_many_and_more_versions(place: Place, version
 
 
 @pytest.mark.slow
-def test_a_backup_put_back_with_as_many_versions(place: Place, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_as_long", [True, False])
+def test_a_backup_from_before_the_sketch(place: Place, tmp_path: Path, is_as_long: bool) -> None:
     shutil.copytree(place.table, tmp_path / "backup")
-    place.append(1)
+    place.append(1 if is_as_long else 5)
     place.captured()
-    shutil.rmtree(place.table)
-    shutil.move(tmp_path / "backup", place.table)
-    place.append()
-    expect_recapture(place, "table_recreated", "`t`")
-
-
-@pytest.mark.slow
-def test_a_backup_from_before_the_sketch(place: Place, tmp_path: Path) -> None:
-    shutil.copytree(place.table, tmp_path / "backup")
-    place.append()
-    place.captured()
-    shutil.rmtree(place.table)
-    shutil.move(tmp_path / "backup", place.table)
+    place.replace_by(tmp_path / "backup")
+    if is_as_long:
+        place.append()
     expect_recapture(place, "table_recreated", "`t`")
 
 
 def test_a_copy_of_the_table_in_its_place_is_the_table(place: Place, tmp_path: Path) -> None:
     shutil.copytree(place.table, tmp_path / "copy")
-    shutil.rmtree(place.table)
-    shutil.move(tmp_path / "copy", place.table)
+    place.replace_by(tmp_path / "copy")
     place.append()
     expect_carried(place, changes=3)
 

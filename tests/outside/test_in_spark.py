@@ -114,9 +114,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
     """Both queries captured at version 0."""
-    file = table.parent / "w.yaml"
-    file.write_text(WORKLOAD)
-    cli = Cli(capsys, file)
+    cli = Cli.over(capsys, table.parent, WORKLOAD)
     modes = {r["query"]: r["mode"] for r in cli.good("capture").results}
     assert modes == {"touched": "touch", "by_spark": "recapture"}
     return cli
@@ -124,11 +122,8 @@ def cli(table: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
 
 def sound(cli: Cli) -> dict[str, int]:
     """Verified in Spark; the slack of each sketch."""
-    found = cli.good("verify", "--results").results
+    found = cli.verified(is_exact=False)
     assert len(found) == 2
-    for result in found:
-        assert result["covers"], result
-        assert result["results_equal"] is True, result
     return {result["query"]: result["slack"] for result in found}
 
 

@@ -15,13 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tests.outside.conftest import FEED
-from tests.outside.place import (
-    Place,
-    expect_carried,
-    expect_recapture,
-    expect_refused,
-    make_place,
-)
+from tests.outside.place import Place, expect_carried, expect_recapture, expect_refused, make_place
 from tests.outside.rows import ROWS
 from tests.tables import handmade
 from tests.tables.bags import fixture_table

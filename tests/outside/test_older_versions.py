@@ -20,21 +20,16 @@ from tests.outside.place import KEYED, Place, make_place
 from tests.outside.rows import ROWS, more
 from tests.support.made_once import MadeOnce
 from tests.support.older_store import as_format
-from tests.support.run_cli import Cli, Ran
+from tests.support.run_cli import Capsys, Cli, Ran
 
 
 @pytest.fixture
-def eager(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def eager(made_once: MadeOnce, capsys: Capsys) -> Place:
     """`q` with a sketch for each of versions 0 to 5: a group comes in, grows, and goes."""
 
     def make(folder: Path) -> None:
         write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
-        place = make_place(folder, capsys)
-        text = place.cli.workload.read_text()
-        place.cli.workload.write_text(
-            text.replace("sketch: {t: g}", "sketch: {t: g}\n    maintain: eager")
-        )
-        place.captured()
+        place = make_place(folder, capsys, more="maintain: eager").captured()
         append(place, 5, 7)
         append(place, 7)
         place.delta.delete("g = 0")
@@ -59,6 +54,13 @@ def kept(place: Place, version: int) -> list[StoredQuery]:
     with Store.open(place.store, create=False) as store:
         found = [store.load_kept("q", k.generation) for k in store.kept("q", {"t": version})]
     return [stored for stored in found if stored is not None]
+
+
+def check_versions(place: Place, *versions: int) -> None:
+    """Each is answered, by a sketch that is accurate for it."""
+    for version in versions:
+        assert at(place, version).code == 0
+        assert check_sound(kept(place, version)[0], place.sql, place.table) == 0
 
 
 def expect_none_there(ran: Ran, code: str, *offered: str) -> None:
@@ -114,7 +116,7 @@ def test_a_lazy_query_has_those_it_was_maintained_to(place: Place) -> None:
     expect_none_there(at(place, 1), "no_sketch_at", "versions 0 and 2", "`maintain: eager`")
 
 
-def test_never_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_never_captured(tmp_path: Path, capsys: Capsys) -> None:
     write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
     expect_none_there(at(make_place(tmp_path, capsys), 0), "not_captured")
 
@@ -123,7 +125,7 @@ def test_never_captured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.fixture
-def lost(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
+def lost(made_once: MadeOnce, capsys: Capsys) -> Place:
     """Versions 1 to 3 of a history that is lost, and of a backup of version 0 that went on.
 
     The sketches of the lost one leave out groups that the other one has. With `check_marked` taken
@@ -173,8 +175,7 @@ def test_what_both_histories_share_is_used(lost: Place) -> None:
 @pytest.mark.slow
 def test_the_lost_history_put_back(lost: Place) -> None:
     """Version 3 was reached twice; the newer sketch of it is of the other history now."""
-    shutil.rmtree(lost.table)
-    shutil.move(lost.folder / "other", lost.table)
+    lost.replace_by(lost.folder / "other")
     newer, older = kept(lost, 3)
     assert newer.sketches != older.sketches
     for version in (0, 1, 2, 3):
@@ -188,8 +189,7 @@ def test_a_lost_history_that_was_longer(place: Place) -> None:
     shutil.copytree(place.table, place.folder / "backup")
     append(place, 5, 7)
     place.cli.good("maintain")
-    shutil.rmtree(place.table)
-    shutil.move(place.folder / "backup", place.table)
+    place.replace_by(place.folder / "backup")
     ran = at(place, 2)
     expect_none_there(ran, "table_recreated", "sketches for version 0")
     assert "is at version 0" in ran.error["message"]
@@ -267,9 +267,7 @@ def test_restored_forward(eager: Place) -> None:
     """RESTORE makes a new version with older files; each has its own sketch."""
     eager.delta.restore(1)
     eager.cli.good("maintain")
-    for version in (1, 5, 6):
-        assert at(eager, version).code == 0
-        assert check_sound(kept(eager, version)[0], KEYED, eager.table) == 0
+    check_versions(eager, 1, 5, 6)
     assert kept(eager, 6)[0].sketches == kept(eager, 1)[0].sketches
 
 
@@ -299,7 +297,7 @@ def test_stored_by_another_release(eager: Place, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_an_assumption_that_broke_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_assumption_that_broke_later(tmp_path: Path, capsys: Capsys) -> None:
     """Versions before it rest on it, as it held then; the newest sketch no longer does."""
     write_deltalake(str(tmp_path / "t"), ROWS, configuration=FEED)
     sql = "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 10"
@@ -310,9 +308,7 @@ def test_an_assumption_that_broke_later(tmp_path: Path, capsys: pytest.CaptureFi
     place.cli.good("maintain")
     write_deltalake(str(place.table), more(3, x=-50), mode="append")
     place.cli("maintain")
-    for version in (0, 1):
-        assert at(place, version).code == 0
-        assert check_sound(kept(place, version)[0], sql, place.table) == 0
+    check_versions(place, 0, 1)
 
 
 @pytest.mark.slow
@@ -321,9 +317,7 @@ def test_a_column_that_came_later(eager: Place) -> None:
     rows = more(5).append_column("extra", [["a"] * 3])
     write_deltalake(str(eager.table), rows, mode="append", schema_mode="merge")
     eager.cli.good("maintain")
-    for version in (0, 5, 6):
-        assert at(eager, version).code == 0
-        assert check_sound(kept(eager, version)[0], KEYED, eager.table) == 0
+    check_versions(eager, 0, 5, 6)
 
 
 def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
@@ -336,9 +330,7 @@ def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
 
 
 @pytest.mark.slow
-def test_a_check_that_is_gone_carries_older_sketches(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_that_is_gone_carries_older_sketches(tmp_path: Path, capsys: Capsys) -> None:
     """CHECKs are those of the version: the sketch was stored while the table had one."""
     write_deltalake(str(tmp_path / "t"), ROWS.slice(0, 0), configuration=FEED)
     DeltaTable(str(tmp_path / "t")).alter.add_constraint({"c": "x >= 0"})
@@ -352,9 +344,7 @@ def test_a_check_that_is_gone_carries_older_sketches(
     place.delta.alter.drop_constraint("c")
     write_deltalake(str(place.table), more(3, x=-50), mode="append")
     assert place.cli("maintain", "--policy", "incremental").code == 7
-    for version in (2, 3):
-        assert at(place, version).code == 0
-        assert check_sound(kept(place, version)[0], sql, place.table) == 0
+    check_versions(place, 2, 3)
 
 
 def test_the_table_may_be_named(eager: Place) -> None:

@@ -41,8 +41,7 @@ def backup_went_on(place: Place, *, versions: int, keep: int) -> None:
     place.captured()
     for group in (3, 7, 5)[:versions]:
         write_deltalake(str(other), more(group), mode="append")
-    shutil.rmtree(place.table)
-    shutil.move(other, place.table)
+    place.replace_by(other)
     place.forget(keep=keep)
 
 

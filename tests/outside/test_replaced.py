@@ -39,8 +39,7 @@ def aside(place: Place, tmp_path: Path, request: pytest.FixtureRequest) -> Act:
 
     def replace() -> None:
         if other.exists():
-            shutil.rmtree(place.table)
-            shutil.move(other, place.table)
+            place.replace_by(other)
 
     return replace
 
@@ -68,11 +67,7 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
     indirect=["aside"],
 )
 def test_while_its_changes_are_read(
-    place: Place,
-    aside: Act,
-    moment: str,
-    is_marked: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, aside: Act, moment: str, is_marked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an entry to compare (a cleaned log, remote storage) the files tell the backup."""
     if not is_marked:

@@ -48,8 +48,7 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str], spark: Any) -> Cli:
     rows = pa.table({"col-1": [1, 3], "col-2": [0, 9], "col-3": [9, 0]})
     name = handmade.write_file(table, "a.parquet", rows)
     handmade.commit(table, 1, handmade.add(name, 2, (table / name).stat().st_size))
-    (tmp_path / "w.yaml").write_text(WORKLOAD)
-    cli = Cli(capsys, tmp_path / "w.yaml")
+    cli = Cli.over(capsys, tmp_path, WORKLOAD)
     assert cli.good("capture").results[0]["mode"] == "touch"
     return cli
 
@@ -70,8 +69,7 @@ def test_another_column_takes_its_name(cli: Cli, tmp_path: Path) -> None:
     (result,) = cli.good("maintain").results
     assert (result["action"], result["reason_code"]) == ("recapture", "schema_changed")
     assert fragments(cli) == (0,)
-    (verified,) = cli.good("verify", "--results").results
-    assert (verified["covers"], verified["results_equal"]) == (True, True)
+    assert len(cli.verified(is_exact=False)) == 1
 
 
 def test_a_column_that_is_not_read_may_change(cli: Cli, tmp_path: Path) -> None:

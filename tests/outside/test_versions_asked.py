@@ -25,11 +25,10 @@ def two(made_once: MadeOnce, capsys: pytest.CaptureFixture[str]) -> Place:
     def make(folder: Path) -> None:
         write_deltalake(str(folder / "t"), ROWS, configuration=FEED)
         write_deltalake(str(folder / "u"), ROWS.select(["g"]), configuration=FEED)
-        place = make_place(folder, capsys, sql=sql)
-        text = place.cli.workload.read_text().replace(
-            "  t: {path: t}", "  t: {path: t}\n  u: {path: u}"
-        )
-        place.cli.workload.write_text(text.replace("{t: g}", "{t: g}\n    maintain: eager"))
+        place = make_place(folder, capsys, sql=sql, more="maintain: eager")
+        text = place.cli.workload.read_text()
+        text = text.replace("  t: {path: t}", "  t: {path: t}\n  u: {path: u}")
+        place.cli.workload.write_text(text)
         place.cli.good("capture")
         place.append(5, x=9)
         write_deltalake(str(folder / "u"), more(7).select(["g"]), mode="append")

@@ -29,18 +29,9 @@ from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.workload.models import AnsweredBy
 from tests.crash.processes import end, start, until_open
-from tests.crash.small import check_nothing_left
+from tests.crash.small import check_nothing_left, kept_rows_of
 from tests.soak.children import Child, moment
-from tests.soak.oracle import (
-    Recapture,
-    answer,
-    answer_kept,
-    answer_through,
-    asked,
-    newest,
-    rows_at,
-    same_answer,
-)
+from tests.soak.oracle import Recapture, answer, answer_through, asked, newest, rows_at, same_answer
 from tests.soak.place import TABLES, WORKLOAD, some_change, write_place
 from tests.soak.writer import Writer
 
@@ -333,7 +324,7 @@ class Soak:
             found, skipped = answer_through(sql, stored, self._workload)
             assert same_answer(sql, found, wanted), (stored.query, stored.versions, found, wanted)
             if stored.query in KEPT:
-                rows = answer_kept(stored, self._workload)
+                rows = kept_rows_of(stored, self._workload)
                 assert same_answer(sql, rows, wanted), (stored.query, stored.versions, rows, wanted)
                 self.done["kept answers"] += 1
                 self.done["kept answers with rows"] += bool(rows)

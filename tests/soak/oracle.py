@@ -1,8 +1,8 @@
 """What is right: answers by SQLite over all rows, sketches by the slow reference.
 
 Law: rows come from deltalake's own scan; the right answer is computed without any part of impctl, a
-sketch with its parser only. What impctl says (`answer_kept`, `asked`) is fetched here, too, to be
-held against them. Out of scope: when to look (`tests.soak.driver`).
+sketch with its parser only. What impctl says (`asked`) is fetched here, too, to be held
+against them. Out of scope: when to look (`tests.soak.driver`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from impctl.aliases import AccessId
-from impctl.app.preparing.prepared import prepare
 from impctl.app.query import query
-from impctl.app.results.answer import rows_of
 from impctl.app.results.results import QueryResult
-from impctl.app.using.kept_answer import kept_answer
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
@@ -89,19 +86,6 @@ def answer_through(sql: str, stored: StoredQuery, workload: Path) -> tuple[Answe
                 pa.array([fragment_of(value, boundaries) in held for value in values], pa.bool_())
             )
     return answer_over(sql, left), skipped
-
-
-def answer_kept(stored: StoredQuery, workload: Path) -> Answer:
-    """The rows that are kept with the sketch, at its versions however old."""
-    with open_workbench(Settings(workload)) as desk:
-        (spec,) = desk.queries([stored.query])
-        store = desk.reading_store()
-        assert store is not None
-        assert stored.state_meta.get("answer") is True
-        ending = desk.memory.answer(prepare(desk, spec).planned).ending
-        table = kept_answer(desk, store, spec.name, ending, stored.generation)
-        assert table is not None, (stored.query, stored.generation)
-        return [*rows_of(table)]
 
 
 def asked(workload: Path, name: str, by: AnsweredBy) -> QueryResult:

@@ -82,7 +82,7 @@ def test_a_row_of_an_answer_that_is_missing(soak: Soak, monkeypatch: pytest.Monk
 
 def test_an_answer_of_another_version(soak: Soak, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept is looked at after every operation, whether it is asked for or not."""
-    monkeypatch.setattr("tests.soak.oracle.kept_answer", lambda *_: pa.table({"shop": [1]}))
+    monkeypatch.setattr("tests.crash.small.kept_answer", lambda *_: pa.table({"shop": [1]}))
     soak._used.clear()
     with pytest.raises(AssertionError, match="by_shop"):
         soak.check()

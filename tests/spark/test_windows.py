@@ -12,15 +12,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.spark.sketches import capture_sketches
-from tests.circuits.test_windows import (
-    QUERIES,
-    SALES,
-    anew,
-    changes,
-    planned,
-    random_row,
-    table_of,
-)
+from tests.circuits.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark

@@ -23,7 +23,7 @@ from impctl.engine.fixpoint.limits import Limits
 from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.plan.rules.answered import answer_plan
 from tests.support.reference_plan import bag
-from tests.support.restored_query import Stored
+from tests.support.restored_query import Stored, restored
 
 Row = Mapping[str, int | None]
 Tables = Mapping[str, list[Row]]
@@ -103,7 +103,7 @@ class Drawn:
             query.step(self.some_changes(rng, tables, most))
             yield query
             if rng.random() < 0.3:
-                query = stored.taken_up(query, compiled())
+                query = restored(query, stored, MaintainedQuery(compiled()))
 
 
 def fragment(row: Row) -> int:

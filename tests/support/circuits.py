@@ -6,7 +6,7 @@ WHERE and the merge. Nothing here knows plans or SQL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -312,6 +312,29 @@ def feed(scan: Scan, circuit: Rooted, rows: Sequence[Row], weights: Sequence[int
     """One step with these signed rows."""
     batch = scan.read(table_of(rows), np.array(weights, dtype=np.int64))
     return circuit.step(batch)
+
+
+Runs = dict[str, dict[int, pa.Table]]
+"""What a store keeps of pieces of state, by their names."""
+
+
+def save(keeper: Keeper, stored: dict[int, pa.Table]) -> None:
+    """Write what changed since the last time, as a store would."""
+    change = keeper.changes()
+    for sequence in change.drop:
+        del stored[sequence]
+    stored.update(change.put)
+    keeper.saved()
+
+
+def save_all(keepers: Iterable[Keeper], stored: Runs) -> None:
+    for keeper in keepers:
+        save(keeper, stored.setdefault(keeper.name, {}))
+
+
+def load_all(keepers: Iterable[Keeper], stored: Runs) -> None:
+    for keeper in keepers:
+        keeper.load(sorted(stored[keeper.name].items(), key=lambda run: run[0]))
 
 
 def contents(circuit: Rooted) -> tuple[Any, ...]:

@@ -133,3 +133,16 @@ def grown(nodes: Sequence[Node], having: Expr | None = None, *, bits: bool = Fal
 def compared(column: str, op: CompareOp, bound: int) -> Compare:
     """`column op bound`."""
     return Compare(op, ColumnRef(column, LONG), Literal(bound, LONG))
+
+
+ANY = compared(N, CompareOp.GREATER, 0)
+
+
+def pair(edge: Edge = Edge.INNER, *, having: Expr = ANY, safe: bool = False) -> Grown:
+    """s below r, r has the groups; SUM over s where it is seen."""
+    is_seen = edge not in (Edge.SEMI, Edge.ANTI)
+    nodes = [
+        node(0, "s", "a", "a", argument=is_seen, safe=safe),
+        node(1, "r", "ag", "g", [(0, edge, "a")], argument=not is_seen),
+    ]
+    return grown(nodes, having)

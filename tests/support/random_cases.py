@@ -7,6 +7,7 @@ multiplies all parts.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -62,6 +63,14 @@ def cases_wanted(
     is_wanted = _selection(definition)
     wanted = [part for part in parts if part.values[0] and is_wanted(part.marks)]
     return wanted[1:] if [part.id for part in wanted[:2]] == ["fast", "check"] else wanted
+
+
+def seen_in(cases: Iterable[int], one_case: Callable[[int, Counter[str]], object]) -> Counter[str]:
+    """What is counted in all cases."""
+    seen: Counter[str] = Counter()
+    for case in cases:
+        one_case(case, seen)
+    return seen
 
 
 def _numbers(text: str) -> Iterator[int]:

@@ -37,6 +37,7 @@ from impctl.engine.operators.union import Branch, Union
 from impctl.engine.row_index import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
+from tests.support.circuits import load_all, save_all
 from tests.support.node_kinds import KINDS, Kind
 from tests.support.reference_fixpoint import Row
 
@@ -153,13 +154,7 @@ class Recursive:
 
     def save(self) -> None:
         """Write what changed since the last time into `stored`, as a store would."""
-        for keeper in self._keepers():
-            held = self.stored.setdefault(keeper.name, {})
-            change = keeper.changes()
-            for sequence in change.drop:
-                del held[sequence]
-            held.update(change.put)
-            keeper.saved()
+        save_all(self._keepers(), self.stored)
 
     def restarted(self, fresh: Recursive) -> Recursive:
         """The fresh one, after it took up what is stored of this one."""
@@ -169,8 +164,7 @@ class Recursive:
     def gone_on(self, fresh: Recursive, counters: Mapping[str, int]) -> Recursive:
         """The fresh one from what is stored already, and what was counted then."""
         fresh.stored = self.stored
-        for keeper in fresh._keepers():
-            keeper.load(sorted(self.stored[keeper.name].items(), key=lambda run: run[0]))
+        load_all(fresh._keepers(), self.stored)
         fresh.circuit.take_up(counters)
         fresh.merge.restore()
         return fresh

@@ -40,8 +40,6 @@ class ReferencePartners:
     compiled: Compiled
     partitions: Mapping[AccessId, RangePartition]
     tables: Tables
-    types: Mapping[str, pa.DataType]
-    """Arrow types of the tables' columns by SQL type's text."""
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
         assert keys
@@ -63,7 +61,7 @@ class ReferencePartners:
         kinds |= {p.attribute: p.type for p in source.scan.partitions}
         held = self.tables[source.table]
         columns = {
-            name: pa.array([row[name] for row in held], self.types[str(kinds[name])])
+            name: pa.array([row[name] for row in held], arrow_type(kinds[name]))
             for name in source.scan.table_columns
         }
         kept = np.ones(len(held), dtype=np.bool_)
@@ -105,7 +103,7 @@ class ReferencePartners:
         return Batch(columns, np.ones(len(found.rows), np.int64), tags)
 
     def _vector(self, values: list[object], kind: SqlType) -> Vector:
-        return from_arrow(pa.array(values, self.types.get(str(kind), arrow_type(kind))), kind)
+        return from_arrow(pa.array(values, arrow_type(kind)), kind)
 
     def _fragments(
         self, access: AccessId, table: TableName, lineages: Sequence[Lineage]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import pytest
 
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
+
+Capsys = pytest.CaptureFixture[str]
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,16 @@ class Ran:
 class Cli:
     """Runs `impctl COMMAND WORKLOAD --json ...` and reads the one document it prints."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str], workload: Path) -> None:
+    def __init__(self, capsys: Capsys, workload: Path) -> None:
         self.capsys = capsys
         self.workload = workload
+
+    @classmethod
+    def over(cls, capsys: Capsys, folder: Path, workload: str) -> Cli:
+        """Over a workload file with this text, in a folder."""
+        file = folder / "w.yaml"
+        file.write_text(workload)
+        return cls(capsys, file)
 
     def __call__(self, command: str, *arguments: str) -> Ran:
         self.capsys.readouterr()
@@ -82,17 +92,24 @@ class Cli:
         self.good("capture", *options)
         return self
 
+    def verified(
+        self, *, may_slack: str = "", may_tie: str = "", is_exact: bool = True
+    ) -> list[dict[str, Any]]:
+        """What Spark says of all sketches: no range is missing, none is there in vain where it
+        `is_exact`, and answers are those without; but for the queries that are named."""
+        results = self.good("verify", "--results").results
+        for result in results:
+            assert result["covers"], result
+            assert not is_exact or result["slack"] == 0 or result["query"] == may_slack, result
+            assert result["results_equal"] is True or result["query"] == may_tie, result
+        return results
+
 
 CliOf = Callable[[str], Cli]
 
 
 @pytest.fixture
-def cli_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CliOf:
+def cli_of(tmp_path: Path, capsys: Capsys) -> CliOf:
     """The command line over a workload of a text, in the folder of the test."""
 
-    def made(workload: str) -> Cli:
-        file = tmp_path / "w.yaml"
-        file.write_text(workload)
-        return Cli(capsys, file)
-
-    return made
+    return partial(Cli.over, capsys, tmp_path)

@@ -32,7 +32,7 @@ from impctl.engine.tags import RowTags
 from impctl.engine.trees.spec import Access, Edge, JoinTree, Link, Mode, Node
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Literal
 from impctl.sketch.partition import RangePartition
-from tests.support.circuits import Rooted
+from tests.support.circuits import Rooted, Runs, load_all, save_all
 from tests.support.reference_tree import Held, Joined, values_of
 
 COLUMNS = ("c0", "c1", "c2", "c3", "x", "f")
@@ -167,18 +167,12 @@ class Stored:
     """What a store keeps of a circuit, checkpoint after checkpoint."""
 
     def __init__(self) -> None:
-        self._runs: dict[str, dict[int, pa.Table]] = {}
+        self._runs: Runs = {}
 
     def restarted(self, old: Rooted, fresh: Rooted) -> Rooted:
         """The fresh one, after it took up the next checkpoint of the other."""
-        for keeper in old.arrangements():
-            held, change = self._runs.setdefault(keeper.name, {}), keeper.changes()
-            for sequence in change.drop:
-                del held[sequence]
-            held.update(change.put)
-            keeper.saved()
-        for keeper in fresh.arrangements():
-            keeper.load(sorted(self._runs[keeper.name].items(), key=lambda run: run[0]))
+        save_all(old.arrangements(), self._runs)
+        load_all(fresh.arrangements(), self._runs)
         fresh.circuit.take_up(old.circuit.counters())
         fresh.merge.restore()
         return fresh

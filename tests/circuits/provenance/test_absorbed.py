@@ -31,19 +31,12 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
-from tests.circuits.test_recursion import (
-    DRAWN,
-    QUERIES,
-    SIZES,
-    Case,
-    case_of,
-    expected,
-)
+from tests.circuits.test_recursion import DRAWN, QUERIES, SIZES, Case, case_of, expected
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.keyed_plans import make_keyed_trial
 from tests.support.diagrams import derivations_in, with_diagrams
-from tests.support.random_cases import random_cases
-from tests.support.restored_query import Stored, sketches_of
+from tests.support.random_cases import random_cases, seen_in
+from tests.support.restored_query import Stored, counts_of, restored, sketches_of
 
 REFUSED = {"optional side": "a left outer join"}
 """Recursive queries that cannot be kept so, and what of them is named."""
@@ -62,11 +55,6 @@ def compiled(case: Case, absorbs: Absorbs | None, *, with_answer: bool = False) 
     return compile_plan(
         answer.kept, case.sketched, {}, barriers=barriers, answer=answer, absorbs=absorbs
     )
-
-
-def counts(query: MaintainedQuery) -> list[list[int]]:
-    """How often every fragment of every sketch is counted."""
-    return [found.tolist() for found in query.merge.counts]
 
 
 def grounded(numbers: list[int]) -> Grounded:
@@ -129,7 +117,7 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
             return
         assert told(deltas) == told(ranked.step(changes))
         assert sketches_of(query) == expected(case, tables)
-        assert counts(query) == counts(ranked)
+        assert counts_of(query) == counts_of(ranked)
         if with_answer:
             assert kept_rows(query) == kept_rows(ranked)
         for operator in operators(query):
@@ -140,7 +128,9 @@ def compared(name: str, absorbs: Absorbs, seed: int, *, with_answer: bool) -> No
             known = set(map(grounded, operator.numbers().tolist()))
             assert {*derivations_in(held)} == known
         if rng.random() < 0.3:
-            query = stored.taken_up(query, compiled(case, absorbs, with_answer=with_answer))
+            query = restored(
+                query, stored, MaintainedQuery(compiled(case, absorbs, with_answer=with_answer))
+            )
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -186,7 +176,9 @@ def one_plan(seed: int, seen: Counter[str], *, is_keyed: bool) -> None:
                 assert told(query.step(changes, read)) == wanted, (seed, absorbs)
                 seen["compared"] += 1
                 if rng.random() < 0.3:
-                    queries[at] = stores[at].taken_up(query, made(absorbs=absorbs))
+                    queries[at] = restored(
+                        query, stores[at], MaintainedQuery(made(absorbs=absorbs))
+                    )
     except BlockedError as blocked:
         seen[f"blocked: {'left' if 'join' in blocked.message else blocked.message}"] += 1
     except (EvaluationError, NotExactError, UnsupportedError) as error:
@@ -206,7 +198,5 @@ def test_sketches_of_random_plans_that_are_keyed(cases: Sequence[int]) -> None:
 
 
 def of_random_plans(cases: Sequence[int], *, is_keyed: bool) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        one_plan(seed, seen, is_keyed=is_keyed)
+    seen = seen_in(cases, partial(one_plan, is_keyed=is_keyed))
     assert seen["compared"] > 2 * len(cases), seen

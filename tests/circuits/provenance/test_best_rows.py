@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.circuits.provenance.numbering import NUMBER
+from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.limits import Limits
@@ -57,8 +57,7 @@ def derivations(
             name: pa.array([row[at] for row in rows], pa.int64())
             for at, name in enumerate(COLUMNS[scan.table])
         }
-        columns[NUMBER] = pa.array(range(start, start + len(rows)), pa.int64())
-        tables[scan.access] = pa.table(columns)
+        tables[scan.access] = numbered(pa.table(columns), start)
     made = made_rows(root, tables, MADE, limits=limits)
     nodes, costs = (column.to_arrow().to_pylist() for column in made.columns)
     for number, node, cost in zip(made.numbers.tolist(), nodes, costs, strict=True):

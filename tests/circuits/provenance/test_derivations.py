@@ -11,18 +11,19 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
 from impctl.circuits.provenance.makings import MakingList
-from impctl.circuits.provenance.numbering import NUMBER
+from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
+from tests.circuits.test_recursion import JOINED, PAIRS, QUERIES, REACH
+from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_seeds
 from tests.support.reference_plan import evaluate
 
@@ -38,29 +39,16 @@ FIRST = {"links": 0, "seeds": 100}
 """The number of each table's first row."""
 MADE = 1000
 
-REACH = "WITH RECURSIVE r(n) AS (SELECT a FROM seeds UNION {}) "
-JOINED = "SELECT l.b FROM r JOIN links l ON r.n = l.a"
-PAIRS = "WITH RECURSIVE r(x, y) AS (SELECT a, b FROM links UNION {}) SELECT x, y FROM r"
 LINES = {
-    "reach": REACH.format(JOINED) + "SELECT n FROM r",
-    "right-linear": PAIRS.format("SELECT l.a, r.y FROM links l JOIN r ON l.b = r.x"),
+    **{name: QUERIES[name] for name in ("reach", "right-linear", "IN")},
     "one source of all": PAIRS.format("SELECT r.x, l.b FROM r JOIN links l ON r.y = l.a"),
-    "IN": REACH.format("SELECT b FROM links WHERE a IN (SELECT n FROM r)") + "SELECT n FROM r",
     "filtered": "SELECT a, b + 1 AS c FROM links WHERE a < b",
     "distinct": "SELECT DISTINCT a FROM links",
 }
 """Queries of which some rows at least have a smallest set by a shortest derivation."""
 OTHERS = {
-    "closure": PAIRS.format("SELECT p.x, q.y FROM r p JOIN r q ON p.y = q.x"),
-    "same generation": "WITH RECURSIVE s(x, y) AS (SELECT a, a FROM seeds UNION SELECT u.a, d.a"
-    " FROM links u JOIN s ON u.b = s.x JOIN links d ON s.y = d.b) SELECT x, y FROM s",
-    "branches": REACH.format(
-        f"SELECT * FROM ({JOINED} UNION ALL SELECT b FROM links WHERE b = 1"
-        " UNION ALL SELECT l.a FROM r JOIN links l ON l.b = r.n WHERE l.a < 2) x"
-    )
-    + "SELECT n FROM r",
-    "levels": "WITH RECURSIVE r(n, k) AS (SELECT a, CAST(0 AS BIGINT) FROM seeds UNION SELECT l.b,"
-    " k + CAST(1 AS BIGINT) FROM r JOIN links l ON n = l.a WHERE k < 4) SELECT n, k FROM r",
+    **{name: QUERIES[name] for name in ("closure", "same generation", "branches")},
+    "levels": QUERIES["levels"].replace("k < 3", "k < 4"),
     "joined above": REACH.format(JOINED) + "SELECT l.a, l.b FROM links l JOIN r ON l.b = r.n",
     "twice": REACH.format(JOINED) + "SELECT p.n AS m, q.n FROM r p JOIN r q ON p.n = q.n + 1",
     "union": "SELECT a FROM links WHERE a > 1 UNION SELECT b FROM links UNION SELECT a FROM seeds",
@@ -117,12 +105,12 @@ def derivations(
     root: Plan, tables: Tables, budget: int = 10**6
 ) -> Iterator[tuple[Value, Derivation]]:
     """Each row of the answer with its derivation."""
-    arrow = {}
-    for scan in scans_of(root):
-        rows, start = tables[scan.table], FIRST[scan.table]
-        arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[scan.table]}
-        arrays[NUMBER] = pa.array(range(start, start + len(rows)), pa.int64())
-        arrow[scan.access] = pa.table(arrays)
+    arrow = {
+        scan.access: numbered(
+            arrow_rows(CATALOG[scan.table], tables[scan.table]), FIRST[scan.table]
+        )
+        for scan in scans_of(root)
+    }
     made = made_rows(root, arrow, MADE)
     columns = [column.to_arrow().to_pylist() for column in made.columns]
     for number, row in zip(made.numbers.tolist(), zip(*columns, strict=True), strict=True):

@@ -25,7 +25,7 @@ from impctl.circuits.provenance.kept import (
     smallest_by_functions,
 )
 from impctl.circuits.provenance.lineage import Lineage
-from impctl.circuits.provenance.numbering import NUMBER
+from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import Made, made_rows
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, Column, Schema
@@ -35,13 +35,8 @@ from impctl.plan.rules.order import core_of
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from tests.circuits.provenance.test_absorbed import compiled
-from tests.circuits.test_recursion import (
-    COLUMNS,
-    DRAWN,
-    Case,
-    Row,
-    case_of,
-)
+from tests.circuits.test_recursion import COLUMNS, DRAWN, Case, Row, case_of
+from tests.support.arrow_rows import arrow_rows
 from tests.support.diagrams import with_diagrams
 from tests.support.random_cases import random_seeds
 from tests.support.reference_plan import evaluate
@@ -89,13 +84,11 @@ def stepped(
 
 def from_tables(node: Plan, tables: Tables) -> tuple[Made, int]:
     """All makings from the tables, each copy a row of its own."""
-    numbered, first = {}, 0
+    own, first = {}, 0
     for table, rows in tables.items():
-        arrays = {c: pa.array([row[c] for row in rows], pa.int64()) for c in COLUMNS[table]}
-        arrays[NUMBER] = pa.array(range(first, first + len(rows)), pa.int64())
-        numbered[table] = pa.table(arrays)
+        own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    found = {scan.access: numbered[scan.table] for scan in scans_of(node)}
+    found = {scan.access: own[scan.table] for scan in scans_of(node)}
     return made_rows(node, found, first), first
 
 

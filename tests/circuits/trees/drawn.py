@@ -6,6 +6,7 @@ that the query gives them. Out of scope: what is expected of a query (`test_shap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from impctl.circuits.calls import is_ordered
@@ -31,6 +32,13 @@ _TYPES = (
 CATALOG = {name: Schema((*_LETTERS, *_TYPES)) for name in ("r", "s", "t", "u", "v", "w")}
 
 
+def pairs(text: str) -> list[tuple[str, str]]:
+    """A query and, indented, what is expected of it, one pair after the other; lines are joined."""
+    found = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
+    assert "".join(map("".join, found)) == text
+    return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in found]
+
+
 def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
     """The plan that sketches are kept by."""
     return core_of(whole_answer(parse_query(sql, catalog)).root)
@@ -52,6 +60,7 @@ def drawn(
     texts = []
     for found in tree_shapes(root, changed):
         if isinstance(found, NoTree):
+            assert found.text
             span = found.span
             texts.append(f"{found.reason}: {'' if span is None else sql[span.start : span.end]}")
             continue

@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-import pyarrow as pa
-
 from impctl.app.maintaining.answer_changes import changes_by_rows
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_plan
@@ -27,7 +25,6 @@ from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.planned import whole_answer
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
 from tests.circuits.test_kept_answers import is_same, listed, sorting
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.random_answers import AnswerMaker, tables_with_values
@@ -39,9 +36,10 @@ from tests.circuits.trees.test_built import (
     table_of,
     wanted,
 )
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, identity
 from tests.support.reference_plan import evaluate
+from tests.support.restored_query import Stored, restored
 
 Partitions = Mapping[str, RangePartition]
 
@@ -85,7 +83,7 @@ def follow(query: Query, rng: Random, seen: Counter[str], what: str) -> None:
         seen["no tree"] += 1
         return
     session, joined = MaintainedQuery(first), MaintainedQuery(compiled(answer, partitions, None))
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     for one in (session, joined):
         one.load([(name, table_of(tables[name])) for name in first.tables])
     before: Counter[Any] = Counter()
@@ -179,9 +177,7 @@ def applied(
     0, 20, 400, also="1 8 10 14 15 19 22 25 28 29 35 40 41 45-47 49 50 55 57-60 62 63 66 68 69"
 )
 def test_random_answers(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        one_case(seed, seen)
+    seen = seen_in(cases, one_case)
     assert seen["trees"] > len(cases) / 2, seen
     assert seen["bits rows"] > len(cases) / 4, seen
     assert seen["filled answers"] > len(cases), seen

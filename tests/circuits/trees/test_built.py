@@ -20,32 +20,23 @@ from impctl.engine.trees import lots
 from impctl.errors import QueryError, UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
 from tests.circuits.test_plans_against_reference import has_choice
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.plan.trials import fragment_of
-from tests.support.random_cases import random_cases
+from tests.support.arrow_rows import arrow_rows
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import Tables, annotate
+from tests.support.restored_query import Stored, restored
 
 BATCHES = 3
 BOUNDARIES = (1, 2)
-_ARROW: Mapping[str, pa.DataType] = {
-    "i": pa.int32(),
-    "name": pa.string(),
-    "day": pa.date32(),
-    "rate": pa.float64(),
-    "cost": pa.decimal128(10, 2),
-}
 
 Row = dict[str, Any]
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    names = [column.name for column in CATALOG["r"]]
-    return pa.table(
-        {name: pa.array([r[name] for r in rows], _ARROW.get(name, pa.int64())) for name in names}
-    )
+    return arrow_rows(CATALOG["r"], rows)
 
 
 def partitions_of(rng: Random, root: Plan) -> dict[str, RangePartition]:
@@ -123,7 +114,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     if has_choice(root):
         sessions.append(MaintainedQuery(compile_plan(root, partitions, {}, barriers=())))
         seen["choices"] += 1
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     # Tables come in parts, in any order.
     parts = [(name, table_of(tables[name][at::2])) for at in (0, 1) for name in first.tables]
     for one in sessions:
@@ -148,9 +139,7 @@ def follow(root: Plan, rng: Random, seen: Counter[str], what: str) -> None:
     0, 40, 4_000, also="1 8 15 28 39 40 60 64 88 97 102 110 119 123 147 151 169 171 175 184 191"
 )
 def test_random_joins(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        one_case(seed, seen)
+    seen = seen_in(cases, one_case)
     assert seen["trees"] > len(cases) // 2, seen
     assert seen["filled sketches"] > len(cases) // 2, seen
 
@@ -221,10 +210,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 @random_cases(0, 5, 24, also="0 1 3")
 def test_each_kind_of_block(name: str, cases: Sequence[int]) -> None:
-    root = core(CASES[name])
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        follow(root, Random(seed), seen, CASES[name])
+    seen = seen_in(cases, lambda at, seen: follow(core(CASES[name]), Random(at), seen, f"{at}"))
     assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pytest
 
@@ -50,14 +51,10 @@ class Evenly:
 class Gone:
     """Tables that cannot be read."""
 
-    def met(self, changed: KeySide, other: KeySide) -> float:
+    def _read(self, *_: KeySide) -> NoReturn:
         raise TableError("a file is gone")
 
-    def alone(self, side: KeySide) -> float:
-        raise TableError("a file is gone")
-
-    def size(self, side: KeySide) -> SideSize:
-        raise TableError("a file is gone")
+    met = alone = size = _read
 
 
 def chosen(sql: str, fan_outs: FanOuts) -> TreeChoice:

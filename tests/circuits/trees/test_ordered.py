@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from impctl.circuits.compile import Compiled, compile_plan
@@ -21,9 +20,9 @@ from impctl.engine import firsts
 from impctl.engine.operators.tree import Tree
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
-from tests.circuits.conversion_cases import restored
 from tests.circuits.trees.drawn import CATALOG, core
 from tests.circuits.trees.test_built import BOUNDARIES, Row, table_of
+from tests.support.restored_query import Stored, restored
 
 NOTHING: Row = dict.fromkeys(column.name for column in CATALOG["r"])
 Step = tuple[Sequence[Row], Sequence[Row], bool]
@@ -45,7 +44,7 @@ def asked(condition: str) -> Compiled:
 def followed(condition: str, steps: Sequence[Step]) -> None:
     session = MaintainedQuery(asked(condition))
     session.load([("r", table_of([])), ("s", table_of([row(None), row(None), row(None, a=2)]))])
-    stored: dict[tuple[str, int], pa.Table] = {}
+    stored = Stored()
     for number, (came, went, is_there) in enumerate(steps):
         weights = np.array([1] * len(came) + [-1] * len(went), dtype=np.int64)
         session.step({"r": TableChange(table_of([*came, *went]), weights)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
@@ -18,7 +17,7 @@ from impctl.plan.nodes import scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core, shape_of
 from tests.circuits.trees.test_built import follow
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 
 TRIANGLE = "r.a = s.a AND s.b = t.b AND t.c = r.c"
 EDGES = "x.a = y.b AND y.a = z.b AND z.a = x.b"
@@ -59,12 +58,9 @@ def compiled(sql: str) -> Compiled:
 @pytest.mark.parametrize("name", CASES)
 @random_cases(0, 5, 250, also="3 5")
 def test_sketches_of_circles_are_those_of_the_lineage(name: str, cases: Sequence[int]) -> None:
-    root = core(CASES[name])
     assert any(isinstance(one, Probe) for one in compiled(CASES[name]).circuit)
     assert not any(isinstance(one, Join) for one in compiled(CASES[name]).circuit)
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        follow(root, Random(seed), seen, CASES[name])
+    seen = seen_in(cases, lambda at, seen: follow(core(CASES[name]), Random(at), seen, f"{at}"))
     assert seen["trees"] == len(cases)
     assert seen["filled sketches"] > 0
 

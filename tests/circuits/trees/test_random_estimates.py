@@ -18,7 +18,7 @@ from tests.circuits.trees.drawn import core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
 from tests.circuits.trees.test_built import table_of
 from tests.circuits.trees.test_estimate import OfRows
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 
 NUMBERS = [one.name for one in fields(Estimate) if one.name != "kept"]
 
@@ -51,8 +51,6 @@ def look(seed: int, seen: Counter[str]) -> None:
 
 @random_cases(40, 95, 300)
 def test_random_queries_are_estimated_or_not_known(cases: range) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        look(seed, seen)
+    seen = seen_in(cases, look)
     assert seen["estimated"] > len(cases) // 20, seen
     assert seen["limited"] > 0, seen

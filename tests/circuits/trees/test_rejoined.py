@@ -12,7 +12,7 @@ from impctl.circuits.trees.shaping import tree_shape
 from impctl.errors import QueryError
 from tests.circuits.trees.drawn import check, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables
-from tests.support.random_cases import random_cases
+from tests.support.random_cases import random_cases, seen_in
 from tests.support.reference_plan import annotate
 from tests.support.rejoined_tree import rejoined
 
@@ -50,9 +50,7 @@ def one_case(seed: int, seen: Counter[str]) -> None:
 
 @random_cases(0, 150, 1_200, also="0-39 45 51 59 64 65 110 123 171 175 183 184 198")
 def test_shapes_joined_again(cases: Sequence[int]) -> None:
-    seen: Counter[str] = Counter()
-    for seed in cases:
-        one_case(seed, seen)
+    seen = seen_in(cases, one_case)
     assert seen["ring"] > len(cases) // 4, seen
     for what in ("bits", "virtual", "semi edge", "anti edge", "left edge", "merged bag"):
         assert seen[what] > len(cases) // 130, (what, seen)

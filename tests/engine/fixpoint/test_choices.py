@@ -17,7 +17,17 @@ import pytest
 
 from impctl.engine.fixpoint import choices
 from impctl.engine.tags import RowTags, SetTags
-from tests.engine.fixpoint.test_programs import NODES, difference, some_change, some_tables
+from tests.engine.fixpoint.test_programs import (
+    NODES,
+    NOTHING,
+    added,
+    difference,
+    negated,
+    ranked_as_defined,
+    some_change,
+    some_tables,
+    table_by_table,
+)
 from tests.support.node_kinds import KINDS
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import FRAGMENTS, Recursive, cut, recursive
@@ -30,8 +40,6 @@ from tests.support.reference_fixpoint import (
     Tables,
     least_fixpoint,
     levels_of,
-    low_weights,
-    weights_of,
 )
 
 LAST = len(FRAGMENTS) + 1
@@ -75,14 +83,8 @@ def recounted(derivations: Iterable[Derivation], ranks: Mapping[Row, int]) -> Co
 
 def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> frozenset[Row]:
     """That the rows are right, and over what is told of their derivations too; the rows."""
-    rules = PROGRAMS[program]
-    rows = least_fixpoint(rules, tables)
-    derivations = list(rules(tables, rows))
-    ranked = made.ranked()
-    assert ranked.keys() == rows
-    ranks = {row: rank for row, (rank, _, _) in ranked.items()}
-    assert {row: n for row, (_, n, _) in ranked.items()} == weights_of(derivations)
-    assert {row: n for row, (_, _, n) in ranked.items()} == low_weights(derivations, ranks)
+    ranks, derivations = ranked_as_defined(made, program, tables)
+    rows = frozenset(ranks)
     found = made.fragments()
     assert found == recounted(derivations, ranks)
     for wider in (0.0, 0.3):
@@ -90,7 +92,7 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
             access: {f for f in range(LAST + 1) if (access, f) in found or rng.random() < wider}
             for access in range(made.accesses)
         }
-        assert least_fixpoint(over(rules, sketch), tables) == rows
+        assert least_fixpoint(over(PROGRAMS[program], sketch), tables) == rows
     return rows
 
 
@@ -98,28 +100,20 @@ def check(made: Recursive, program: str, tables: Tables, rng: random.Random) -> 
 @cases
 @random_seeds(1, 3, 100)
 def test_over_the_rows_chosen_all_rows_are_derived(program: str, kind: str, seed: int) -> None:
-    tried(program, kind, seed)
-
-
-def tried(program: str, kind: str, seed: int) -> None:
-    """Some batches, each looked at."""
     rng = random.Random(f"chosen {program} {kind} {seed}")
     made = recursive(program, kind, chooses=True)
-    tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
+    tables: Mapping[str, Counter[Row]] = NOTHING
     rows: frozenset[Row] = frozenset()
     for _ in range(6):
         change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
-        for name, found in change.items():
-            tables[name].update(found)
-            tables[name] = +tables[name]
+        tables = added(tables, change)
         delta = made.step(change)
         after = check(made, program, tables, rng)
         assert delta == difference(after, rows)
         rows = after
         if rng.random() < 0.3:
             made = made.restarted(recursive(program, kind, chooses=True))
-    gone = {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
-    assert made.step(gone) == difference(frozenset(), rows)
+    assert made.step(negated(tables)) == difference(frozenset(), rows)
     assert not made.ranked()
     assert not made.fragments()
     assert not len(made.fixpoint._choices.index.whole())
@@ -134,12 +128,7 @@ def test_filled_or_stepped_each_row_has_a_choice(program: str, kind: str, seed: 
     stepped, filled = (recursive(program, kind, chooses=True) for _ in range(2))
     stepped.step(tables)
     check(stepped, program, tables, rng)
-    filled.circuit.fill(True)
-    for name in rng.sample(["links", "seeds"], 2):
-        assert not filled.step({"links": Counter(), "seeds": Counter(), name: tables[name]})
-    for batch in filled.circuit.filled():
-        filled.counted(batch)
-    filled.circuit.fill(False)
+    table_by_table(filled, tables, rng)
     check(filled, program, tables, rng)
 
 

@@ -8,22 +8,15 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits, Limits
 from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.operators.join import Join, Side
 from impctl.engine.operators.project import Project
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
-from tests.engine.fixpoint.test_programs import check
+from tests.engine.fixpoint.test_programs import Tables, check, negated
 from tests.support.recursive_circuits import Recursive, recursive
-from tests.support.reference_fixpoint import (
-    Row,
-    by_counting,
-    least_fixpoint,
-    reach,
-)
-
-Tables = dict[str, Counter[Row]]
+from tests.support.reference_fixpoint import Row, by_counting, least_fixpoint, reach
 
 
 def tables_of(*links: tuple[int, int], seeds: tuple[int, ...] = (1,), weight: int = 1) -> Tables:
@@ -35,10 +28,6 @@ def tables_of(*links: tuple[int, int], seeds: tuple[int, ...] = (1,), weight: in
 
 def without(tables: Tables, gone: Tables) -> Tables:
     return {name: tables[name] - gone[name] for name in tables}
-
-
-def negated(tables: Tables) -> Tables:
-    return {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
 
 
 every_way = pytest.mark.parametrize("thin", [0, 2, 10**9])
@@ -177,9 +166,10 @@ def test_a_step_with_other_constants_keeps_other_rows() -> None:
     assert numbers.fixpoint.keeps_like(recursive("two branches").fixpoint)
 
 
-def test_what_is_asked_for_by_rows_held_back_is_not_let_go() -> None:
+@pytest.mark.parametrize("limits", [Limits(), LEVEL_LIMITS])
+def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | LevelLimits) -> None:
     """Rows come from a fixpoint last of all, and look for partners then."""
-    made = recursive("reach")
+    made = recursive("reach", limits=limits)
     others = Side((("a", LONG), ("b", LONG)), ("a",), 1, is_distant=True, is_held=True)
     join = Join("above", Side((("t.0", LONG),), ("t.0",), 0), others, [False])
     project = Project([("t.0", ColumnRef("a", LONG))])

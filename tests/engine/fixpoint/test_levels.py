@@ -13,16 +13,20 @@ from collections import Counter
 
 import pytest
 
-from impctl.data.schema import LONG
-from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.limits import LEVEL_LIMITS as LIMITS
 from impctl.engine.fixpoint.limits import LevelLimits as Limits
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
 from impctl.errors import CountBelowZeroError, UnsupportedError
-from impctl.expr.nodes import ColumnRef
-from tests.engine.fixpoint.test_fixpoint import Tables, negated, tables_of, without
-from tests.engine.fixpoint.test_programs import Change, some_change
+from tests.engine.fixpoint.test_fixpoint import tables_of, without
+from tests.engine.fixpoint.test_programs import (
+    NOTHING,
+    Change,
+    Tables,
+    added,
+    negated,
+    row_by_row,
+    some_change,
+    table_by_table,
+)
 from tests.support.random_cases import random_seeds
 from tests.support.recursive_circuits import Recursive, cut, recursive
 from tests.support.reference_fixpoint import BAGS, Beyond, Row, fragments_of, levels_of
@@ -48,14 +52,6 @@ def check(made: Recursive, program: str, tables: Change, limits: Limits = SMALL)
     return rows
 
 
-def added(tables: Change, change: Change) -> dict[str, Counter[Row]]:
-    found = {name: Counter(held) for name, held in tables.items()}
-    for name, rows in change.items():
-        found[name].update(rows)
-        found[name] = +found[name]
-    return found
-
-
 def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
     found = Counter(after)
     found.subtract(before)
@@ -68,7 +64,7 @@ def difference(after: Counter[Row], before: Counter[Row]) -> Counter[Row]:
 def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, seed: int) -> None:
     rng = random.Random(f"bags {program} {kind} {seed}")
     made = recursive(program, kind, SMALL)
-    tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
+    tables: Tables = NOTHING
     rows: Counter[Row] = Counter()
     steps = 0
     nodes = rng.choice((4, 6, 9))
@@ -101,9 +97,8 @@ def test_every_batch_leaves_what_the_definition_says(program: str, kind: str, se
 
 def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
     """Tables of which the definition is within the limits."""
-    empty: Change = {"links": Counter(), "seeds": Counter()}
     while True:
-        found = dict(some_change(rng, empty, 9, 5))
+        found = some_change(rng, NOTHING, 9, 5)
         try:
             levels_of(BAGS[program], found, SMALL.levels, SMALL.rows)
         except Beyond:
@@ -123,22 +118,9 @@ def test_however_rows_come_they_leave_the_same(program: str, kind: str, seed: in
     whole, parts, filled = (recursive(program, kind, SMALL) for _ in range(3))
     whole.step(tables)
     rows = check(whole, program, tables)
-    single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
-    came: Counter[Row] = Counter()
-    for name, row, weight in rng.sample(single, len(single)):
-        change: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
-        change[name][row] = weight
-        came.update(parts.step(change))
+    assert row_by_row(parts, tables, rng) == rows
     assert remembered(parts) == remembered(whole)
-    assert {row: n for row, n in came.items() if n} == rows
-    filled.circuit.fill(True)
-    for name in rng.sample(["links", "seeds"], 2):
-        assert not filled.step({"links": Counter(), "seeds": Counter(), name: tables[name]})
-    found: Counter[Row] = Counter()
-    for batch in filled.circuit.filled():
-        found.update(filled.counted(batch))
-    filled.circuit.fill(False)
-    assert found == rows
+    assert table_by_table(filled, tables, rng) == rows
     check(filled, program, tables)
 
 
@@ -157,8 +139,7 @@ def test_a_batch_and_its_negative_leave_nothing(program: str, kind: str, seed: i
     again = made.step(negated(change))
     assert remembered(made) == before
     assert Counter({row: -n for row, n in there.items()}) == again
-    nothing: Change = {"links": Counter(), "seeds": Counter()}
-    assert not made.step(nothing)
+    assert not made.step(NOTHING)
     assert remembered(made) == before
 
 
@@ -266,20 +247,3 @@ def test_a_step_with_other_constants_keeps_other_rows() -> None:
     assert not one.fixpoint.keeps_like(recursive("reach").fixpoint)
     assert not recursive("reach").fixpoint.keeps_like(one.fixpoint)
     assert not one.fixpoint.keeps_like(recursive("reach", limits=Limits(levels=7)).fixpoint)
-
-
-def test_what_is_asked_for_by_rows_held_back_is_not_let_go() -> None:
-    """Rows come last of all, and look for partners then."""
-    made = recursive("reach", limits=LIMITS)
-    others = Side((("a", LONG), ("b", LONG)), ("a",), 1, is_distant=True, is_held=True)
-    join = Join("above", Side((("t.0", LONG),), ("t.0",), 0), others, [False])
-    project = Project([("t.0", ColumnRef("a", LONG))])
-    circuit = Circuit([project, made.fixpoint, join], [(-1,), (0, -2), (1, -3)])
-    links = made.read("links", Counter({(1, 2, 0): 1}))
-    circuit.fill(True)
-    circuit.step(None, None, links)
-    circuit.ended([False, False, True])
-    circuit.step(made.read("seeds", Counter({(1, 0): 1})), links, None)
-    circuit.ended([True, True, True])
-    (found,) = circuit.filled()
-    assert found.columns["b"].values.tolist() == [2]

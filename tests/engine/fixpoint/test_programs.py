@@ -20,6 +20,7 @@ from tests.support.recursive_circuits import Recursive, cut, recursive
 from tests.support.reference_fixpoint import (
     PROGRAMS,
     DeleteAndRederive,
+    Derivation,
     Row,
     fragments_of,
     least_fixpoint,
@@ -48,6 +49,8 @@ CASES = [
 cases = pytest.mark.parametrize(("program", "kind", "thin"), CASES)
 
 Change = Mapping[str, Counter[Row]]
+Tables = dict[str, Counter[Row]]
+NOTHING: Tables = {"links": Counter(), "seeds": Counter()}
 
 
 def some_row(rng: random.Random, name: str, nodes: int) -> Row:
@@ -57,9 +60,9 @@ def some_row(rng: random.Random, name: str, nodes: int) -> Row:
     return (*ends[: 1 + (name == "links")], fragment)
 
 
-def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Change:
+def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Tables:
     """Rows that come, with copies, and rows that go; some go and come at once."""
-    change: dict[str, Counter[Row]] = {}
+    change: Tables = {}
     for name, held in tables.items():
         found: Counter[Row] = Counter()
         for _ in range(rng.randint(0, most if name == "links" else 2)):
@@ -69,6 +72,40 @@ def some_change(rng: random.Random, tables: Change, nodes: int, most: int) -> Ch
             found[row] -= 1
         change[name] = Counter({row: weight for row, weight in found.items() if weight})
     return change
+
+
+def added(tables: Change, change: Change) -> Tables:
+    """The tables after a change."""
+    found = {name: Counter(held) for name, held in tables.items()}
+    for name, rows in change.items():
+        found[name].update(rows)
+        found[name] = +found[name]
+    return found
+
+
+def negated(tables: Change) -> Tables:
+    return {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
+
+
+def row_by_row(made: Recursive, tables: Change, rng: random.Random) -> Counter[Row]:
+    """Fill by a step for each row of the tables; the rows that came."""
+    single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
+    came: Counter[Row] = Counter()
+    for name, row, weight in rng.sample(single, len(single)):
+        came.update(made.step({**NOTHING, name: Counter({row: weight})}))
+    return Counter({row: n for row, n in came.items() if n})
+
+
+def table_by_table(made: Recursive, tables: Change, rng: random.Random) -> Counter[Row]:
+    """Fill as a capture does; the rows that came in the end."""
+    made.circuit.fill(True)
+    for name in rng.sample(["links", "seeds"], 2):
+        assert not made.step({**NOTHING, name: tables[name]})
+    found: Counter[Row] = Counter()
+    for batch in made.circuit.filled():
+        found.update(made.counted(batch))
+    made.circuit.fill(False)
+    return found
 
 
 KEYS = {
@@ -84,6 +121,24 @@ KEYS = {
 
 def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
     """That all that is kept is what the definition says; the rows."""
+    ranks, derivations = ranked_as_defined(made, program, tables)
+    if program in KEYS:
+        wanted = {
+            (*row, rank): 1
+            for row, rank in ranks.items()
+            if all(row[at] is not None for at in KEYS[program])
+        }
+        assert made.by_keys() == [wanted]
+    assert made.fragments() == fragments_of(derivations, cut)
+    assert made.rows_of(made.fixpoint.output()) == Counter(list(ranks))
+    return frozenset(ranks)
+
+
+def ranked_as_defined(
+    made: Recursive, program: str, tables: Change
+) -> tuple[dict[Row, int], list[Derivation]]:
+    """That the rows, and what derives each, are those of the definition; their ranks, and all
+    derivations."""
     rules = PROGRAMS[program]
     rows = least_fixpoint(rules, tables)
     derivations = list(rules(tables, rows))
@@ -95,16 +150,7 @@ def check(made: Recursive, program: str, tables: Change) -> frozenset[Row]:
     low = low_weights(derivations, ranks)
     assert {row: found for row, (_, _, found) in ranked.items()} == low
     assert all(low[row] > 0 for row in rows), "each has ground"
-    if program in KEYS:
-        wanted = {
-            (*row, rank): 1
-            for row, rank in ranks.items()
-            if all(row[at] is not None for at in KEYS[program])
-        }
-        assert made.by_keys() == [wanted]
-    assert made.fragments() == fragments_of(derivations, cut)
-    assert made.rows_of(made.fixpoint.output()) == Counter(rows)
-    return rows
+    return ranks, derivations
 
 
 def difference(after: frozenset[Row], before: frozenset[Row]) -> Counter[Row]:
@@ -120,14 +166,11 @@ def test_every_batch_leaves_what_the_definition_says(
     rng = random.Random(f"{program} {kind} {seed}")
     made = recursive(program, kind, thin=THINS[thin])
     other = DeleteAndRederive(PROGRAMS[program])
-    tables: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
+    tables: Tables = NOTHING
     rows: frozenset[Row] = frozenset()
     for _ in range(6):
         change = some_change(rng, tables, NODES[program], rng.choice((1, 4, 9)))
-        before = {name: Counter(held) for name, held in tables.items()}
-        for name, found in change.items():
-            tables[name].update(found)
-            tables[name] = +tables[name]
+        before, tables = tables, added(tables, change)
         delta = made.step(change)
         after = check(made, program, tables)
         assert delta == difference(after, rows)
@@ -135,15 +178,13 @@ def test_every_batch_leaves_what_the_definition_says(
         rows = after
         if rng.random() < 0.3:
             made = made.restarted(recursive(program, kind, thin=THINS[thin]))
-    gone = {name: Counter({row: -n for row, n in held.items()}) for name, held in tables.items()}
-    assert made.step(gone) == difference(frozenset(), rows)
+    assert made.step(negated(tables)) == difference(frozenset(), rows)
     assert not made.ranked()
     assert not made.fragments()
 
 
 def some_tables(rng: random.Random, program: str) -> dict[str, Counter[Row]]:
-    empty: Change = {"links": Counter(), "seeds": Counter()}
-    return dict(some_change(rng, empty, NODES[program], 12))
+    return some_change(rng, NOTHING, NODES[program], 12)
 
 
 def remembered(made: Recursive) -> object:
@@ -161,22 +202,9 @@ def test_however_rows_come_they_leave_the_same(
     whole, parts, filled = (recursive(program, kind, thin=THINS[thin]) for _ in range(3))
     whole.step(tables)
     rows = check(whole, program, tables)
-    single = [(name, row, n) for name, found in tables.items() for row, n in found.items()]
-    came: Counter[Row] = Counter()
-    for name, row, weight in rng.sample(single, len(single)):
-        change: dict[str, Counter[Row]] = {"links": Counter(), "seeds": Counter()}
-        change[name][row] = weight
-        came.update(parts.step(change))
+    assert row_by_row(parts, tables, rng) == Counter(rows)
     assert remembered(parts) == remembered(whole)
-    assert {row: n for row, n in came.items() if n} == dict.fromkeys(rows, 1)
-    filled.circuit.fill(True)
-    for name in rng.sample(["links", "seeds"], 2):
-        assert not filled.step({"links": Counter(), "seeds": Counter(), name: tables[name]})
-    found: Counter[Row] = Counter()
-    for batch in filled.circuit.filled():
-        found.update(filled.counted(batch))
-    filled.circuit.fill(False)
-    assert found == Counter(rows)
+    assert table_by_table(filled, tables, rng) == Counter(rows)
     check(filled, program, tables)
 
 
@@ -191,12 +219,10 @@ def test_a_batch_and_its_negative_leave_nothing(
     made.step(tables)
     before = remembered(made)
     change = some_change(rng, tables, NODES[program], 6)
-    back = {name: Counter({row: -n for row, n in found.items()}) for name, found in change.items()}
     there = made.step(change)
-    again = made.step(back)
+    again = made.step(negated(change))
     assert remembered(made) == before
     assert {row: -n for row, n in there.items()} == again
     check(made, program, tables)
-    nothing: Change = {"links": Counter(), "seeds": Counter()}
-    assert not made.step(nothing)
+    assert not made.step(NOTHING)
     assert remembered(made) == before

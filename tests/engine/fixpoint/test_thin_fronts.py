@@ -57,55 +57,22 @@ STEPS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
     "its key again": ([joined(), refs(t_0="a", rank="rank")], [(-1, -2), (0,)]),
 }
 ONE = Literal(1, LONG)
+CHOSEN = Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True)
+MORE = Arithmetic(ArithmeticOp.ADD, ColumnRef("b", LONG), ONE)
+RANK = ("rank", ColumnRef("rank", LONG))
 OTHERS: Mapping[str, tuple[list[Operator], list[tuple[int, ...]]]] = {
-    "residual": (
-        [
-            joined(),
-            Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True),
-            refs(**HEADS),
-        ],
-        [(-1, -2), (0,), (1,)],
-    ),
-    "computed": (
-        [
-            joined(),
-            Project(
-                [
-                    ("t.0", Arithmetic(ArithmeticOp.ADD, ColumnRef("b", LONG), ONE)),
-                    ("rank", ColumnRef("rank", LONG)),
-                ]
-            ),
-        ],
-        [(-1, -2), (0,)],
-    ),
+    "residual": ([joined(), CHOSEN, refs(**HEADS)], [(-1, -2), (0,), (1,)]),
+    "computed": ([joined(), Project([("t.0", MORE), RANK])], [(-1, -2), (0,)]),
     "computed below": (
-        [
-            Project([("t.0", ONE), ("rank", ColumnRef("rank", LONG))]),
-            joined(),
-            refs(**HEADS),
-        ],
+        [Project([("t.0", ONE), RANK]), joined(), refs(**HEADS)],
         [(-1,), (0, -2), (1,)],
     ),
-    "of a table chosen from": (
-        [
-            Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True),
-            joined(),
-            refs(**HEADS),
-        ],
-        [(-2,), (-1, 0), (1,)],
-    ),
+    "of a table chosen from": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, 0), (1,)]),
     "of a table renamed": (
         [refs(a="b", b="a"), joined(), refs(**HEADS)],
         [(-2,), (-1, 0), (1,)],
     ),
-    "an operator beside it": (
-        [
-            Select(Compare(CompareOp.LESS, ColumnRef("b", LONG), ONE), must_be_sure=True),
-            joined(),
-            refs(**HEADS),
-        ],
-        [(-2,), (-1, -2), (1,)],
-    ),
+    "an operator beside it": ([CHOSEN, joined(), refs(**HEADS)], [(-2,), (-1, -2), (1,)]),
     "another rank": ([joined(), refs(t_0="b", rank="a")], [(-1, -2), (0,)]),
     "by rank": ([joined("rank"), refs(**HEADS)], [(-1, -2), (0,)]),
     "a rank as a column": ([joined(), refs(t_0="rank", rank="rank")], [(-1, -2), (0,)]),

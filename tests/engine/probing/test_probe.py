@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pyarrow as pa
 import pytest
 
 from impctl.data.schema import LONG
@@ -13,6 +12,7 @@ from impctl.engine.operators.probe import Probe
 from impctl.engine.probing import growth
 from impctl.engine.probing.spec import Circle, Probed
 from impctl.errors import InvariantError
+from tests.support.circuits import Runs, load_all, save_all
 from tests.support.random_cases import random_cases
 from tests.support.reference_circle import (
     CircleCase,
@@ -34,7 +34,7 @@ class Followed:
         self.probe = Probe("probe0", case.circle)
         self.tables: list[Counter[Row]] = [Counter() for _ in range(1 + max(case.tables))]
         self.found: Joined = Counter()
-        self._stored: dict[str, dict[int, pa.Table]] = {}
+        self._stored: Runs = {}
 
     def fill(self, batches: list[list[tuple[int, Row, int]]]) -> None:
         self.probe.fill(True)
@@ -66,14 +66,8 @@ class Followed:
 
     def restart(self) -> None:
         fresh = Probe("probe0", self.case.circle)
-        for keeper in self.probe.arrangements():
-            held, change = self._stored.setdefault(keeper.name, {}), keeper.changes()
-            for sequence in change.drop:
-                del held[sequence]
-            held.update(change.put)
-            keeper.saved()
-        for keeper in fresh.arrangements():
-            keeper.load(sorted(self._stored[keeper.name].items(), key=lambda run: run[0]))
+        save_all(self.probe.arrangements(), self._stored)
+        load_all(fresh.arrangements(), self._stored)
         self.probe = fresh
 
 

@@ -22,7 +22,7 @@ from impctl.errors import CountBelowZeroError
 from impctl.expr.nodes import CompareOp
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import Rooted
-from tests.support.hand_trees import FRAGMENTS, SUM, Grown, N, compared, grown, node
+from tests.support.hand_trees import FRAGMENTS, SUM, Grown, N, compared, grown, node, pair
 
 CHAIN = (
     node(0, "t", "b", "b"),
@@ -75,15 +75,8 @@ def test_a_group_that_comes_in_untouched_brings_what_it_is_made_of() -> None:
 
 
 def test_a_circuit_goes_on_with_other_constants() -> None:
-    nodes = [
-        node(0, "s", "a", "a", argument=True),
-        node(1, "r", "ag", "g", [(0, Edge.INNER, "a")]),
-    ]
-    tree = grown(nodes, compared(SUM, CompareOp.GREATER, 5))
-    tree.step(
-        s=[((1, 4), 0, 1), ((2, 9), 1, 1)],
-        r=[((1, 7), 0, 1), ((2, 8), 1, 1)],
-    )
+    tree = pair(having=compared(SUM, CompareOp.GREATER, 5))
+    tree.step(s=[((1, 4), 0, 1), ((2, 9), 1, 1)], r=[((1, 7), 0, 1), ((2, 8), 1, 1)])
     assert tree.sketches == {"s": {1}, "r": {1}}
     circuit = tree.rooted.circuit
     ways = [operator for operator in circuit if isinstance(operator, Tree | Select)]
@@ -127,19 +120,9 @@ def test_a_change_under_a_virtual_root_touches_its_key_alone() -> None:
 
 
 def test_a_group_of_a_virtual_root_is_reached_without_being_touched() -> None:
-    nodes = [
-        node(0, "s", "a", "a"),
-        node(1, "t", "a", "a"),
-        Node(
-            "v",
-            None,
-            (("v.a", LONG),),
-            ("v.a",),
-            (),
-            (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",))),
-        ),
-    ]
-    tree = first_groups(1, nodes)
+    links = (Link(0, Edge.INNER, ("v.a",)), Link(1, Edge.INNER, ("v.a",)))
+    root = Node("v", None, (("v.a", LONG),), ("v.a",), (), links)
+    tree = first_groups(1, [node(0, "s", "a", "a"), node(1, "t", "a", "a"), root])
     tree.step(s=[((1,), 1, 3), ((2,), 2, 2)], t=[((1,), 11, 1), ((2,), 12, 1)])
     assert tree.sketches == {"s": {1}, "t": {11}}
     tree.step(s=[((1,), 1, -2)])
@@ -159,15 +142,9 @@ def test_other_edges_below_a_virtual_root() -> None:
 def test_ranges_of_a_kept_column_need_no_counts() -> None:
     ranges = RangePartition("r", "g", LONG, (2, 4, 6))
     leaf = Node("s", 0, (("s.a", LONG),), ("s.a",), (False,), accesses=(Access(0),))
-    root = Node(
-        "r",
-        1,
-        (("r.a", LONG), ("r.g", LONG)),
-        (),
-        (),
-        (Link(0, Edge.INNER, ("r.a",)),),
-        accesses=(Access(1, ("r.g", ranges)),),
-    )
+    kept = (("r.a", LONG), ("r.g", LONG))
+    links = (Link(0, Edge.INNER, ("r.a",)),)
+    root = Node("r", 1, kept, (), (), links, accesses=(Access(1, ("r.g", ranges)),))
     tree = Tree(JoinTree("tree0", (leaf, root), Mode.BITS, (), 2))
     assert not [keeper for keeper in tree.arrangements() if "r.fragments" in keeper.name]
     told = grown([leaf, root], bits=True)

@@ -12,7 +12,7 @@ from impctl.engine.operators.tree import Tree
 from impctl.engine.trees.spec import Edge
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import CompareOp
-from tests.support.hand_trees import SUM, Grown, N, Rows, compared, grown, node
+from tests.support.hand_trees import ANY, SUM, Grown, N, Rows, compared, grown, node, pair
 
 
 def groups(tree: Grown) -> dict[Any, dict[str, Any]]:
@@ -27,14 +27,11 @@ def groups(tree: Grown) -> dict[Any, dict[str, Any]]:
     return {group: {N: n, SUM: total} for group, n, total in zip(*lists, strict=True)}
 
 
-def pair(edge: Edge = Edge.INNER, *, bound: int = 0, safe: bool = False) -> Grown:
-    """s below r, r has the groups; SUM over s where it is seen, HAVING COUNT(*) > bound."""
-    is_seen = edge not in (Edge.SEMI, Edge.ANTI)
-    nodes = [
-        node(0, "s", "a", "a", argument=is_seen, safe=safe),
-        node(1, "r", "ag", "g", [(0, edge, "a")], argument=not is_seen),
-    ]
-    return grown(nodes, compared(N, CompareOp.GREATER, bound))
+TWO_BELOW = (
+    node(0, "s", "a", "a"),
+    node(1, "t", "a", "a"),
+    node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
+)
 
 
 def test_a_changed_key_has_its_old_value_before_also_for_a_tuple_that_is_new() -> None:
@@ -51,7 +48,7 @@ def test_a_tuple_reached_through_two_children_counts_once() -> None:
         node(1, "t", "b", "b"),
         node(2, "r", "abg", "g", [(0, Edge.INNER, "a"), (1, Edge.INNER, "b")]),
     ]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(nodes, ANY)
     tree.step(r=[((1, 2, 7), 0, 1)])
     assert tree.step(s=[((1, 5), 0, 1)], t=[((2,), 0, 1)]) == (3, 3, 3)
     assert groups(tree) == {7: {N: 1, SUM: 5}}
@@ -59,11 +56,7 @@ def test_a_tuple_reached_through_two_children_counts_once() -> None:
 
 @pytest.mark.parametrize("edge", [Edge.SEMI, Edge.ANTI])
 def test_existence_multiplies_by_one(edge: Edge) -> None:
-    nodes = [
-        node(0, "s", "a", "a"),
-        node(1, "r", "ag", "g", [(0, edge, "a")], argument=True),
-    ]
-    tree = grown(nodes, compared(N, CompareOp.EQUAL, 2))
+    tree = pair(edge, having=compared(N, CompareOp.EQUAL, 2))
     at = 1 if edge is Edge.SEMI else 2
     tree.step(s=[((1,), 0, 3), ((1,), 1, 4)], r=[((at, 7, 5), 0, 2)])
     assert groups(tree) == {7: {N: 2, SUM: 10}}
@@ -115,7 +108,7 @@ def test_a_left_key_is_wanted_before_it_has_rows() -> None:
 
 def test_a_null_before_a_key_is_not_taken_for_its_wish() -> None:
     nodes = [node(0, "s", "a", "a"), node(1, "r", "a", "a", [(0, Edge.LEFT, "a")])]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(nodes, ANY)
     # By its code it stands behind NULL.
     late = 2**62
     tree.step(s=[((late,), 4, 1)], r=[((None,), 1, 1)])
@@ -125,7 +118,7 @@ def test_a_null_before_a_key_is_not_taken_for_its_wish() -> None:
 
 
 def test_a_tuple_that_flips_and_moves_tells_its_old_set_and_the_crossings() -> None:
-    tree = pair(bound=1)
+    tree = pair(having=compared(N, CompareOp.GREATER, 1))
     tree.step(s=[((1, 1), 0, 1), ((1, 1), 1, 1)], r=[((1, 7), 5, 1)])
     assert tree.sketch("r") == {5}
     # It leaves the result, and fragment 5, at once; then comes back from 6 into 8.
@@ -151,7 +144,7 @@ def test_a_group_that_vanishes_and_comes_back_in_one_batch_keeps_its_number() ->
 
 @pytest.mark.slow
 def test_a_group_keeps_its_number_while_dead_tuples_refer_to_it() -> None:
-    tree = pair(bound=1)
+    tree = pair(having=compared(N, CompareOp.GREATER, 1))
     tree.step(s=[((2, 1), 2, 1), ((3, 1), 3, 1)], r=[((2, 7), 12, 1), ((3, 7), 13, 1)])
     assert tree.sketches == {"s": {2, 3}, "r": {12, 13}}
     # The group dies with its tuples still there, for so long that runs merge.
@@ -185,11 +178,7 @@ def test_fragments_of_a_dead_tuple_keep_counting() -> None:
 
 
 def test_a_group_leaves_where_growing_makes_it_fail() -> None:
-    nodes = [
-        node(0, "s", "a", "a", argument=True),
-        node(1, "r", "ag", "g", [(0, Edge.INNER, "a")]),
-    ]
-    tree = grown(nodes, compared(SUM, CompareOp.LESS, 10))
+    tree = pair(having=compared(SUM, CompareOp.LESS, 10))
     tree.step(s=[((1, 4), 0, 1)], r=[((1, 7), 0, 1), ((1, 8), 1, 1), ((1, 8), 2, 1)])
     assert tree.sketches == {"s": {0}, "r": {0, 1, 2}}
     tree.step(s=[((1, 3), 1, 1)])
@@ -225,7 +214,7 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
         node(0, "s", "ab", "ab", argument=True),
         node(1, "r", "abg", "g", [(0, Edge.INNER, "ab")]),
     ]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(nodes, ANY)
     cells = [(a, b) for a in range(4) for b in range(4)]
     tree.step(s=[((a, b, 4 * a + b), a, 1) for a, b in cells])
     tree.step(r=[((a, b, 4 * a + b), b, 1) for a, b in cells])
@@ -236,12 +225,7 @@ def test_keys_that_share_a_code_are_told_apart(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize(("of_s", "of_t"), [(2**31, 2**31), (2**33, 2**33), (2**61, 2**61)])
 def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int) -> None:
-    nodes = [
-        node(0, "s", "a", "a"),
-        node(1, "t", "a", "a"),
-        node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
-    ]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(TWO_BELOW, ANY)
     least = (2**62 - 1) // of_s
     tree.step(s=[((1,), 0, of_s)], t=[((1,), 0, least)], r=[((1,), 0, 1)])
     assert tree.sketch("r") == {0}
@@ -252,19 +236,14 @@ def test_more_joined_rows_than_can_be_counted_stop_the_step(of_s: int, of_t: int
 
 
 def test_many_rows_without_a_partner_are_not_too_many() -> None:
-    nodes = [
-        node(0, "s", "a", "a"),
-        node(1, "t", "a", "a"),
-        node(2, "r", "a", "a", [(0, Edge.INNER, "a"), (1, Edge.INNER, "a")]),
-    ]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(TWO_BELOW, ANY)
     tree.step(s=[((1,), 0, 2**40)], r=[((1,), 0, 2**40)])
     assert tree.sketches == {"s": set(), "t": set(), "r": set()}
 
 
 def test_groups_that_add_up_to_too_many_stop_the_step() -> None:
     nodes = [node(0, "s", "a", "a"), node(1, "r", "ag", "g", [(0, Edge.INNER, "a")])]
-    tree = grown(nodes, compared(N, CompareOp.GREATER, 0))
+    tree = grown(nodes, ANY)
     s: Rows = [((at,), 0, 2**30) for at in range(4)]
     with pytest.raises(NotExactError, match="2\\^62"):
         tree.step(s=s, r=[((at, 7), 0, 2**31) for at in range(4)])
