@@ -39,7 +39,7 @@ def tiny(spark: Any) -> Iterator[Any]:
             spark.conf.set(key, value)
 
 
-@random_cases(9, 15, 100, all_when_long=True)
+@random_cases(9, 20, 100, all_when_long=True)
 def test_a_sketch_changes_no_answer(tiny: Any, cases: range) -> None:
     tally = SparkTally()
     for seed in cases:

@@ -254,7 +254,7 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("name", QUERIES)
-@random_cases(1, 5, 60)
+@random_cases(1, 8, 60)
 def test_counts_are_those_of_a_circuit_filled_anew(cases: range, name: str) -> None:
     seen = seen_in(cases, partial(walk, name))
     assert seen["fragments"] > 2 * len(cases), seen
