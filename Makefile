@@ -42,7 +42,7 @@ test: $(READY) ## Fast tests, without Spark (three minutes on two idle cores)
 	@echo "fast tests, in random order: about three minutes on two idle cores"
 	$(PYTEST)
 
-test-check: $(READY) ## What `check` runs of the tests: all but the long ones (18 minutes)
+test-check: $(READY) ## What `check` runs of the tests: all but the long ones (13 minutes)
 	$(PYTEST) -m "not alone and not long"
 
 test-all: $(READY) ## Every test, the long ones too (some hours)
