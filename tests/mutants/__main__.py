@@ -4,11 +4,11 @@
     python -m tests.mutants run --suite fast          # one line per mutant, then the survivors
     python -m tests.mutants table OLD NEW CHECK       # the results of several runs, as Markdown
 
-`run` gives each mutant a copy of the tree and runs only the tests that execute the mutated
-function, the quickest first, until one fails. Mutants that live through these are then changed all
-together, and the whole suite runs once over them; a test that fails is tried on each alone. With
-`--tests TREE` the tests come from another checkout. Results go to `--out` after every mutant, and
-a run that is started again continues there.
+`run` first runs the suite over the unchanged product, which must pass. It gives each mutant a copy
+of the tree and runs only the tests that execute the mutated function, the quickest first, until one
+fails. Mutants that live through these are then changed all together, and the whole suite runs once
+over them; a test that fails is tried on each alone. With `--tests TREE` the tests come from another
+checkout. Results go to `--out` after every mutant, and a run that is started again continues there.
 """
 
 from __future__ import annotations
@@ -150,6 +150,7 @@ def run_all(
 ) -> None:
     results: dict[str, dict[str, object]] = json.loads(out.read_text()) if out.exists() else {}
     left = [mutant for mutant in mutants if mutant.name not in results]
+    refuse_failing_tests(tests, suite, jobs)
 
     def keep(mutant: Mutant, verdict: Verdict) -> None:
         results[mutant.name] = {"expect": expectation(mutant), **vars(verdict)}
@@ -176,6 +177,14 @@ def run_all(
     for mutant, verdict in judged_together(alive, tests, suite, jobs):
         keep(mutant, verdict)
     print("\n".join(summary_lines(results)))
+
+
+def refuse_failing_tests(tests: Path, suite: str, jobs: int) -> None:
+    """A test that fails over the product as it is would seem to kill every mutant."""
+    with copied_tree(tests) as tree:
+        code, failed = run_pytest(tree, suite, ["-n", str(jobs), "--dist", "worksteal"], None, None)
+    if code != 0:
+        sys.exit(f"these tests fail without a mutant, so nothing was run:\n{failed}")
 
 
 def judged(mutant: Mutant, tree: Path, suite: str, selected: dict[str, float]) -> Verdict:
@@ -307,8 +316,8 @@ def copied_tree(tests: Path) -> Iterator[Path]:
             copy = shutil.copytree if source.is_dir() else shutil.copy2
             copy(source, tree / name)
         for name in COPIED_FOLDERS:
-            shutil.copytree(HERE / name, tree / name)
-        shutil.copytree(tests / "tests", tree / "tests")
+            shutil.copytree(HERE / name, tree / name, symlinks=True)
+        shutil.copytree(tests / "tests", tree / "tests", symlinks=True)
         yield tree
 
 
