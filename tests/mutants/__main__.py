@@ -41,7 +41,10 @@ SUITES = {
     "check-only": "(spark or slow) and not alone and not long",
 }
 """Marker expressions; `check-only` is what `check` runs beyond the fast tests."""
-COPIED = ("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".ci")
+COPIED = (
+    *("pyproject.toml", "Makefile", "Dockerfile", ".dockerignore", ".ci", "LICENSE"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+)
 COPIED_FOLDERS = (PRODUCT, "workloads", "configs", "docs")
 DATA = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES")
 """Variables that name real data for tests; all others of impctl are withheld from them."""

@@ -6,7 +6,7 @@ the number of trials that `make check` and `make test-all` run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -69,6 +69,18 @@ def test_trials_of_sets(cases: Iterable[int]) -> None:
 )
 def test_trials_of_bags(cases: Iterable[int]) -> None:
     check(cases, make_keyed_bag_trial)
+
+
+@pytest.mark.parametrize(
+    ("make", "seeds"), [(make_keyed_trial, (2, 13)), (make_keyed_bag_trial, (19, 29))]
+)
+def test_trials_whose_step_makes_another_key(
+    make: Callable[[int], Trial], seeds: Sequence[int]
+) -> None:
+    tally = Tally()
+    for seed in seeds:
+        run_trial(5_000_000 + seed, tally, make=make)
+    assert tally.accepted == len(seeds)
 
 
 @pytest.mark.parametrize("make", [make_keyed_trial, make_keyed_bag_trial], ids=["set", "bag"])

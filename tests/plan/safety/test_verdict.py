@@ -109,6 +109,7 @@ CONDITIONS = [
     ("sum(power(p, 3)) > 5", False),
     ("sum(greatest(p, 0)) > 5", True),
     ("sum(greatest(p, v - 1)) > 5", False),
+    ("sum(greatest(p, v)) > 5", False),
     ("sum(floor(v / 10)) > 5", True),
     ("avg(v) <> 0", False),
 ]
