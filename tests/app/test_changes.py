@@ -274,7 +274,6 @@ def expected(folder: Path, name: str, today: int) -> Rows:
     return answer_of([(*row, days(today)["day"][0].as_py()) for row in rows])
 
 
-@pytest.mark.slow
 def test_changes_follow_the_clock(
     tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

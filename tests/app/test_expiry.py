@@ -305,7 +305,6 @@ def test_a_sketch_that_only_grows_follows(cli: Cli) -> None:
     assert touched["changes"] == 2
 
 
-@pytest.mark.slow
 def test_older_versions_are_read_as_of_their_instant(captured: Cli) -> None:
     then = anew(captured, 0)
     write_deltalake(str(captured.workload.parent / "links"), rows(-5, 5), mode="append")

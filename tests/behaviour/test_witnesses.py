@@ -36,7 +36,6 @@ def table(tmp_path: Path) -> DeltaTable:
     return DeltaTable(str(tmp_path / "t"))
 
 
-@pytest.mark.slow
 def test_without_the_check_that_it_rests_on_it_is_captured_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], table: DeltaTable
 ) -> None:

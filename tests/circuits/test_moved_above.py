@@ -115,7 +115,6 @@ def test_sums_of_doubles_cover_when_their_constants_move(cases: range) -> None:
     assert seen["moves"] > len(cases) * 2, seen
 
 
-@pytest.mark.slow
 @random_cases(0, 15, 120, also="1 9 23 25 27 28")
 def test_sides_that_are_read_follow(cases: range) -> None:
     seen = several_cases(DISTANT, cases, SIDES)

@@ -134,7 +134,18 @@ def test_feed_on_for_a_part_of_the_range(tmp_path: Path) -> None:
     # Versions 3 and 9 switch the feed on, version 6 switches it off.
     for since, until in ((3, 4), (3, 5), (9, 10)):
         check(source, since, until, "change_feed")
-    for since, until in ((0, 1), (2, 4), (3, 6), (5, 6), (5, 7), (6, 9), (8, 10), (0, 10)):
+    for since, until in (
+        (0, 1),
+        (2, 4),
+        (3, 6),
+        (5, 6),
+        (5, 7),
+        (6, 9),
+        (8, 10),
+        (3, 9),
+        (3, 10),
+        (0, 10),
+    ):
         check(source, since, until, "file_diff")
 
 

@@ -119,7 +119,6 @@ def removed(name: str, **more: object) -> dict[str, object]:
     return handmade.remove(name, size=500, partitionValues={}, extendedFileMetadata=True, **more)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("entries", "method"),
     [

@@ -18,7 +18,6 @@ PLAIN_KEYS = ["001", None, "", "1e3"]
 ODD_KEYS = ["A/A", None, "x y", "é%", "x=y"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "configuration", "method"),
     [
