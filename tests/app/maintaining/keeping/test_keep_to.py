@@ -110,7 +110,6 @@ def test_a_budget_in_the_file_holds_and_a_flag_wins(
     assert all(read_pieces(tmp_path, name) for name in FEW)
 
 
-@pytest.mark.slow
 def test_what_the_budget_did_is_told_and_makes_nothing_fresher(captured: Cli) -> None:
     folder = captured.workload.parent
     before = stored(folder, "two").maintained_at
