@@ -330,7 +330,7 @@ def copied_trees(tests: Path, count: int) -> Iterator[list[Path]]:
         others = [first.with_name(f"{first.name}-{number}") for number in range(1, count)]
         try:
             for other in others:
-                shutil.copytree(first, other)
+                shutil.copytree(first, other, symlinks=True)
             yield [first, *others]
         finally:
             for other in others:
