@@ -387,14 +387,18 @@ def test_state_of_another_definition_is_not_shown(cli: Cli) -> None:
     assert cli.one("explain")["state_bytes"] is None
 
 
-def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
+def sql_of(cli: Cli) -> str:
+    """The lines of the workload file with the query."""
     text = cli.workload.read_text()
-    old = text[text.index("      SELECT") : text.index("    sketch:")]
+    return text[text.index("      SELECT") : text.index("    sketch:")]
+
+
+def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
     joined = (
         "      SELECT a.g, COUNT(*) AS n FROM t a JOIN t b ON a.x = b.x\n"
         "      WHERE b.g > 0 GROUP BY a.g HAVING COUNT(*) > 2\n"
     )
-    cli.workload.write_text(text.replace(old, joined))
+    cli.edit(sql_of(cli), joined)
     cli.good("capture")
     result = cli.one("explain")
     kept = {line["operator"]: line["state_bytes"] for line in result["plan"]}
@@ -404,13 +408,11 @@ def test_state_of_a_join_belongs_to_the_join(cli: Cli) -> None:
 
 
 def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> None:
-    text = cli.workload.read_text()
-    old = text[text.index("      SELECT") : text.index("    sketch:")]
     windowed = (
         "      SELECT g FROM (SELECT g, x, SUM(x) OVER (PARTITION BY g) AS s,\n"
         "      MAX(x) OVER (PARTITION BY g) AS m FROM t) WHERE x < s OR x < m\n"
     )
-    cli.workload.write_text(text.replace(old, windowed))
+    cli.edit(sql_of(cli), windowed)
     cli.good("capture")
     result = cli.one("explain")
     (line,) = (line for line in result["plan"] if line["operator"] == "window")
@@ -420,13 +422,13 @@ def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> Non
     placed = windowed.replace(
         "MAX(x) OVER (PARTITION BY g)", "LAG(x) OVER (PARTITION BY g ORDER BY x)"
     )
-    cli.workload.write_text(text.replace(old, placed))
+    cli.edit(sql_of(cli), placed)
     (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
     assert "sorts those of a window partition anew" in line["why"]
     blocked = windowed.replace(
         "MAX(x) OVER (PARTITION BY g)", "NTILE(2) OVER (PARTITION BY g ORDER BY x)"
     )
-    cli.workload.write_text(text.replace(old, blocked))
+    cli.edit(sql_of(cli), blocked)
     (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
     assert line["why"].startswith("NTILE is left to Spark")
 

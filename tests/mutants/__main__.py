@@ -32,7 +32,7 @@ from xml.etree import ElementTree
 
 import coverage
 
-from tests.mutants.mutants import PRODUCT, Mutant, read_mutants
+from tests.mutants.mutants import Mutant, read_mutants
 
 HERE = Path(__file__).parents[2]
 SUITES = {
@@ -41,11 +41,6 @@ SUITES = {
     "check-only": "(spark or slow) and not alone and not long",
 }
 """Marker expressions; `check-only` is what `check` runs beyond the fast tests."""
-COPIED = (
-    *("pyproject.toml", "Makefile", "Dockerfile", ".dockerignore", ".ci", "LICENSE"),
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-)
-COPIED_FOLDERS = (PRODUCT, "workloads", "configs", "docs")
 DATA = ("IMPCTL_CRIMES", "IMPCTL_FIXTURES")
 """Variables that name real data for tests; all others of impctl are withheld from them."""
 
@@ -314,14 +309,19 @@ def copied_tree(tests: Path) -> Iterator[Path]:
     """The product of this checkout with the tests of `tests`, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
-        for name in COPIED:
-            source = HERE / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy2
-            copy(source, tree / name)
-        for name in COPIED_FOLDERS:
-            shutil.copytree(HERE / name, tree / name, symlinks=True)
-        shutil.copytree(tests / "tests", tree / "tests", symlinks=True)
+        _copy(HERE, ":!tests", tree)
+        _copy(tests, "tests", tree)
         yield tree
+
+
+def _copy(checkout: Path, wanted: str, tree: Path) -> None:
+    """The files of a checkout that match the pathspec and are not ignored; links stay links."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", wanted]
+    names = subprocess.run(listed, cwd=checkout, check=True, capture_output=True, text=True).stdout
+    for name in filter(None, names.split("\0")):
+        if os.path.lexists(checkout / name):  # not deleted since the last commit
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(checkout / name, tree / name, follow_symlinks=False)
 
 
 @contextmanager

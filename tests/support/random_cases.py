@@ -61,8 +61,9 @@ def cases_wanted(
         pytest.param(seeds if all_when_long else others[more:], id="long", marks=_LONG),
     ]
     is_wanted = _selection(definition)
-    wanted = [part for part in parts if part.values[0] and is_wanted(part.marks)]
-    return wanted[1:] if [part.id for part in wanted[:2]] == ["fast", "check"] else wanted
+    if is_wanted(_CHECK):
+        del parts[0]
+    return [part for part in parts if part.values[0] and is_wanted(part.marks)]
 
 
 def seen_in(cases: Iterable[int], one_case: Callable[[int, Counter[str]], object]) -> Counter[str]:
@@ -118,7 +119,7 @@ def quarter_then_rest(values: Iterable[object]) -> list[Any]:
     """Values of a parameter, three of four only when long: Spark takes a second for each."""
     return [
         pytest.param(
-            *(value if isinstance(value, tuple) else (value,)), marks=_LONG * bool(number % 4)
+            *(value if isinstance(value, tuple) else (value,)), marks=_LONG if number % 4 else ()
         )
         for number, value in enumerate(values)
     ]
