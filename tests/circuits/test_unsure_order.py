@@ -35,6 +35,12 @@ QUERIES = (
     f"SELECT g, s FROM ({SUMS}) WHERE s > 1 UNION ALL SELECT k, w FROM side WHERE w > 2",
     f"SELECT g, s FROM ({SUMS} UNION ALL SELECT k, w FROM side) ORDER BY s DESC LIMIT 2",
 )
+_POSITIVE = "SELECT k FROM side GROUP BY k HAVING SUM(w) > 0"
+WITHOUT_PARTNER = (
+    f"SELECT g, h FROM t WHERE NOT EXISTS (SELECT 1 FROM ({_POSITIVE}) x WHERE x.k = t.g)",
+    f"SELECT t.g FROM t LEFT JOIN ({_POSITIVE}) x ON x.k = t.g WHERE x.k IS NULL",
+)
+"""Where it is unsure whether a row has a partner, it is unsure whether it belongs to the result."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,6 +54,13 @@ def test_sketches_cover_whatever_order_sums_are_added_in(cases: range) -> None:
     assert seen["cases"] > len(cases) * 8, seen
     assert seen["unsure"] > len(cases) // 10, seen
     assert seen["not exact"] == 0, seen
+
+
+@random_cases(0, 12, 300, also="29 34 37")
+def test_partners_that_are_unsure_are_never_taken_for_sure(cases: range) -> None:
+    seen = several_cases(WITHOUT_PARTNER, cases)
+    assert seen["cases"] >= len(cases), seen
+    assert seen["not exact"] > 0, seen
 
 
 @pytest.mark.parametrize("sql", QUERIES)

@@ -6,6 +6,7 @@ IMPCTL_FUZZ multiplies the number of trials that `make check` and `make test-all
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import partial
 
 from impctl.plan.nodes import Query, Witness, nodes_of
 from impctl.plan.rules.order import apply_rules
@@ -40,6 +41,11 @@ def test_plans(cases: Collection[int]) -> None:
 @random_cases(25, 88, 500, first=9_000_000, also="31 51 95 174 201 261 265 356 402 432 461 523")
 def test_plans_with_barriers(cases: Collection[int]) -> None:
     check(cases, make_barrier_trial)
+
+
+@random_cases(0, 40, 500, first=9_000_000, also="280")
+def test_conditions_on_partners_that_can_fail(cases: Collection[int]) -> None:
+    check(cases, partial(make_witness_trial, casts=True))
 
 
 @random_cases(
