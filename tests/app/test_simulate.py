@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from impctl import stopwatch
 from impctl.app.maintaining.keeping.bounds import Bound
 from impctl.app.simulating.kept_pieces import Choice, Pieces
 from impctl.app.workbench.sessions import OwnSession
@@ -48,6 +50,9 @@ class Wall:
 def wall(monkeypatch: pytest.MonkeyPatch) -> Wall:
     found = Wall()
     monkeypatch.setattr(time, "time", lambda: found.now)
+    # What was measured is compared below: each look at a stopwatch takes a millisecond.
+    ticks = itertools.count()
+    monkeypatch.setattr(stopwatch, "perf_counter", lambda: next(ticks) / 1000)
     return found
 
 
