@@ -293,6 +293,12 @@ class EvaluationError(UnsupportedError):
     default_code = "evaluation_failed"
 
 
+class UnsupportedExpressionError(UnsupportedError):
+    """An expression that the engine does not compute exactly as Spark does."""
+
+    default_code = "expression_unsupported"
+
+
 class PolicyRefusedError(ImpctlError):
     """Policy `strict` forbids the action that would be needed."""
 

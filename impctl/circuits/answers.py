@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import typed
+from impctl.circuits.flows import check, typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
@@ -24,13 +24,14 @@ from impctl.engine.batch import Batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operators.kept import AnswerRows, KeptRows
 from impctl.engine.order_codes import OrderKey, exact_ranks
-from impctl.expr.evaluate import evaluate, truth
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import (
     ColumnRef,
     Compare,
     CompareOp,
     Expr,
     Literal,
+    Span,
     conjuncts,
     substitute,
 )
@@ -70,6 +71,13 @@ def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows
     return KeptRows(ANSWER, columns, keys, frozenset(bounded) & {name for name, _ in columns})
 
 
+def check_ending(ending: Ending, span: Span | None) -> None:
+    """BlockedError where the answer cannot be computed from its rows exactly as Spark does."""
+    for expr in ending.expressions:
+        check(expr, span)
+    typed((one.attribute for one in ending.outputs), span)
+
+
 def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = None) -> pa.Table:
     """The answer; `rows` have `ending.columns` and positive weights, and may be more than needed.
 
@@ -79,13 +87,13 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in ending.outputs}
         asked = substitute(where, shown)
-        rows = rows.keep(truth(asked, rows.columns, len(rows)).sure_true())
+        rows = rows.keep(Evaluator(asked).truth(rows.columns, len(rows)).sure_true())
     types = dict(typed((one.attribute for one in ending.outputs), None))
     columns = []
     for one in ending.outputs:
         wanted = arrow_type(types[one.attribute.id], zone)
         # No rows may come without columns.
-        column = evaluate(one.expr, rows.columns, len(rows)) if len(rows) else None
+        column = Evaluator(one.expr).values(rows.columns, len(rows)) if len(rows) else None
         if column is None:
             columns.append(pa.array([], wanted))
         else:
@@ -99,7 +107,7 @@ def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     rows = _by_value(rows)
     for predicate in ending.predicates:
         if len(rows):
-            rows = rows.keep(truth(predicate, rows.columns, len(rows)).sure_true())
+            rows = rows.keep(Evaluator(predicate).truth(rows.columns, len(rows)).sure_true())
     if ending.first is not None:
         rows = _cut(rows, ending.first)
     if ending.first is None or ending.first.order != ending.order:
@@ -133,7 +141,7 @@ def _code(value: Literal, kind: SqlType) -> int | None:
     is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
     if not is_alike:
         return None
-    found = evaluate(value, {}, 1)
+    found = Evaluator(value).values({}, 1)
     return int(key_codes([Vector(kind, found.values)], 1)[0])
 
 
@@ -151,7 +159,7 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     kinds = dict(typed(outputs, None))
     arrays = zip(outputs, table.columns, strict=True)
     columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
-    return table.filter(pa.array(truth(where, columns, len(table)).sure_true()))
+    return table.filter(pa.array(Evaluator(where).truth(columns, len(table)).sure_true()))
 
 
 def _by_value(rows: Batch) -> Batch:
@@ -182,7 +190,7 @@ def _sorted(rows: Batch, order: Sequence[SortKey]) -> Batch:
         return rows
     ranks = []
     for key in order:
-        vector = exactly(evaluate(key.expr, rows.columns, len(rows)))
+        vector = exactly(Evaluator(key.expr).values(rows.columns, len(rows)))
         ranks.append(exact_ranks(vector, OrderKey("", key.descending, key.nulls_first)))
     places = np.lexsort(ranks[::-1])
     ties = _ties([rank[places] for rank in ranks])

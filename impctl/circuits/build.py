@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.circuits.answers import kept_rows
+from impctl.circuits.answers import check_ending, kept_rows
 from impctl.circuits.backward.opened import follow_back
 from impctl.circuits.calls import Calls, read_calls, refuse_choice
 from impctl.circuits.first_rows import build_top, build_witness
@@ -152,6 +152,7 @@ class Builder(Plumbing):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and beside them the fragments that trees tell."""
+        check_ending(answer.ending, plan.span)
         whole = told_by_tree(self, self._blocks, self.sketched)
         if whole is not None:
             self.kept, flow = whole

@@ -109,16 +109,20 @@ def _fit_days(days: Any, valid: Any) -> None:
         raise EvaluationError(
             "A date of the query leaves the range of dates",
             code="arithmetic_overflow",
-            hint="narrow the query's condition; Spark fails too or wraps around",
+            hint="narrow the query's condition; Spark fails too",
         )
+
+
+def _wrapped(days: Ints) -> Ints:
+    """Day numbers as Spark has them, in 32 bits that wrap around."""
+    span = _LARGEST_DAY - _SMALLEST_DAY + 1
+    return (days - _SMALLEST_DAY) % span + _SMALLEST_DAY
 
 
 def _moved_date(sign: int) -> Function:
     def compute_move(arguments: Sequence[Vector], result: SqlType) -> Vector:
-        valid = all_valid(arguments)
         days = arguments[0].values + sign * arguments[1].values
-        _fit_days(days, valid)
-        return Vector(result, days, valid)
+        return Vector(result, _wrapped(days), all_valid(arguments))
 
     return Function(kinds(DAY, WHOLE), compute_move)
 
@@ -136,7 +140,7 @@ def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:
     days = _day_numbers(arguments[0]) - _day_numbers(arguments[1])
-    return Vector(result, days, all_valid(arguments))
+    return Vector(result, _wrapped(days), all_valid(arguments))
 
 
 def _to_date(arguments: Sequence[Vector], result: SqlType) -> Vector:

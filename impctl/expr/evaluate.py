@@ -1,10 +1,11 @@
 """Values of expressions over columns, with Spark's semantics (ANSI on).
 
-Law: for an expression without a blocker (`expr.support`), the result is Spark's, NULL, NaN and
-overflow included; where Spark's own result depends on the order of a floating sum, the value
-carries a bound and a predicate may come out unsure. Rows that AND, CASE or COALESCE would not
-reach never raise. Cost: one pass of array operations per node.
-Out of scope: what to do with an unsure outcome (`engine`).
+An `Evaluator` is the only way to compute an expression, and it takes none that has a blocker
+(`expr.support`). So everything below is written for supported expressions and checks nothing.
+
+The result is Spark's, including NULL, NaN and overflow. Where Spark's own result depends on the
+order of a floating-point sum, the value has an error bound and a predicate may be unsure. Rows that
+AND, CASE or COALESCE would not reach never raise. Cost: one pass of array operations per node.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import pyarrow as pa
 from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Vector, all_null
-from impctl.errors import EvaluationError
+from impctl.errors import EvaluationError, UnsupportedExpressionError
 from impctl.expr.average import mean
 from impctl.expr.cast import cast
 from impctl.expr.compare import compare, like
@@ -47,6 +48,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.numbers import arithmetic, negate
+from impctl.expr.support import find_blocker
 from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
 from impctl.expr.truth import negate as negate_truth
 from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
@@ -59,8 +61,32 @@ _EXACT_DIGITS = 100
 """More than any decimal value or its scaling needs."""
 
 
-def evaluate(expr: Expr, columns: Columns, length: int) -> Vector:
-    """The expression's value per row; shape (length,). EvaluationError where Spark would fail."""
+class Evaluator:
+    """Computes one expression over batches of columns.
+
+    Raises UnsupportedExpressionError when it is made of an expression that the engine does not
+    compute exactly as Spark does.
+    """
+
+    __slots__ = ("_expr",)
+
+    def __init__(self, expr: Expr) -> None:
+        blocker = find_blocker(expr)
+        if blocker is not None:
+            raise UnsupportedExpressionError(blocker.reason)
+        self._expr = expr
+
+    def values(self, columns: Columns, length: int) -> Vector:
+        """The value of each row, shape (length,). EvaluationError where Spark fails;
+        NotExactError where a value cannot be told exactly."""
+        return _value(self._expr, columns, length)
+
+    def truth(self, columns: Columns, length: int) -> Truth:
+        """The possible outcomes of the condition for each row, shape (length,); errors as above."""
+        return _truth(self._expr, columns, length)
+
+
+def _value(expr: Expr, columns: Columns, length: int) -> Vector:
     match expr:
         case Literal():
             return _literal(expr, length)
@@ -69,28 +95,27 @@ def evaluate(expr: Expr, columns: Columns, length: int) -> Vector:
         case Arithmetic():
             return _arithmetic(expr, columns, length)
         case Negate():
-            return negate(evaluate(expr.operand, columns, length))
+            return negate(_value(expr.operand, columns, length))
         case Case():
             return _case(expr, columns, length)
         case Coalesce():
             return _coalesce(expr, columns, length)
         case Cast():
-            operand = evaluate(expr.operand, columns, length)
+            operand = _value(expr.operand, columns, length)
             return cast(operand, expr.type, offset_of(expr.zone))
         case Mean():
             return mean(
-                evaluate(expr.total, columns, length),
-                evaluate(expr.count, columns, length),
+                _value(expr.total, columns, length),
+                _value(expr.count, columns, length),
                 expr.type,
             )
         case Call():
             return _call(expr, columns, length)
         case _:
-            return truth(expr, columns, length).to_vector()
+            return _truth(expr, columns, length).to_vector()
 
 
-def truth(expr: Expr, columns: Columns, length: int) -> Truth:
-    """The predicate's possible outcomes per row; shape (length,)."""
+def _truth(expr: Expr, columns: Columns, length: int) -> Truth:
     match expr:
         case Compare():
             left, right = _aligned(expr, columns, length)
@@ -100,25 +125,25 @@ def truth(expr: Expr, columns: Columns, length: int) -> Truth:
         case Or():
             return _connective(expr.operands, columns, length, is_and=False)
         case Not():
-            return negate_truth(truth(expr.operand, columns, length))
+            return negate_truth(_truth(expr.operand, columns, length))
         case IsNull():
-            valid = evaluate(expr.operand, columns, length).validity()
+            valid = _value(expr.operand, columns, length).validity()
             return Truth(~valid, valid, np.zeros(length, dtype=np.bool_))
         case InList():
             return _in_list(expr, columns, length)
         case Like():
-            return like(evaluate(expr.operand, columns, length), expr.pattern, expr.escape)
+            return like(_value(expr.operand, columns, length), expr.pattern, expr.escape)
         case _:
-            return of_vector(cast(evaluate(expr, columns, length), BOOLEAN))
+            return of_vector(cast(_value(expr, columns, length), BOOLEAN))
 
 
 def _aligned(expr: Compare, columns: Columns, length: int) -> tuple[Vector, Vector]:
-    return evaluate(expr.left, columns, length), evaluate(expr.right, columns, length)
+    return _value(expr.left, columns, length), _value(expr.right, columns, length)
 
 
 def _in_list(expr: InList, columns: Columns, length: int) -> Truth:
     """Spark brings the operand and all options to one type first, then compares."""
-    parts = [evaluate(part, columns, length) for part in (expr.operand, *expr.options)]
+    parts = [_value(part, columns, length) for part in (expr.operand, *expr.options)]
     wanted = reduce(wider_type, [part.type for part in parts])
     operand, *options = (cast(part, wanted) for part in parts)
     return disjoin([compare(CompareOp.EQUAL, operand, option) for option in options])
@@ -157,7 +182,7 @@ def unscaled(value: object, kind: SqlType) -> int:
 
 
 def _arithmetic(expr: Arithmetic, columns: Columns, length: int) -> Vector:
-    left, right = evaluate(expr.left, columns, length), evaluate(expr.right, columns, length)
+    left, right = _value(expr.left, columns, length), _value(expr.right, columns, length)
     own_left = narrowed(expr.left, left.type, right.type)
     own_right = narrowed(expr.right, right.type, left.type)
     result = arithmetic_type(expr.op, own_left, own_right)
@@ -178,13 +203,13 @@ def _connective(
 ) -> Truth:
     """AND and OR left to right; a row decided by an earlier operand never reaches a later one."""
     join = conjoin if is_and else disjoin
-    result = truth(operands[0], columns, length)
+    result = _truth(operands[0], columns, length)
     for operand in operands[1:]:
         open_rows = (
             (result.may_true | result.may_null) if is_and else (result.may_false | result.may_null)
         )
         if not _may_raise(operand) or bool(open_rows.all()):
-            result = join([result, truth(operand, columns, length)])
+            result = join([result, _truth(operand, columns, length)])
             continue
         result = _joined_where(result, operand, columns, open_rows, is_and=is_and)
     return result
@@ -194,7 +219,7 @@ def _joined_where(
     result: Truth, operand: Expr, columns: Columns, open_rows: Bools, *, is_and: bool
 ) -> Truth:
     positions = np.flatnonzero(open_rows)
-    part = truth(operand, _subset(columns, operand, positions), len(positions))
+    part = _truth(operand, _subset(columns, operand, positions), len(positions))
     before = Truth(
         result.may_true[positions], result.may_false[positions], result.may_null[positions]
     )
@@ -222,7 +247,7 @@ def _case(expr: Case, columns: Columns, length: int) -> Vector:
     pieces: list[tuple[Any, Vector]] = []
     for condition, value in expr.branches:
         positions = np.flatnonzero(open_rows)
-        outcome = truth(condition, _subset(columns, condition, positions), len(positions))
+        outcome = _truth(condition, _subset(columns, condition, positions), len(positions))
         chosen = positions[outcome.sure_true()]
         pieces.append(_piece(value, columns, chosen, wanted))
         open_rows[chosen] = False
@@ -251,7 +276,7 @@ def _known_type(expr: Expr) -> SqlType:
 
 
 def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
-    found = evaluate(value, _subset(columns, value, positions), len(positions))
+    found = _value(value, _subset(columns, value, positions), len(positions))
     return positions, cast(found, wanted)
 
 
@@ -271,5 +296,5 @@ def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:
 
 
 def _call(expr: Call, columns: Columns, length: int) -> Vector:
-    arguments = [evaluate(part, columns, length) for part in expr.arguments]
+    arguments = [_value(part, columns, length) for part in expr.arguments]
     return compute(expr, arguments, _known_type(expr))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import reduce
 
-from impctl.data.schema import BOOLEAN, Kind, SqlType
+from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.expr.cast import supports as supports_cast
 from impctl.expr.compare import like_objection
 from impctl.expr.functions import call_objection
@@ -34,7 +34,7 @@ from impctl.expr.nodes import (
     Or,
     walk,
 )
-from impctl.expr.types import common_type, type_of, wider_type
+from impctl.expr.types import common_type, narrowed, type_of, wider_type
 from impctl.expr.zones import fixed_offset
 from impctl.values import dataclass
 
@@ -67,7 +67,7 @@ def _reason(expr: Expr) -> str | None:
         case Arithmetic() | Negate():
             return _arithmetic_reason(found)
         case Compare():
-            return _comparable(type_of(expr.left), type_of(expr.right))
+            return _comparison_reason(expr)
         case And() | Or():
             return _all_boolean(expr.operands)
         case Not():
@@ -75,6 +75,9 @@ def _reason(expr: Expr) -> str | None:
         case InList():
             return _in_list_reason(expr)
         case Like():
+            operand = type_of(expr.operand)
+            if operand != STRING:
+                return f"LIKE over `{operand}` is left to Spark"
             return like_objection(expr.pattern, expr.escape)
         case Case() | Coalesce():
             return _branches_reason(expr, found)
@@ -106,6 +109,13 @@ def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
     if all(type_of(part) in (BOOLEAN, SqlType(Kind.NULL)) for part in operands):
         return None
     return "AND, OR and NOT need conditions"
+
+
+def _comparison_reason(expr: Compare) -> str | None:
+    left, right = type_of(expr.left), type_of(expr.right)
+    if left is None or right is None:
+        return "a comparison of unknown types is left to Spark"
+    return _comparable(narrowed(expr.left, left, right), narrowed(expr.right, right, left))
 
 
 def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:

@@ -33,6 +33,12 @@ class Ending:
     outputs: tuple[ComputedColumn, ...]
 
     @property
+    def expressions(self) -> tuple[Expr, ...]:
+        """Everything that is evaluated over the rows."""
+        keys = self.order if self.first is None else (*self.order, *self.first.order)
+        return (*self.predicates, *(key.expr for key in keys), *(one.expr for one in self.outputs))
+
+    @property
     def cuts(self) -> bool:
         """Whether the first rows by an order are taken, of which more may be given for ties."""
         return self.first is not None and bool(self.first.order) and self.first.count is not None

@@ -18,7 +18,7 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import cast
-from impctl.expr.evaluate import evaluate, truth
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.truth import Truth
@@ -87,7 +87,7 @@ def test_agrees_with_the_reference(sql: str) -> None:
     """Row by row where Spark has a value; where some row fails, the rest and the failure."""
     expr = expression(sql)
     nothing = {name: vector.take(np.zeros(0, dtype=np.int64)) for name, vector in COLUMNS.items()}
-    assert len(evaluate(expr, nothing, 0)) == 0, "no rows are no failure"
+    assert len(Evaluator(expr).values(nothing, 0)) == 0, "no rows are no failure"
     checked = 0
     failing = False
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
@@ -97,16 +97,16 @@ def test_agrees_with_the_reference(sql: str) -> None:
         except ReferenceFailure:
             failing = True
             with pytest.raises(EvaluationError):
-                evaluate(expr, one, 1)
+                Evaluator(expr).values(one, 1)
             continue
-        check_value(evaluate(expr, one, 1), 0, expected)
+        check_value(Evaluator(expr).values(one, 1), 0, expected)
         checked += 1
     assert checked > 0
     if failing:
         with pytest.raises(EvaluationError):
-            evaluate(expr, COLUMNS, len(TABLE))
+            Evaluator(expr).values(COLUMNS, len(TABLE))
         return
-    whole = evaluate(expr, COLUMNS, len(TABLE))
+    whole = Evaluator(expr).values(COLUMNS, len(TABLE))
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
         check_value(whole, row, value_of(expr, values))
 
@@ -120,7 +120,7 @@ def check_value(vector: Vector, row: int, expected: Value) -> None:
 @pytest.mark.parametrize("sql", [sql for sql in MORE if " AND " in sql or " OR " in sql])
 def test_truth_has_the_references_outcome(sql: str) -> None:
     expr = expression(sql)
-    found = truth(expr, COLUMNS, len(TABLE))
+    found = Evaluator(expr).truth(COLUMNS, len(TABLE))
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
         assert value_of(expr, values) in outcomes(found, row)
 
@@ -137,7 +137,7 @@ def columns(**given: list[Any]) -> dict[str, Vector]:
 
 def values(sql: str, **given: list[Any]) -> list[Any]:
     length = len(next(iter(given.values())))
-    vector = evaluate(expression(sql), columns(**given), length)
+    vector = Evaluator(expression(sql)).values(columns(**given), length)
     return [value_at(vector, row) for row in range(length)]
 
 
@@ -246,14 +246,14 @@ BOTH = {True, False}
 
 @pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
 def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
-    found = truth(expression(f"d {operator} e"), NEAR, 5)
+    found = Evaluator(expression(f"d {operator} e")).truth(NEAR, 5)
     is_equal = operator in ("=", "<=", ">=")
     is_greater = operator in ("<>", ">", ">=")
     assert [outcomes(found, row) for row in range(5)] == [
         {is_equal}, BOTH, BOTH, {is_greater}, {None},
     ]  # fmt: skip
     turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
-    swapped = truth(expression(f"e {turned} d"), NEAR, 5)
+    swapped = Evaluator(expression(f"e {turned} d")).truth(NEAR, 5)
     assert [outcomes(swapped, row) for row in range(5)] == [outcomes(found, r) for r in range(5)]
 
 
@@ -273,20 +273,20 @@ def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
     ],
 )
 def test_unsure_outcomes_combine(sql: str, expected: list[set[bool | None]]) -> None:
-    found = truth(expression(sql), NEAR, 5)
+    found = Evaluator(expression(sql)).truth(NEAR, 5)
     assert [outcomes(found, row) for row in range(5)] == expected
 
 
 def test_an_unsure_left_side_reaches_the_right_one() -> None:
     """Spark may take either way, so the row's failure is ours too."""
     with pytest.raises(EvaluationError):
-        truth(expression("d > e AND 10 / i > 2"), NEAR, 5)
+        Evaluator(expression("d > e AND 10 / i > 2")).truth(NEAR, 5)
 
 
 def test_dividing_by_what_may_be_zero_fails() -> None:
     unsure = {"t#1.d": Vector(DOUBLE, np.array([1e-20]), None, np.array([1e-16]))}
     with pytest.raises(EvaluationError):
-        evaluate(expression("1 / d"), unsure, 1)
+        Evaluator(expression("1 / d")).values(unsure, 1)
 
 
 def one(sql: str, **values: str | None) -> object:
@@ -299,7 +299,7 @@ def one(sql: str, **values: str | None) -> object:
             kind = pa.decimal128(column.type.precision, column.type.scale)
             array = pa.array([None if value is None else Decimal(value)], kind)
             columns[f"t#1.{column.name}"] = from_arrow(array, column.type)
-    return value_at(evaluate(expr, columns, 1), 0)
+    return value_at(Evaluator(expr).values(columns, 1), 0)
 
 
 LONG_DECIMAL = "12345678901234567890.123456789012345678"

@@ -29,7 +29,7 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import Vector, from_arrow
-from impctl.expr.evaluate import evaluate
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
 from impctl.expr.one_row import ONE_ROW
 from impctl.expr.support import find_blocker
@@ -226,7 +226,7 @@ def ours(sql: str, zone: str = "UTC") -> Vector:
     assert find_blocker(expr) is None, find_blocker(expr)
     table = rows()
     columns = {f"t#1.{c.name}": from_arrow(table[c.name], c.type) for c in SCHEMA}
-    return evaluate(expr, columns, len(table))
+    return Evaluator(expr).values(columns, len(table))
 
 
 def selecting(texts: Sequence[str]) -> str:

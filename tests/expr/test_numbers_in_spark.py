@@ -20,7 +20,7 @@ from impctl.capture.render_expr import render_expr
 from impctl.data.schema import Kind
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, ImpctlError, NotExactError
-from impctl.expr.evaluate import Columns, evaluate
+from impctl.expr.evaluate import Columns, Evaluator
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
@@ -75,10 +75,10 @@ def evaluated(sql: str, columns: Columns) -> Case | None:
         return Case(sql, expr, [], None)
     every = range(ROWS)
     try:
-        return Case(sql, expr, [*every], evaluate(expr, columns, ROWS))
+        return Case(sql, expr, [*every], Evaluator(expr).values(columns, ROWS))
     except (EvaluationError, NotExactError):
         rows = [row for row in every if _works(expr, columns, row)]
-    return Case(sql, expr, rows, evaluate(expr, _at(columns, rows), len(rows)))
+    return Case(sql, expr, rows, Evaluator(expr).values(_at(columns, rows), len(rows)))
 
 
 def _at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
@@ -87,7 +87,7 @@ def _at(columns: Columns, rows: list[int]) -> dict[str, Vector]:
 
 def _works(expr: Expr, columns: Columns, row: int) -> bool:
     try:
-        evaluate(expr, _at(columns, [row]), 1)
+        Evaluator(expr).values(_at(columns, [row]), 1)
     except (EvaluationError, NotExactError):
         return False
     return True

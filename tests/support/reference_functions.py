@@ -12,6 +12,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from impctl.data.schema import LONG
 from tests.support.reference_expr import (
     ReferenceFailure,
@@ -70,8 +72,12 @@ def _ln(value: float) -> Value:
     return None if value <= 0 else math.log(value)
 
 
-def _pow(value: float, exponent: int) -> Value:
-    return math.nan if math.isnan(value) else float(value**exponent)
+def _pow(value: float, exponent: float) -> Value:
+    """As Java has it: NaN where C gives 1 for a power of one."""
+    if math.isnan(exponent) or (abs(value) == 1 and math.isinf(exponent)):
+        return math.nan
+    with np.errstate(all="ignore"):
+        return float(np.power(np.float64(value), np.float64(exponent)))
 
 
 def _day(day: date | int) -> date:

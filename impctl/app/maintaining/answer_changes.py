@@ -25,7 +25,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import evaluate, truth
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.spans import exactly
 from impctl.plan.ending import Ending
@@ -51,7 +51,7 @@ def changes_by_rows(
     for predicate in ending.predicates:
         if len(change):
             unsure |= _unsure_outcomes(predicate, change)
-            kept &= truth(predicate, values, len(change)).sure_true()
+            kept &= Evaluator(predicate).truth(values, len(change)).sure_true()
     for one in ending.outputs:
         if len(change):
             unsure |= _unsure_values(one.expr, change)
@@ -140,7 +140,9 @@ def _consolidated(parts: Sequence[_Part], unsure: Bools | None) -> _Rows:
 def _values(part: _Part) -> list[Vector]:
     """The columns put out, every NaN the same."""
     rows = part.rows
-    return [_same_nan(evaluate(o.expr, rows.columns, len(rows))) for o in part.ending.outputs]
+    return [
+        _same_nan(Evaluator(o.expr).values(rows.columns, len(rows))) for o in part.ending.outputs
+    ]
 
 
 def _order(columns: Sequence[Vector], weights: Ints) -> Ints:
@@ -183,7 +185,7 @@ def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
     if not bool(_has_bound(predicate, rows).any()):
         return np.zeros(len(rows), dtype=np.bool_)
     try:
-        return truth(predicate, rows.columns, len(rows)).is_unsure
+        return Evaluator(predicate).truth(rows.columns, len(rows)).is_unsure
     except (NotExactError, EvaluationError):
         return _has_bound(predicate, rows)
 
@@ -194,7 +196,7 @@ def _unsure_values(expr: Expr, rows: Batch) -> Bools:
     if not bool(bounded.any()):
         return bounded
     try:
-        value = evaluate(expr, rows.columns, len(rows))
+        value = Evaluator(expr).values(rows.columns, len(rows))
     except (NotExactError, EvaluationError):
         return bounded
     if value.error is None:

@@ -19,7 +19,7 @@ from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
-from impctl.expr.evaluate import truth
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
 from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by
@@ -143,7 +143,7 @@ def recheck(
         assert column is not None
         vector = from_arrow(rows.column(assumption.column), column.type)
         broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
-        outcome = truth(broken, {column.name: vector}, len(vector))
+        outcome = Evaluator(broken).truth({column.name: vector}, len(vector))
         doubtful = outcome.may_true & inserted
         if bool(doubtful.any()) and _is_left(rows, weights, outcome.may_true):
             raise broken_assumption(assumption)

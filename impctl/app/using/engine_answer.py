@@ -33,7 +33,7 @@ from impctl.data.schema import Column
 from impctl.data.vector import Bools, from_arrow
 from impctl.engine.batch import Batch
 from impctl.errors import NotExactError
-from impctl.expr.evaluate import truth
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -57,7 +57,7 @@ class LeftOut:
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
         self.columns = tuple(column.name for column in columns)
         self.rows = 0
-        self._condition = condition
+        self._condition = Evaluator(condition)
         self._types = {column.name: column.type for column in columns}
 
     def rest(self, rows: pa.Table) -> pa.Table:
@@ -71,7 +71,7 @@ class LeftOut:
     def are_out(self, rows: pa.Table) -> Bools:
         """Which of these rows are left out, shape (rows,); they are not counted."""
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
-        found = truth(self._condition, values, len(rows))
+        found = self._condition.truth(values, len(rows))
         if bool(found.is_unsure.any()):
             raise NotExactError(
                 "A condition on rows of a table is too close to call",

@@ -17,7 +17,7 @@ from impctl.data.vector import Bools, Vector
 from impctl.engine.batch import Batch, difference
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operator import Operator
-from impctl.expr.evaluate import evaluate
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
 
 
@@ -26,6 +26,7 @@ class Project(Operator):
 
     def __init__(self, outputs: Sequence[tuple[AttributeId, Expr]]) -> None:
         self.outputs = tuple(outputs)
+        self._evaluators = [(name, Evaluator(expr)) for name, expr in self.outputs]
         self.form = tuple(name for name, _ in self.outputs)
 
     def step(self, batch: Batch) -> Batch:
@@ -35,7 +36,7 @@ class Project(Operator):
         return once(batch.shared, (Project, self.outputs), lambda: self._computed(batch))
 
     def _computed(self, batch: Batch) -> Batch:
-        columns = {name: evaluate(expr, batch.columns, len(batch)) for name, expr in self.outputs}
+        columns = {name: one.values(batch.columns, len(batch)) for name, one in self._evaluators}
         return batch.shares(Batch(columns, batch.weights, batch.tags))
 
     def says_like(self, other: Operator) -> bool:

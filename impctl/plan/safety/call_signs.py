@@ -44,12 +44,25 @@ def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
     if name in _ROUNDING and parts:
         return Signs(parts[0].nonnegative, parts[0].nonpositive)
     if name in ("pow", "power") and len(parts) == 2:
-        exponent = number_of(arguments[1])
-        is_even = exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0
-        return Signs(nonnegative=is_even or parts[0].nonnegative)
+        return Signs(nonnegative=_is_power_nonnegative(call, parts[0]))
     if name in ("greatest", "least"):
         return _of_choice(parts, is_greatest=name == "greatest")
     return NOTHING
+
+
+def _is_power_nonnegative(call: Call, base: Signs) -> bool:
+    """Whether the power is never below zero.
+
+    -0.0 counts as nonnegative, and its power with an odd negative exponent is -Infinity.
+    """
+    first, second = call.arguments
+    exponent = number_of(second)
+    if exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0:
+        return True
+    found = type_of(first)
+    has_negative_zero = found is None or found.is_fractional
+    may_be_negative = exponent is None or exponent < 0
+    return base.nonnegative and not (has_negative_zero and may_be_negative)
 
 
 def _of_choice(parts: Sequence[Signs], *, is_greatest: bool) -> Signs:

@@ -173,13 +173,27 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
     target = _cast_type(text, node)
     if not isinstance(node, exp.TryCast):
         # Only typed literals come as a plain cast: Spark's CAST reads as exp.TryCast.
-        written = parse_literal.string_value(text, node.this)
-        return moments.typed(text, target, written, node, reader.reading.zone, span)
+        return _typed_literal(reader, node, target, span)
     if node.args.get("safe"):
         raise text.unsupported(
             "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST gives NULL"
         )
     return moments.folded(Cast(reader.read(node.this), target, reader.reading.zone, span=span))
+
+
+def _typed_literal(reader: ExprReader, node: exp.Cast, kind: SqlType, span: Span | None) -> Expr:
+    """`DATE '2024-01-31'`. The parser reads `DATE '2024-01-31'::STRING` as a date made of a cast
+    text, while in Spark the date is cast."""
+    text, zone, literal = reader.text, reader.reading.zone, node.this
+    casts: list[exp.Cast] = []
+    while isinstance(literal, exp.Cast):
+        casts.append(literal)
+        literal = literal.this
+    written = parse_literal.string_value(text, literal)
+    value = moments.typed(text, kind, written, node, zone, span)
+    for cast in reversed(casts):
+        value = moments.folded(Cast(value, _cast_type(text, cast), zone, span=span))
+    return value
 
 
 def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:

@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType, other
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import evaluate
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
 from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
@@ -99,7 +99,7 @@ def computed(call: Call) -> Expr:
     if call.type is None or call.type not in (DATE, *_TIMES) or find_blocker(call) is not None:
         return call
     try:
-        found = evaluate(call, {}, 1)
+        found = Evaluator(call).values({}, 1)
     except (EvaluationError, NotExactError):
         return call
     if not found.validity()[0]:

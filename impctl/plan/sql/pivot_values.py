@@ -14,7 +14,7 @@ from decimal import Decimal, localcontext
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import evaluate
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Expr, Literal, LiteralValue, columns_of
 from impctl.expr.support import find_blocker
 from impctl.expr.types import MAX_PRECISION
@@ -32,7 +32,7 @@ def constant_of(expr: Expr) -> Literal | None:
     if columns_of(expr) or find_blocker(expr) is not None:
         return None
     try:
-        found = evaluate(expr, {}, 1)
+        found = Evaluator(expr).values({}, 1)
     except (EvaluationError, NotExactError):
         return None
     if not found.validity()[0]:

@@ -107,12 +107,22 @@ CONDITIONS = [
     ("log(2, max(p)) > 2", False),
     ("sum(power(p, 2)) > 5", True),
     ("sum(power(p, 3)) > 5", False),
+    ("sum(power(v, 3)) > 5", True),
+    ("sum(power(v, -1)) > 5", True),
     ("sum(greatest(p, 0)) > 5", True),
     ("sum(greatest(p, v - 1)) > 5", False),
     ("sum(greatest(p, v)) > 5", False),
     ("sum(floor(v / 10)) > 5", True),
     ("avg(v) <> 0", False),
 ]
+
+
+@pytest.mark.parametrize(
+    ("exponent", "safe"), [("3", True), ("-2", True), ("-1", False), ("v", False)]
+)
+def test_a_power_of_negative_zero_may_be_below_zero(exponent: str, safe: bool) -> None:
+    sql = f"SELECT g FROM t GROUP BY g HAVING sum(power(d, {exponent})) > 5"
+    assert judged(sql, fact("d", FactKind.NONNEGATIVE), t="p").safe is safe
 
 
 @pytest.mark.parametrize(("condition", "safe"), CONDITIONS)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.vector import from_arrow
-from impctl.expr.evaluate import evaluate
+from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import Expr, Literal
 from impctl.expr.support import find_blocker
 from tests.plan.catalogs import selected
@@ -182,7 +182,7 @@ def test_conditions_are_true_of_the_same_rows(
     selected = ", ".join(f"({sql}) AS x{at}" for at, sql in enumerate(CONDITIONS))
     found = run_sql(spark, f"SELECT {selected} FROM ({view})", {})
     for sql, column in zip(CONDITIONS, found.columns, strict=True):
-        vector = evaluate(expr_of(sql, zone), columns, len(table))
+        vector = Evaluator(expr_of(sql, zone)).values(columns, len(table))
         ours = [bool(value) if ok else None
                 for value, ok in zip(vector.values, vector.validity(), strict=True)]  # fmt: skip
         assert ours == column.to_pylist(), (sql, zone)
