@@ -11,7 +11,8 @@
     │   │   └── NotReadError             3  a construct that impctl does not read, and Spark may
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
-    │   └── EvaluationError              3  the query itself fails on a row (overflow, ...)
+    │   ├── EvaluationError              3  the query itself fails on a row (overflow, ...)
+    │   └── UnsupportedExpressionError   3  an expression that only Spark computes
     ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
     ├── UnsoundSketchError               5  verification found a sketch too small
     ├── RetryableError                   6  try again later

@@ -44,9 +44,23 @@ def check_reader_features(table: TableName, features: Collection[str]) -> None:
         raise unknown_feature(table, feature)
 
 
-def check_column_mapping(table: TableName, configuration: Mapping[str, str]) -> bool:
-    """Whether names are mapped; raise TableError for a mode that is not by name."""
+def check_column_mapping(
+    table: TableName,
+    configuration: Mapping[str, str],
+    reader_version: int,
+    reader_features: Collection[str],
+) -> bool:
+    """Whether names are mapped; raise TableError for a mode that is not by name, and for one that
+    the table's protocol does not support: some readers follow it, others do not."""
     mode = configuration.get("delta.columnMapping.mode", "none").lower()
+    is_supported = reader_version == 2 or "columnMapping" in reader_features
+    if mode != "none" and not is_supported:
+        raise TableError(
+            f"Table `{table}` has `delta.columnMapping.mode` = `{mode}`, and its protocol does not"
+            " support column mapping",
+            hint="upgrade the table's protocol, or set the property to `none`",
+            code="column_mapping_mode",
+        )
     if mode not in ("none", "name"):
         raise TableError(
             f"Table `{table}` maps columns by `{mode}`, which impctl cannot read",

@@ -107,7 +107,10 @@ class Snapshot:
 
     @property
     def constraints(self) -> tuple[str, ...]:
-        """SQL conditions that every row meets: CHECK constraints and column invariants."""
+        """SQL conditions that rows should meet: CHECK constraints and column invariants.
+
+        Whether they do depends on the protocols that the table has had, and on its writers.
+        """
         checks = (
             text for key, text in sorted(self.configuration.items()) if key.startswith(_CONSTRAINT)
         )
@@ -219,7 +222,9 @@ def take_snapshot(
     configuration = dict(metadata.configuration)
     reader_features = frozenset(protocol.reader_features or ())
     check_reader_features(table, reader_features)
-    is_mapped = check_column_mapping(table, configuration)
+    is_mapped = check_column_mapping(
+        table, configuration, protocol.min_reader_version, reader_features
+    )
     schema_json = delta.schema().to_json()
     columns = read_schema(schema_json, is_mapped=is_mapped)
     partition_columns = tuple(metadata.partition_columns)

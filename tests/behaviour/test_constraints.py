@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
-from impctl.app.preparing.facts import _facts_of_check
+from impctl.app.preparing.facts import _said_by_checks
 from impctl.plan.safety.facts import FactKind
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.create import create_table
@@ -132,5 +133,5 @@ def test_a_check_that_rounds_first_tells_no_sign(
     empty = pa.table({"x": pa.array([], pa.int32()), "fine": pa.array([], pa.decimal128(38, 38))})
     create_table(str(tmp_path / "t"), empty)
     snapshot = take_snapshot(DeltaTable(str(tmp_path / "t")), "t", None)
-    found = _facts_of_check(snapshot, "t", check)
+    found = _said_by_checks(replace(snapshot, configuration={"delta.constraints.c": check}), "t")
     assert [fact.kind for fact in found] == kinds

@@ -75,7 +75,7 @@ def choose(
     `every` candidate comes with what is foreseen of it; or else those that may be taken.
     """
     query = prepared.planned
-    facts = facts_of(desk.tables, prepared.scans)
+    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     found = NOTHING
 
     def weigh(options: Sequence[Option]) -> Costs:
@@ -126,7 +126,7 @@ def judge_candidates(
 ) -> tuple[CandidateEntry, ...]:
     """Every candidate judged for itself: what `explain` shows where nothing can be chosen."""
     query = prepared.planned
-    facts = facts_of(desk.tables, prepared.scans)
+    facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
     columns = _candidates(desk, prepared)
     for table, name in _wanted(desk.tables, prepared).items():
         columns[table] = list(dict.fromkeys([name, *columns[table]]))

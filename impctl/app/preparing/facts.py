@@ -1,14 +1,16 @@
 """Facts about columns that make a sketch safe, and their re-check on every change.
 
-Law: a fact from statistics is true of the pinned snapshot and stored as an assumption; because
-deletions cannot break it, looking at the inserted rows of every change keeps it true for ever. A
-violation stops maintaining, it never widens silently.
+Law: a fact is true of the rows of the pinned snapshot, by its statistics or by reading them.
+Metadata alone is never enough: a CHECK or NOT NULL only says what to look for. What no CHECK says
+is stored as an assumption; because deletions cannot break it, looking at the inserted rows of every
+change keeps it true for ever. A violation stops maintaining, it never widens silently.
 Out of scope: what facts imply (`plan.safety.verdict`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -27,35 +29,67 @@ from impctl.plan.safety.signs import learn
 from impctl.plan.sql.statement import parse_query
 from impctl.store.records import Assumption
 from impctl.tables.change.net import netted
+from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
-    """What the tables themselves refuse to break, at the pinned versions: CHECK.
+    """What CHECKs say and statistics confirm, at the pinned versions; it needs no re-check, since
+    whoever asks at another version looks again.
 
-    Not NOT NULL: it may be added over rows that hold NULL, as a CHECK may not.
+    Not NOT NULL: it may be added over rows that hold NULL.
     """
     found: dict[Fact, None] = {}
     for table in dict.fromkeys(scan.table for scan in scans):
         snapshot = tables.snapshot(table)
-        for text in snapshot.constraints:
-            found.update(dict.fromkeys(_facts_of_check(snapshot, table, text)))
+        confirmed = (f for f in _said_by_checks(snapshot, table) if _is_confirmed(snapshot, f))
+        found.update(dict.fromkeys(confirmed))
     return tuple(found)
 
 
-def _facts_of_check(snapshot: Snapshot, table: TableName, text: str) -> Iterator[Fact]:
-    """Signs that a CHECK condition gives columns; nothing from one that impctl cannot read."""
-    try:
-        query = parse_query(f"SELECT * FROM {quoted(table)} WHERE {text}", {table: snapshot.schema})
-    except ImpctlError:
-        return
-    names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
-    for node in nodes_of(query.root):
-        for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
-            found = _sign_of(part)
-            if found is not None:
-                yield Fact(table, names[found[0]], found[1], FactSource.CONSTRAINT)
+def facts_of(
+    tables: PinnedTables, scans: Iterable[Scan], *, reads_checks: bool = False
+) -> tuple[Fact, ...]:
+    """What is known of the columns that a query reads, at the pinned versions.
+
+    With `reads_checks` also what CHECKs say and statistics leave open, if the rows confirm it: the
+    column is read for that.
+    """
+    scans = tuple(scans)
+    found: dict[Fact, None] = dict.fromkeys(constraint_facts(tables, scans))
+    for scan in scans:
+        snapshot = tables.snapshot(scan.table)
+        for attribute in scan.attributes:
+            column = snapshot.schema.find(attribute.name)
+            if column is not None:
+                found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
+        for fact in _said_by_checks(snapshot, scan.table) if reads_checks else ():
+            known = replace(fact, source=FactSource.STATISTICS)
+            if fact not in found and known not in found and _holds(snapshot, fact):
+                found[known] = None
+    return tuple(found)
+
+
+def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
+    """Signs of columns that CHECK conditions ask for; none of a condition that is not read.
+
+    They are not believed: a table whose protocol does not ask for it has writers that put in rows
+    without a look, and what they put in stays when the protocol changes.
+    """
+    for text in snapshot.constraints:
+        try:
+            query = parse_query(
+                f"SELECT * FROM {quoted(table)} WHERE {text}", {table: snapshot.schema}
+            )
+        except ImpctlError:
+            continue
+        names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
+        for node in nodes_of(query.root):
+            for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
+                found = _sign_of(part)
+                if found is not None:
+                    yield Fact(table, names[found[0]], found[1], FactSource.CONSTRAINT)
 
 
 def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
@@ -72,17 +106,25 @@ def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
     return None
 
 
-def facts_of(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
-    """What is known of the columns that a query reads, at the pinned versions."""
-    scans = tuple(scans)
-    found: dict[Fact, None] = dict.fromkeys(constraint_facts(tables, scans))
-    for scan in scans:
-        snapshot = tables.snapshot(scan.table)
-        for attribute in scan.attributes:
-            column = snapshot.schema.find(attribute.name)
-            if column is not None:
-                found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
-    return tuple(found)
+def _is_confirmed(snapshot: Snapshot, fact: Fact) -> bool:
+    """Whether statistics leave no room for a value that breaks the sign."""
+    statistics = column_statistics(snapshot, fact.column)
+    if fact.kind is FactKind.NONNEGATIVE:
+        return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only
+    is_bounded = statistics.maximum is not None and statistics.maximum <= 0  # type: ignore[operator]  # numeric columns only
+    return is_bounded and not statistics.may_be_nan
+
+
+def _holds(snapshot: Snapshot, fact: Fact) -> bool:
+    """Whether it is true of every row, by reading the column."""
+    column = snapshot.schema.find(fact.column)
+    assert column is not None, "the CHECK was read over this schema"
+    broken = Evaluator(broken_by(fact.kind, ColumnRef(column.name, column.type)))
+    for rows in read_batches(snapshot, [column.name]):
+        vector = from_arrow(rows.column(column.name), column.type)
+        if bool(broken.truth({column.name: vector}, len(vector)).may_true.any()):
+            return False
+    return True
 
 
 def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:

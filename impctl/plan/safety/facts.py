@@ -33,7 +33,7 @@ class FactKind(StrEnum):
 
 class FactSource(StrEnum):
     CONSTRAINT = "constraint"
-    """CHECK of the table: the table itself refuses rows that break it."""
+    """Said by a CHECK of the table and true of one version; asked again at every other."""
     STATISTICS = "statistics"
     """True of one version; later rows may break it, so a sketch that rests on it records it."""
     PREDICATE = "predicate"
