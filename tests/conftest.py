@@ -190,13 +190,25 @@ def spark() -> Iterator[Any]:
 
     With SPARK_REMOTE set it is one of Spark Connect, at a server that sees this machine's disk.
     """
+    session = _session()
+    yield session
+    session.stop()
+
+
+def _session() -> Any:
     from impctl.spark.connect import master_of
     from impctl.spark.session import SparkSettings, open_session
 
     conf = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "4"}
-    session = open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))
-    yield session
-    session.stop()
+    return open_session(SparkSettings(master_of("local[2]", os.environ, "local[2]"), conf))
+
+
+@pytest.fixture(autouse=True)
+def _usual_settings(request: pytest.FixtureRequest) -> None:
+    """The session has its usual settings: a workload of another test gives it others, such as a
+    time zone, which stay when its commands have run."""
+    if "spark" in request.fixturenames:
+        _session()
 
 
 @pytest.fixture
