@@ -156,6 +156,9 @@ def _render_call(expr: Case | Coalesce | Cast | Mean | Call, names: Names) -> Sq
             if not expr.name.replace("_", "").isalnum():
                 raise QueryError(f"`{expr.name}` is not the name of a function")
             parts = [render_expr(part, names) for part in expr.arguments]
+            if expr.name in ("timestampadd", "timestampdiff"):
+                # Spark takes the unit as a bare word.
+                parts[0] = exp.var(parts[0].name)
             return exp.Anonymous(this=expr.name.upper(), expressions=parts)
         case _:
             assert_never(expr)

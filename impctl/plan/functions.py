@@ -93,6 +93,15 @@ _VOLATILE_NAMES = """
 VOLATILE = frozenset(_VOLATILE_NAMES.split())
 """Scalar functions whose answer two runs need not share."""
 
+UNIT_SUMS = frozenset({"timestampadd", "dateadd", "date_add"})
+UNIT_DIFFERENCES = frozenset({"timestampdiff", "datediff", "date_diff", "timediff"})
+_UNIT_NAMES = """
+    year quarter month week day dayofyear hour minute second millisecond microsecond
+"""
+UNITS = frozenset(_UNIT_NAMES.split())
+"""What `timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)` take as their first argument,
+a bare word."""
+
 FOREIGN = frozenset({"java_method", "reflect", "try_reflect"})
 """Functions that call any method there is, so that a query could do more than read."""
 

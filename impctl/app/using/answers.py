@@ -67,9 +67,30 @@ def answer_table(
     views, sql = _text(desk, prepared, versions, pruned, sketches)
     if any(isinstance(node, Join) for node in nodes_of(prepared.query.root)):
         # A join may give many more rows than it reads.
-        return run_sql(desk.spark(), sql, views, versions=versions)
-    with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
-        return run_sql(desk.spark(), sql, views, versions=versions)
+        table = run_sql(desk.spark(), sql, views, versions=versions)
+    else:
+        with shuffles_for(desk.spark(), _bytes(desk.tables, prepared, versions, pruned)):
+            table = run_sql(desk.spark(), sql, views, versions=versions)
+    return with_one_schema(table, desk.session_zone)
+
+
+def with_one_schema(table: pa.Table, zone: str) -> pa.Table:
+    """Spark's answer with the schema that the engine gives: every column may be NULL, and a
+    TIMESTAMP is shown in the session's time zone."""
+    import pyarrow as pa
+
+    fields = [
+        pa.field(one.name, pa.timestamp("us", tz=zone) if _has_zone(one.type) else one.type)
+        for one in table.schema
+    ]
+    arrays = [column.cast(one.type) for column, one in zip(table.columns, fields, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _has_zone(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 def answer_frame(

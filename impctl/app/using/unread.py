@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.prepared import column_like_clock
 from impctl.app.results.results import NOT_USED
+from impctl.app.using.answers import with_one_schema
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, NotReadError, QueryError
 from impctl.plan.sql.named_tables import named_tables
@@ -72,7 +73,8 @@ def unread_table(desk: Workbench, found: Unread) -> pa.Table:
     """The answer as Arrow."""
     from impctl.spark.run import run_sql
 
-    return run_sql(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+    table = run_sql(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+    return with_one_schema(table, desk.session_zone)
 
 
 def unread_frame(desk: Workbench, found: Unread) -> DataFrame:

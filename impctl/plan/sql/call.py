@@ -18,6 +18,7 @@ from impctl.data.schema import (
     DATE,
     DOUBLE,
     INTEGER,
+    LONG,
     STRING,
     TIMESTAMP,
     Kind,
@@ -49,6 +50,9 @@ from impctl.plan.functions import (
     GENERATORS,
     SCALARS,
     TIME_WINDOWS,
+    UNIT_DIFFERENCES,
+    UNIT_SUMS,
+    UNITS,
     VOLATILE,
     WINDOW_ONLY,
 )
@@ -224,6 +228,9 @@ def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
 
 def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Expr:
     name = function_name(node) or ""
+    by_unit = _function_by_unit(reader, node, name, span)
+    if by_unit is not None:
+        return by_unit
     _refuse_kinds(reader, node, name)
     for argument in node.expressions:
         if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
@@ -237,6 +244,22 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
         reader.reading.note_volatile(name, span)
     found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
     return moments.computed(found)
+
+
+def _function_by_unit(
+    reader: ExprReader, node: exp.Anonymous, name: str, span: Span | None
+) -> Expr | None:
+    """`timestampadd(HOUR, 3, at)` and `datediff(HOUR, since, until)`; None for calls of another
+    form. Their first argument is a bare word."""
+    if name not in UNIT_SUMS | UNIT_DIFFERENCES or len(node.expressions) != 3:
+        return None
+    unit, *rest = node.expressions
+    if not isinstance(unit, exp.Column) or unit.name.lower() not in UNITS:
+        return None
+    parts = (parse_literal.constant(unit.name.upper(), span), *reader.read_all(rest))
+    is_sum = name in UNIT_SUMS
+    called = "timestampadd" if is_sum else "timestampdiff"
+    return Call(called, parts, None if is_sum else LONG, reader.reading.zone, span=span)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
