@@ -3,8 +3,9 @@
 Law: whoever answers, the answer is the query's own at the pinned versions. What is kept comes
 first, since reading it costs least; else the quicker one of engine and Spark by the cost model, as
 far as the engine can. Where the engine cannot tell a value, or fails on one, Spark decides; asked
-for by name, it says so instead. Rows that were kept and are damaged are never told: they are read
-anew through the sketch, with a warning, unless the policy is `strict`.
+for by name, it says so instead. A query that fails through its sketch is read without it, so that
+it fails only if the plain query does. Rows that were kept and are damaged are never told: they are
+read anew through the sketch, with a warning, unless the policy is `strict`.
 Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.using.worth`).
 """
 
@@ -91,6 +92,20 @@ def answered(
         if by is AnsweredBy.STATE:
             raise _not_kept(found)
     read = what_is_read(desk.tables, found, use)
+    try:
+        return _by_reading(desk, found, read, by, where)
+    except EvaluationError as error:
+        if not read.pruned.filters:
+            raise
+        found = _without_sketch(found, error)
+    read = what_is_read(desk.tables, found, SketchUse.NEVER)
+    return _by_reading(desk, found, read, by, where)
+
+
+def _by_reading(
+    desk: Workbench, found: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
+) -> Answered:
+    """The answer from these files; EvaluationError where the query fails on their rows."""
     why, quicker = "asked for", ""
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, found, read.pruned)
@@ -134,6 +149,20 @@ def _without_state(desk: Workbench, found: Fresh, error: ImpctlError) -> Fresh:
     return replace(found, warnings=(*found.warnings, warning))
 
 
+def _without_sketch(found: Fresh, error: EvaluationError) -> Fresh:
+    """The query to be read whole, with a warning.
+
+    Of a group that a condition or LIMIT drops the sketch may show a part, and what is computed of
+    the part, such as a quotient, may fail where that of the group does not.
+    """
+    name = found.prepared.spec.name
+    warning = (
+        f"the sketch of query `{name}` was not used: the query fails on some groups of which it"
+        f" reads only part: {error.message}"
+    )
+    return replace(found, sketches=(), warnings=(*found.warnings, warning))
+
+
 def _by_engine(
     desk: Workbench,
     found: Fresh,
@@ -154,7 +183,8 @@ def _by_engine(
             raise _cannot(found.prepared, blocked) from None
         return f"the engine cannot run it: {blocked.message}"
     except (EvaluationError, NotExactError, TableError) as error:
-        if by is AnsweredBy.ENGINE:
+        is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
+        if by is AnsweredBy.ENGINE or is_partial:
             raise
         return f"the engine could not tell: {error.message}"
     except UnsupportedError as error:
