@@ -132,6 +132,7 @@ class Builder(Plumbing):
         self.is_passed = is_passed
         if self._answer is not None:
             flow = self._kept(plan, self._answer)
+            check_ending(self._answer.ending, plan.span)
         elif self._blocks:
             flow = build_blocks(self, self._blocks, self.sketched, self._planted)
         else:
@@ -152,7 +153,6 @@ class Builder(Plumbing):
 
     def _kept(self, plan: Plan, answer: AnswerPlan) -> Flow:
         """The plan's rows, kept, and beside them the fragments that trees tell."""
-        check_ending(answer.ending, plan.span)
         whole = told_by_tree(self, self._blocks, self.sketched)
         if whole is not None:
             self.kept, flow = whole
