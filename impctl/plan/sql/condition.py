@@ -15,6 +15,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN
+from impctl.errors import QueryError
 from impctl.expr.nodes import (
     Cast,
     Compare,
@@ -40,6 +41,7 @@ from impctl.plan.sql.subquery import bare, closed, unwrapped
 from impctl.plural import count_text
 from impctl.values import dataclass
 
+_UNKNOWN = ("table_unknown", "column_unknown")
 _PLAIN_PARTS = frozenset({"expressions", "from", "joins", "where", "hint", "distinct"})
 
 
@@ -254,7 +256,7 @@ def _opened(
     """A plain subquery's rows, and its conditions on columns of the enclosing query."""
     if not isinstance(query, exp.Select):
         raise reader.text.unsupported("this subquery", query)
-    source = read_from(query, environment)
+    source = _from_of(query, reader, environment)
     where = query.args.get("where")
     if where is None:
         return source, ()
@@ -264,6 +266,25 @@ def _opened(
     correlated, own = _separated(parts, reader.names.scope, query, reader)
     span = reader.text.span_of(where.this)
     return FromSource(apply_condition(source.plan, own, span), source.scope), correlated
+
+
+def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) -> FromSource:
+    """The FROM clause of a subquery. Its ON conditions do not see the enclosing query's columns."""
+    try:
+        return read_from(query, environment)
+    except QueryError as error:
+        outer = reader.names.scope
+        for join in query.args.get("joins") or ():
+            on = join.args.get("on")
+            for column in on.find_all(exp.Column) if on is not None else ():
+                table = (column.table.lower(),) if column.table else None
+                if error.code in _UNKNOWN and outer.find(table, column.name):
+                    raise reader.text.unsupported(
+                        "a column of the enclosing query in the ON condition of a subquery",
+                        column,
+                        hint="move the condition to the subquery's WHERE",
+                    ) from error
+        raise
 
 
 def _correlated(scope: Scope, reader: ExprReader) -> Scope:

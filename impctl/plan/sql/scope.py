@@ -224,6 +224,8 @@ class Names:
         )
 
     def _unknown(self, node: exp.Column, parts: Sequence[str]) -> QueryError:
+        if [part.lower() for part in parts] == ["grouping__id"]:
+            return self.text.unsupported("`grouping__id`", node, hint="write grouping_id()")
         relation = tuple(part.lower() for part in parts[:-1]) or None
         if relation is not None and not any(is_called(r, relation) for r in self._relations()):
             written = ".".join(parts[:-1])

@@ -181,6 +181,17 @@ CASES = [
         "without it",
     ),
     ("SELECT »uper(brand) FROM sales", "which Spark does not have", "`upper`"),
+    (
+        "SELECT brand, »grouping__id FROM sales GROUP BY brand WITH ROLLUP",
+        "uses `grouping__id`",
+        "grouping_id()",
+    ),
+    (
+        "SELECT 1 FROM sales WHERE EXISTS (SELECT 1 FROM stock a LEFT JOIN stock b"
+        " ON a.shelf = b.shelf AND b.shelf > »sales.price WHERE a.brand = sales.brand)",
+        "a column of the enclosing query in the ON condition",
+        "WHERE",
+    ),
     ("SELECT transform(»extra, x -> x) FROM sales", "lambda", "without it"),
     ("SELECT sum(price), »brand FROM sales", "neither grouped nor", "GROUP BY"),
     ("SELECT brand FROM sales GROUP BY brand HAVING »price > 1", "neither grouped", "GROUP BY"),

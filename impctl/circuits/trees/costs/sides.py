@@ -69,7 +69,7 @@ def key_side(
     """The table's columns that are the key; None where they are of several tables or computed.
 
     With `tuples` it is combinations of these that count, where the table has them all; rows else.
-    Without a key it is the first table's.
+    Without a key it is the first table's; None where there is no table.
     """
     found = _columns(rows, key)
     if found is None:
@@ -91,8 +91,11 @@ def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
     known = [one for one in found if one is not None]
     if len(known) < len(found) or len({scan.access for scan, _, _ in known}) > 1:
         return None
-    scan = known[0][0] if known else scans_of(rows)[0]
-    return scan, tuple((name, kind) for _, name, kind in known)
+    scans = [known[0][0]] if known else scans_of(rows)
+    if not scans:
+        # A SELECT without FROM reads no table.
+        return None
+    return scans[0], tuple((name, kind) for _, name, kind in known)
 
 
 _Made = dict[AttributeId, Expr]
