@@ -182,3 +182,16 @@ def test_a_list_of_several_sorts_rounds_the_column(
     snapshot = snapshot_of(tmp_path, [stated(Random(5), rows)])
     listed = InList(Attribute("a", "a", LONG).ref(), (Literal(2**53, LONG), other))
     assert bool(prune_by_condition(snapshot, listed, COLUMNS)) == kept
+
+
+def test_constants_of_a_list_round_each_other(tmp_path: Path) -> None:
+    """Beside a constant of 30 digits Spark keeps 8 digits after the point of the other one, which
+    is 1 then; in `a = 1.000000000000000001` it keeps them all."""
+    bounds = {"minValues": {"a": 1}, "maxValues": {"a": 1}, "nullCount": {"a": 0}}
+    file = add("0.parquet", 1, stats=json.dumps({"numRecords": 1, **bounds}))
+    snapshot = open_source("t", create(tmp_path, {"a": "long"}, file)).snapshot()
+    fine = Literal(Decimal("1.000000000000000001"), decimal(38, 18))
+    large = Literal(Decimal(10) ** 29, decimal(30, 0))
+    column = Attribute("a", "a", LONG).ref()
+    assert len(prune_by_condition(snapshot, InList(column, (fine, large)), {"a": "a"})) == 1
+    assert not prune_by_condition(snapshot, InList(column, (Literal(2, LONG),)), {"a": "a"})

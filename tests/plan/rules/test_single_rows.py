@@ -37,6 +37,8 @@ def test_what_one_row_passes_is_left_out(long: str, short: str) -> None:
         f"{_ONE} GROUP BY GROUPING SETS ((brand), ()) ORDER BY n LIMIT 1",
         "SELECT * FROM (SELECT MAX(price) m FROM sales) x, stock y ORDER BY shelf LIMIT 1",
         "SELECT * FROM stock FULL JOIN (SELECT MAX(price) m FROM sales) ON m = shelf LIMIT 1",
+        "SELECT * FROM (SELECT MAX(price) m FROM sales) FULL JOIN (SELECT SUM(shelf) s FROM stock)"
+        " ON m = s LIMIT 1",
         f"({_ONE}) UNION ALL ({_ONE}) LIMIT 1",
         f"SELECT DISTINCT n FROM (({_ONE}) UNION ALL ({_ONE}))",
     ],
