@@ -40,7 +40,6 @@ def over(folder: Path, capsys: Capsys, sql: str) -> Cli:
         "SELECT id, ascii(s) AS v FROM t WHERE id < 9",
         "SELECT id, id LIKE '1%' AS v FROM t WHERE id < 9",
         "SELECT id FROM t WHERE id < 9 ORDER BY CAST(d AS STRING)",
-        "SELECT id FROM t WHERE id < 9 ORDER BY hour(ts), id LIMIT 1",
         "SELECT id, CASE WHEN hour(ts) > 1 THEN 1 END AS v FROM t WHERE id < 9",
         "SELECT s, CAST(MAX(d) AS STRING) AS v FROM t GROUP BY s",
     ],
