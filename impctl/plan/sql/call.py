@@ -21,6 +21,7 @@ from impctl.data.schema import (
     LONG,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     Kind,
     SqlType,
     decimal,
@@ -116,6 +117,7 @@ _FIELD_FUNCTIONS = frozenset(
     {"year", "quarter", "month", "weekofyear", "day", "dayofweek", "dayofyear", "hour", "minute"}
 )
 """Fields of EXTRACT that are functions of their own."""
+_WITH_FIELDS = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 _SAME_TYPE = frozenset({"abs", "negative", "nullifzero", "positive"})
 
 
@@ -134,10 +136,14 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
         case exp.Extract():
             name = node.this.name.lower()
             name = _FIELDS.get(name, name)
-            if name in _FIELD_FUNCTIONS:
-                return _call(reader, name, [node.expression], span)
-            field = parse_literal.constant(name, span)
-            return Call("date_part", (field, reader.read(node.expression)), span=span)
+            operand = reader.read(node.expression)
+            if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
+                zone = reader.reading.zone
+                return moments.computed(
+                    Call(name, (operand,), _result_type(name, (operand,)), zone, span=span)
+                )
+            # An interval has fields, too, for which Spark has no function of their own.
+            return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
                 hint = "write locate(part, text, start)"

@@ -7,6 +7,8 @@ import pytest
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, INTEGER, LONG, NULL, STRING, SqlType, decimal
 from impctl.expr.nodes import (
     And,
+    Arithmetic,
+    ArithmeticOp,
     Call,
     Case,
     Cast,
@@ -115,6 +117,19 @@ def number(value: int) -> Literal:
         ("extract(YEAR FROM day)", Call("year", (DAY,), INTEGER)),
         ("extract(WEEK FROM day)", Call("weekofyear", (DAY,), INTEGER)),
         ("extract(DECADE FROM day)", Call("date_part", (Literal("decade", STRING), DAY))),
+        (
+            "extract(DAY FROM day - day)",
+            Call(
+                "date_part", (Literal("day", STRING), Arithmetic(ArithmeticOp.SUBTRACT, DAY, DAY))
+            ),
+        ),
+        ("DATE '1970-01-02'::STRING", Cast(Literal(1, DATE), STRING)),
+        (
+            "datediff(HOUR, day, day)",
+            Call("timestampdiff", (Literal("HOUR", STRING), DAY, DAY), LONG),
+        ),
+        ("dateadd(day, 3, day)", Call("timestampadd", (Literal("DAY", STRING), number(3), DAY))),
+        ("datediff(day, day)", Call("datediff", (DAY, DAY), INTEGER)),
         ("abs(price)", Call("abs", (PRICE,), INTEGER)),
         ("+price", PRICE),
         ("+brand", Call("positive", (BRAND,))),
