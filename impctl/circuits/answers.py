@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import check, typed
+from impctl.circuits.flows import check, check_condition, typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
@@ -24,7 +24,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operators.kept import AnswerRows, KeptRows
 from impctl.engine.order_codes import OrderKey, exact_ranks
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import (
     ColumnRef,
     Compare,
@@ -73,7 +73,9 @@ def kept_rows(ending: Ending, bounded: Collection[AttributeId] = ()) -> KeptRows
 
 def check_ending(ending: Ending, span: Span | None) -> None:
     """BlockedError where the answer cannot be computed from its rows exactly as Spark does."""
-    for expr in ending.expressions:
+    for predicate in ending.predicates:
+        check_condition(predicate, span)
+    for expr in ending.values:
         check(expr, span)
     typed((one.attribute for one in ending.outputs), span)
 
@@ -87,7 +89,7 @@ def answer_of_rows(ending: Ending, rows: Batch, zone: str, where: Expr | None = 
     if where is not None and len(rows):
         shown = {one.attribute.id: one.expr for one in ending.outputs}
         asked = substitute(where, shown)
-        rows = rows.keep(Evaluator(asked).truth(rows.columns, len(rows)).sure_true())
+        rows = rows.keep(Condition(asked).truth(rows.columns, len(rows)).sure_true())
     types = dict(typed((one.attribute for one in ending.outputs), None))
     columns = []
     for one in ending.outputs:
@@ -107,7 +109,7 @@ def rows_asked_for(ending: Ending, rows: Batch) -> Batch:
     rows = _by_value(rows)
     for predicate in ending.predicates:
         if len(rows):
-            rows = rows.keep(Evaluator(predicate).truth(rows.columns, len(rows)).sure_true())
+            rows = rows.keep(Condition(predicate).truth(rows.columns, len(rows)).sure_true())
     if ending.first is not None:
         rows = _cut(rows, ending.first)
     if ending.first is None or ending.first.order != ending.order:
@@ -159,7 +161,7 @@ def answer_where(table: pa.Table, outputs: Sequence[Attribute], where: Expr) -> 
     kinds = dict(typed(outputs, None))
     arrays = zip(outputs, table.columns, strict=True)
     columns = {one.id: from_arrow(array, kinds[one.id]) for one, array in arrays}
-    return table.filter(pa.array(Evaluator(where).truth(columns, len(table)).sure_true()))
+    return table.filter(pa.array(Condition(where).truth(columns, len(table)).sure_true()))
 
 
 def _by_value(rows: Batch) -> Batch:

@@ -19,7 +19,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span
-from impctl.expr.support import find_blocker
+from impctl.expr.support import find_blocker, find_condition_blocker
 from impctl.plan.nodes import Attribute, Join, Plan, SetOperation
 from impctl.values import dataclass
 
@@ -111,6 +111,13 @@ def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, .
 def check(expr: Expr, span: Span | None) -> None:
     """BlockedError where the engine cannot compute the expression."""
     blocker = find_blocker(expr)
+    if blocker is not None:
+        raise BlockedError(blocker.reason, blocker.part.span or span)
+
+
+def check_condition(expr: Expr, span: Span | None) -> None:
+    """BlockedError where the engine cannot tell whether the expression is true."""
+    blocker = find_condition_blocker(expr)
     if blocker is not None:
         raise BlockedError(blocker.reason, blocker.part.span or span)
 

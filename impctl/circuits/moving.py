@@ -18,7 +18,7 @@ from impctl.aliases import AccessId, TableName
 from impctl.circuits.flows import Source
 from impctl.data.vector import Bools, Ints
 from impctl.engine.batch import Batch, stacked_batches
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
 
@@ -83,7 +83,7 @@ def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:
     for predicate in predicates:
         rows = batch if len(left) == len(batch) else batch.take(left)
         if len(rows):
-            left = left[Evaluator(predicate).truth(rows.columns, len(rows)).sure_true()]
+            left = left[Condition(predicate).truth(rows.columns, len(rows)).sure_true()]
     mask = np.zeros(len(batch), dtype=np.bool_)
     mask[left] = True
     return mask

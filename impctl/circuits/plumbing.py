@@ -21,6 +21,7 @@ from impctl.circuits.flows import (
     Flow,
     Source,
     check,
+    check_condition,
 )
 from impctl.circuits.reading.groups import chosen_groups
 from impctl.circuits.reading.readable import DistantJoin
@@ -197,7 +198,7 @@ class Plumbing(ABC):
         """The rows for which the predicate is true, or too close to call where that is sound."""
         if not columns_of(predicate) <= flow.ids:
             raise BlockedError(_LEFT_BEHIND, node.span)
-        check(predicate, node.span)
+        check_condition(predicate, node.span)
         at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
             None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)

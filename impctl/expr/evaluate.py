@@ -1,7 +1,8 @@
 """Values of expressions over columns, with Spark's semantics (ANSI on).
 
-An `Evaluator` is the only way to compute an expression, and it takes none that has a blocker
-(`expr.support`). So everything below is written for supported expressions and checks nothing.
+Only an `Evaluator` or a `Condition` computes an expression, and neither takes one that has a
+blocker (`expr.support`). So everything below is written for supported expressions and checks
+nothing.
 
 The result is Spark's, including NULL, NaN and overflow. Where Spark's own result depends on the
 order of a floating-point sum, the value has an error bound and a predicate may be unsure. Rows that
@@ -48,7 +49,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.numbers import arithmetic, negate
-from impctl.expr.support import find_blocker
+from impctl.expr.support import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.truth import Truth, conjoin, disjoin, of_vector
 from impctl.expr.truth import negate as negate_truth
 from impctl.expr.types import arithmetic_type, narrowed, type_of, wider_type
@@ -62,7 +63,7 @@ _EXACT_DIGITS = 100
 
 
 class Evaluator:
-    """Computes one expression over batches of columns.
+    """Computes the values of one expression over batches of columns.
 
     Raises UnsupportedExpressionError when it is made of an expression that the engine does not
     compute exactly as Spark does.
@@ -71,19 +72,31 @@ class Evaluator:
     __slots__ = ("_expr",)
 
     def __init__(self, expr: Expr) -> None:
-        blocker = find_blocker(expr)
-        if blocker is not None:
-            raise UnsupportedExpressionError(blocker.reason)
-        self._expr = expr
+        self._expr = _supported(expr, find_blocker(expr))
 
     def values(self, columns: Columns, length: int) -> Vector:
         """The value of each row, shape (length,). EvaluationError where Spark fails;
         NotExactError where a value cannot be told exactly."""
         return _value(self._expr, columns, length)
 
+
+class Condition:
+    """Computes of which rows an expression is true; raises as an `Evaluator` does."""
+
+    __slots__ = ("_expr",)
+
+    def __init__(self, expr: Expr) -> None:
+        self._expr = _supported(expr, find_condition_blocker(expr))
+
     def truth(self, columns: Columns, length: int) -> Truth:
-        """The possible outcomes of the condition for each row, shape (length,); errors as above."""
+        """The possible outcomes for each row, shape (length,); errors as of `Evaluator.values`."""
         return _truth(self._expr, columns, length)
+
+
+def _supported(expr: Expr, blocker: Blocker | None) -> Expr:
+    if blocker is not None:
+        raise UnsupportedExpressionError(blocker.reason)
+    return expr
 
 
 def _value(expr: Expr, columns: Columns, length: int) -> Vector:

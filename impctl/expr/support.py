@@ -38,6 +38,8 @@ from impctl.expr.types import common_type, narrowed, type_of, wider_type
 from impctl.expr.zones import fixed_offset
 from impctl.values import dataclass
 
+_TRUTH_VALUES = (BOOLEAN, SqlType(Kind.NULL))
+
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
@@ -54,6 +56,14 @@ def find_blocker(expr: Expr) -> Blocker | None:
         if reason is not None:
             return Blocker(part, reason)
     return None
+
+
+def find_condition_blocker(expr: Expr) -> Blocker | None:
+    """The same of a condition, which must be a truth value."""
+    blocker = find_blocker(expr)
+    if blocker is None and type_of(expr) not in _TRUTH_VALUES:
+        return Blocker(expr, f"a condition of type `{type_of(expr)}` is left to Spark")
+    return blocker
 
 
 def _reason(expr: Expr) -> str | None:
@@ -106,7 +116,7 @@ def _arithmetic_reason(found: SqlType) -> str | None:
 
 
 def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
-    if all(type_of(part) in (BOOLEAN, SqlType(Kind.NULL)) for part in operands):
+    if all(type_of(part) in _TRUTH_VALUES for part in operands):
         return None
     return "AND, OR and NOT need conditions"
 

@@ -33,10 +33,10 @@ class Ending:
     outputs: tuple[ComputedColumn, ...]
 
     @property
-    def expressions(self) -> tuple[Expr, ...]:
-        """Everything that is evaluated over the rows."""
+    def values(self) -> tuple[Expr, ...]:
+        """What is computed of the rows to order them and to put them out."""
         keys = self.order if self.first is None else (*self.order, *self.first.order)
-        return (*self.predicates, *(key.expr for key in keys), *(one.expr for one in self.outputs))
+        return (*(key.expr for key in keys), *(one.expr for one in self.outputs))
 
     @property
     def cuts(self) -> bool:

@@ -12,7 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.errors import EvaluationError, ImpctlError, NotExactError
+from impctl.errors import (
+    EvaluationError,
+    ImpctlError,
+    NotExactError,
+    UnsupportedExpressionError,
+)
+from impctl.expr.evaluate import Condition
 from impctl.expr.types import type_of
 from tests.expr.claims import (
     ROWS,
@@ -55,6 +61,13 @@ def test_all_that_is_claimed_is_computed_with_its_type() -> None:
         except (EvaluationError, NotExactError):
             continue
         assert (len(vector), vector.type) == (len(ROWS), type_of(claim.expr)), claim.sql
+
+
+@pytest.mark.parametrize("sql", ["i", "s", "upper(s)", "d + 1"])
+def test_a_value_that_is_no_truth_value_is_no_condition(sql: str) -> None:
+    (claim,) = claims([sql])
+    with pytest.raises(UnsupportedExpressionError, match="is left to Spark"):
+        Condition(claim.expr)
 
 
 def rows_of(spark: Any) -> Any:

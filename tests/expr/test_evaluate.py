@@ -18,7 +18,7 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import cast
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr
 from impctl.expr.support import find_blocker
 from impctl.expr.truth import Truth
@@ -120,7 +120,7 @@ def check_value(vector: Vector, row: int, expected: Value) -> None:
 @pytest.mark.parametrize("sql", [sql for sql in MORE if " AND " in sql or " OR " in sql])
 def test_truth_has_the_references_outcome(sql: str) -> None:
     expr = expression(sql)
-    found = Evaluator(expr).truth(COLUMNS, len(TABLE))
+    found = Condition(expr).truth(COLUMNS, len(TABLE))
     for row, values in enumerate(plain_rows(COLUMNS, len(TABLE))):
         assert value_of(expr, values) in outcomes(found, row)
 
@@ -246,14 +246,14 @@ BOTH = {True, False}
 
 @pytest.mark.parametrize("operator", ["=", "<>", "<", "<=", ">", ">="])
 def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
-    found = Evaluator(expression(f"d {operator} e")).truth(NEAR, 5)
+    found = Condition(expression(f"d {operator} e")).truth(NEAR, 5)
     is_equal = operator in ("=", "<=", ">=")
     is_greater = operator in ("<>", ">", ">=")
     assert [outcomes(found, row) for row in range(5)] == [
         {is_equal}, BOTH, BOTH, {is_greater}, {None},
     ]  # fmt: skip
     turned = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}.get(operator, operator)
-    swapped = Evaluator(expression(f"e {turned} d")).truth(NEAR, 5)
+    swapped = Condition(expression(f"e {turned} d")).truth(NEAR, 5)
     assert [outcomes(swapped, row) for row in range(5)] == [outcomes(found, r) for r in range(5)]
 
 
@@ -273,14 +273,14 @@ def test_what_is_too_close_to_call_may_go_either_way(operator: str) -> None:
     ],
 )
 def test_unsure_outcomes_combine(sql: str, expected: list[set[bool | None]]) -> None:
-    found = Evaluator(expression(sql)).truth(NEAR, 5)
+    found = Condition(expression(sql)).truth(NEAR, 5)
     assert [outcomes(found, row) for row in range(5)] == expected
 
 
 def test_an_unsure_left_side_reaches_the_right_one() -> None:
     """Spark may take either way, so the row's failure is ours too."""
     with pytest.raises(EvaluationError):
-        Evaluator(expression("d > e AND 10 / i > 2")).truth(NEAR, 5)
+        Condition(expression("d > e AND 10 / i > 2")).truth(NEAR, 5)
 
 
 def test_dividing_by_what_may_be_zero_fails() -> None:

@@ -8,7 +8,7 @@ import pytest
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError, QueryError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
 from impctl.expr.one_row import ONE_ROW, one_row
 from impctl.expr.support import find_blocker
@@ -20,7 +20,7 @@ CHECK = one_row(ColumnRef("q.rows", LONG, nullable=False), None)
 
 def outcome(*counts: int) -> list[bool]:
     rows = Vector(LONG, np.array(counts, dtype=np.int64))
-    return Evaluator(CHECK).truth({"q.rows": rows}, len(counts)).sure_true().tolist()
+    return Condition(CHECK).truth({"q.rows": rows}, len(counts)).sure_true().tolist()
 
 
 def test_it_drops_nothing() -> None:

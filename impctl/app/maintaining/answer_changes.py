@@ -25,7 +25,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.spans import exactly
 from impctl.plan.ending import Ending
@@ -51,7 +51,7 @@ def changes_by_rows(
     for predicate in ending.predicates:
         if len(change):
             unsure |= _unsure_outcomes(predicate, change)
-            kept &= Evaluator(predicate).truth(values, len(change)).sure_true()
+            kept &= Condition(predicate).truth(values, len(change)).sure_true()
     for one in ending.outputs:
         if len(change):
             unsure |= _unsure_values(one.expr, change)
@@ -185,7 +185,7 @@ def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
     if not bool(_has_bound(predicate, rows).any()):
         return np.zeros(len(rows), dtype=np.bool_)
     try:
-        return Evaluator(predicate).truth(rows.columns, len(rows)).is_unsure
+        return Condition(predicate).truth(rows.columns, len(rows)).is_unsure
     except (NotExactError, EvaluationError):
         return _has_bound(predicate, rows)
 

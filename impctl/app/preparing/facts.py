@@ -21,7 +21,7 @@ from impctl.data.identifiers import quoted
 from impctl.data.schema import Column
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
 from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by
@@ -119,7 +119,7 @@ def _holds(snapshot: Snapshot, fact: Fact) -> bool:
     """Whether it is true of every row, by reading the column."""
     column = snapshot.schema.find(fact.column)
     assert column is not None, "the CHECK was read over this schema"
-    broken = Evaluator(broken_by(fact.kind, ColumnRef(column.name, column.type)))
+    broken = Condition(broken_by(fact.kind, ColumnRef(column.name, column.type)))
     for rows in read_batches(snapshot, [column.name]):
         vector = from_arrow(rows.column(column.name), column.type)
         if bool(broken.truth({column.name: vector}, len(vector)).may_true.any()):
@@ -185,7 +185,7 @@ def recheck(
         assert column is not None
         vector = from_arrow(rows.column(assumption.column), column.type)
         broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
-        outcome = Evaluator(broken).truth({column.name: vector}, len(vector))
+        outcome = Condition(broken).truth({column.name: vector}, len(vector))
         doubtful = outcome.may_true & inserted
         if bool(doubtful.any()) and _is_left(rows, weights, outcome.may_true):
             raise broken_assumption(assumption)

@@ -33,7 +33,7 @@ from impctl.data.schema import Column
 from impctl.data.vector import Bools, from_arrow
 from impctl.engine.batch import Batch
 from impctl.errors import NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
@@ -57,7 +57,7 @@ class LeftOut:
     def __init__(self, condition: Expr, columns: Sequence[Column]) -> None:
         self.columns = tuple(column.name for column in columns)
         self.rows = 0
-        self._condition = Evaluator(condition)
+        self._condition = Condition(condition)
         self._types = {column.name: column.type for column in columns}
 
     def rest(self, rows: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from impctl.data.vector import Bools
 from impctl.engine.batch import Batch, difference
 from impctl.engine.operator import Operator
 from impctl.errors import NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.expr.truth import Truth
 
@@ -26,7 +26,7 @@ class Select(Operator):
     def __init__(self, predicate: Expr, *, must_be_sure: bool) -> None:
         self.predicate = predicate
         self.must_be_sure = must_be_sure
-        self._evaluator = Evaluator(predicate)
+        self._condition = Condition(predicate)
         self._unsure_rows = 0
 
     def step(self, batch: Batch) -> Batch:
@@ -56,7 +56,7 @@ class Select(Operator):
         return difference(self.step(rows), was.step(rows))
 
     def _outcome(self, batch: Batch) -> Truth:
-        outcome = self._evaluator.truth(batch.columns, len(batch))
+        outcome = self._condition.truth(batch.columns, len(batch))
         if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(
                 "A condition below a grouping compares doubles too close to call",

@@ -25,7 +25,7 @@ from impctl.data.order import ascending
 from impctl.data.schema import SqlType
 from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot
@@ -159,7 +159,7 @@ def _meeting(batch: pa.Table, where: Expr | None) -> pa.Table:
     if where is None:
         return batch
     columns = {name: from_arrow(batch.column(name), kind) for name, kind in _read_by(where)}
-    return batch.filter(pa.array(Evaluator(where).truth(columns, len(batch)).may_true))
+    return batch.filter(pa.array(Condition(where).truth(columns, len(batch)).may_true))
 
 
 def _read_by(where: Expr | None) -> Sequence[tuple[ColumnName, SqlType]]:

@@ -16,7 +16,7 @@ from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.errors import ImpctlError, TableError, UsageError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -56,7 +56,7 @@ def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
         if is_opaque or find_blocker(condition) is not None:
             raise _refused(snapshot, text, "cannot be tested by impctl")
         columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
-        if not Evaluator(condition).truth(columns, len(rows)).sure_true().all():
+        if not Condition(condition).truth(columns, len(rows)).sure_true().all():
             raise UsageError(
                 f"Table `{snapshot.table}` does not accept the batch: a row breaks its constraint"
                 f" `{text}`",

@@ -21,7 +21,7 @@ from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Column
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr, columns_of
 from impctl.expr.support import find_blocker
 from impctl.tables.arrow_types import to_arrow_type
@@ -127,7 +127,7 @@ def _taken(
     if blocker is not None:
         raise _untranslatable(snapshot, where, blocker.reason)
     try:
-        return Evaluator(condition).truth(columns, length).sure_true()
+        return Condition(condition).truth(columns, length).sure_true()
     except NotExactError as error:
         raise _untranslatable(snapshot, where, "it compares doubles too close to call") from error
     except EvaluationError as error:

@@ -22,7 +22,7 @@ from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import render_expr
 from impctl.data.schema import DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
 from impctl.data.vector import from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.safety.facts import FactKind, broken_by
 from impctl.spark.guarded import guarded
@@ -164,7 +164,7 @@ def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -
         values = pa.array([*good, None, *bad], arrow)
         wanted = [None] if fact is FactKind.NOT_NULL else bad
         condition = broken_by(fact, ColumnRef("v", kind))
-        outcome = Evaluator(condition).truth({"v": from_arrow(values, kind)}, len(values))
+        outcome = Condition(condition).truth({"v": from_arrow(values, kind)}, len(values))
         engine = values.filter(pa.array(outcome.may_true)).to_pylist()
         name = str(tmp_path / f"{at}.parquet")
         pq.write_table(pa.table({"v": values}), name)

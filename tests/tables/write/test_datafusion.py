@@ -15,7 +15,7 @@ from impctl.data.schema import Schema
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, UnsupportedError
 from impctl.expr.cast import cast
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Condition, Evaluator
 from impctl.plan.nodes import Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
 from impctl.tables.arrow_types import arrow_type
@@ -172,7 +172,7 @@ def matching_rows(snapshot: Snapshot, condition: str, data: pa.Table) -> set[int
     assert isinstance(root.child, Select)
     assert isinstance(root.child.child, Scan)
     columns = columns_of(root.child.child, snapshot.schema, data)
-    found = Evaluator(root.child.predicate).truth(columns, len(data))
+    found = Condition(root.child.predicate).truth(columns, len(data))
     assert not found.is_unsure.any()
     rows = data.column("row").to_pylist()
     return {row for row, ok in zip(rows, found.may_true, strict=True) if ok}
