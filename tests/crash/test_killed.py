@@ -38,7 +38,10 @@ def test_killed_commands_leave_a_store_that_goes_on(
     draw = random.Random(5)
     spans: dict[str, float] = {}
     killed, versions = 0, {"by_g": 0, "by_x": 0}
-    for number in range(ROUNDS):
+    for number in range(4 * ROUNDS):
+        # How many still run when they are killed depends on the machine and its load.
+        if number >= ROUNDS and killed >= ROUNDS // 2:
+            break
         change(table, number + 2)
         command, *words = COMMANDS[number % len(COMMANDS)]
         process = start(workload, command, *words)
@@ -66,8 +69,7 @@ def test_killed_commands_leave_a_store_that_goes_on(
             (again,) = cli.good("gc", "--keep", "1", "--dry-run").results
             assert again["entries"] == []
     record_property("killed", killed)
-    # How many still run when they are killed depends on the machine and its load.
-    assert killed >= ROUNDS // 6
+    assert killed >= ROUNDS // 2
 
 
 def _answer(cli: Cli, by: str) -> list[object]:
