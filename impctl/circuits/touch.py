@@ -23,7 +23,7 @@ from impctl.data.vector import Ints, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.expr.nodes import Expr, columns_of, conjuncts
-from impctl.expr.support import find_blocker
+from impctl.expr.support import find_condition_blocker
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Scan
 from impctl.sketch.fragments import FragmentSet
@@ -85,7 +85,7 @@ def judged_alone(moved: MovedConditions) -> MovedConditions | None:
     Each row that meets all of the ones and not all of the others meets so the conditions left.
     """
     before, after = (_parts(predicates) for predicates in (moved.before, moved.after))
-    left_out = {part for part in (*before, *after) if find_blocker(part) is not None}
+    left_out = {part for part in (*before, *after) if find_condition_blocker(part) is not None}
     if any((part in before) != (part in after) for part in left_out):
         return None
     sides = (tuple(p for p in parts if p not in left_out) for parts in (before, after))

@@ -31,7 +31,7 @@ from impctl.store.records import Assumption
 from impctl.tables.change.net import netted
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
-from impctl.tables.statistics import column_statistics
+from impctl.tables.statistics import ColumnStatistics, column_statistics
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:
@@ -40,12 +40,8 @@ def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact,
 
     Not NOT NULL: it may be added over rows that hold NULL.
     """
-    found: dict[Fact, None] = {}
-    for table in dict.fromkeys(scan.table for scan in scans):
-        snapshot = tables.snapshot(table)
-        confirmed = (f for f in _said_by_checks(snapshot, table) if _is_confirmed(snapshot, f))
-        found.update(dict.fromkeys(confirmed))
-    return tuple(found)
+    said = _said_of(tables, scans)
+    return tuple(dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact)))
 
 
 def facts_of(
@@ -57,18 +53,27 @@ def facts_of(
     column is read for that.
     """
     scans = tuple(scans)
-    found: dict[Fact, None] = dict.fromkeys(constraint_facts(tables, scans))
+    said = tuple(_said_of(tables, scans))
+    found = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
     for scan in scans:
         snapshot = tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:
                 found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
-        for fact in _said_by_checks(snapshot, scan.table) if reads_checks else ():
-            known = replace(fact, source=FactSource.STATISTICS)
-            if fact not in found and known not in found and _holds(snapshot, fact):
-                found[known] = None
+    for snapshot, fact in said if reads_checks else ():
+        known = replace(fact, source=FactSource.STATISTICS)
+        if fact not in found and known not in found and _holds(snapshot, fact):
+            found[known] = None
     return tuple(found)
+
+
+def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
+    """What CHECKs say of the tables that a query reads."""
+    for table in dict.fromkeys(scan.table for scan in scans):
+        snapshot = tables.snapshot(table)
+        for fact in _said_by_checks(snapshot, table):
+            yield snapshot, fact
 
 
 def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
@@ -107,9 +112,12 @@ def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:
 
 
 def _is_confirmed(snapshot: Snapshot, fact: Fact) -> bool:
+    return _has_sign(column_statistics(snapshot, fact.column), fact.kind)
+
+
+def _has_sign(statistics: ColumnStatistics, kind: FactKind) -> bool:
     """Whether statistics leave no room for a value that breaks the sign."""
-    statistics = column_statistics(snapshot, fact.column)
-    if fact.kind is FactKind.NONNEGATIVE:
+    if kind is FactKind.NONNEGATIVE:
         return statistics.minimum is not None and statistics.minimum >= 0  # type: ignore[operator]  # numeric columns only
     is_bounded = statistics.maximum is not None and statistics.maximum <= 0  # type: ignore[operator]  # numeric columns only
     return is_bounded and not statistics.may_be_nan
@@ -119,12 +127,15 @@ def _holds(snapshot: Snapshot, fact: Fact) -> bool:
     """Whether it is true of every row, by reading the column."""
     column = snapshot.schema.find(fact.column)
     assert column is not None, "the CHECK was read over this schema"
-    broken = Condition(broken_by(fact.kind, ColumnRef(column.name, column.type)))
-    for rows in read_batches(snapshot, [column.name]):
-        vector = from_arrow(rows.column(column.name), column.type)
-        if bool(broken.truth({column.name: vector}, len(vector)).may_true.any()):
-            return False
-    return True
+    batches = read_batches(snapshot, [column.name])
+    return not any(bool(_breaking(rows, column, fact.kind).any()) for rows in batches)
+
+
+def _breaking(rows: pa.Table, column: Column, kind: FactKind) -> Bools:
+    """Which rows may break such a fact of the column, shape (rows,)."""
+    vector = from_arrow(rows.column(column.name), column.type)
+    broken = Condition(broken_by(kind, ColumnRef(column.name, column.type)))
+    return broken.truth({column.name: vector}, len(vector)).may_true
 
 
 def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fact]:
@@ -141,11 +152,11 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
         return
     # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
     # bound (`plan.safety.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
-    if statistics.minimum is not None and statistics.minimum >= 0:  # type: ignore[operator]  # numeric columns only
+    if _has_sign(statistics, FactKind.NONNEGATIVE):
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
     if column.type.is_fractional:
         return
-    if statistics.maximum is not None and statistics.maximum <= 0:  # type: ignore[operator]  # numeric columns only
+    if _has_sign(statistics, FactKind.NONPOSITIVE):
         yield Fact(table, column.name, FactKind.NONPOSITIVE, source)
 
 
@@ -183,11 +194,8 @@ def recheck(
             continue
         column = snapshot.schema.find(assumption.column)
         assert column is not None
-        vector = from_arrow(rows.column(assumption.column), column.type)
-        broken = broken_by(FactKind(assumption.kind), ColumnRef(column.name, column.type))
-        outcome = Condition(broken).truth({column.name: vector}, len(vector))
-        doubtful = outcome.may_true & inserted
-        if bool(doubtful.any()) and _is_left(rows, weights, outcome.may_true):
+        breaking = _breaking(rows, column, FactKind(assumption.kind))
+        if bool((breaking & inserted).any()) and _is_left(rows, weights, breaking):
             raise broken_assumption(assumption)
 
 

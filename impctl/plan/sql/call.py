@@ -138,10 +138,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             name = _FIELDS.get(name, name)
             operand = reader.read(node.expression)
             if name in _FIELD_FUNCTIONS and type_of(operand) in _WITH_FIELDS:
-                zone = reader.reading.zone
-                return moments.computed(
-                    Call(name, (operand,), _result_type(name, (operand,)), zone, span=span)
-                )
+                return _made(reader, name, (operand,), span)
             # An interval has fields, too, for which Spark has no function of their own.
             return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
         case exp.StrPosition():
@@ -248,8 +245,7 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
         return rewritten
     if name in VOLATILE and not (name == "unix_timestamp" and parts):
         reader.reading.note_volatile(name, span)
-    found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
-    return moments.computed(found)
+    return _made(reader, name, parts, span)
 
 
 def _function_by_unit(
@@ -296,7 +292,10 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
 def _call(
     reader: ExprReader, name: str, arguments: list[exp.Expression], span: Span | None
 ) -> Expr:
-    parts = reader.read_all(arguments)
+    return _made(reader, name, reader.read_all(arguments), span)
+
+
+def _made(reader: ExprReader, name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr:
     found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
     return moments.computed(found)
 

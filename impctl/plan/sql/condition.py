@@ -273,12 +273,14 @@ def _from_of(query: exp.Select, reader: ExprReader, environment: Environment) ->
     try:
         return read_from(query, environment)
     except QueryError as error:
+        if error.code not in _UNKNOWN:
+            raise
         outer = reader.names.scope
         for join in query.args.get("joins") or ():
             on = join.args.get("on")
             for column in on.find_all(exp.Column) if on is not None else ():
                 table = (column.table.lower(),) if column.table else None
-                if error.code in _UNKNOWN and outer.find(table, column.name):
+                if outer.find(table, column.name):
                     raise reader.text.unsupported(
                         "a column of the enclosing query in the ON condition of a subquery",
                         column,

@@ -23,7 +23,7 @@ from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr, columns_of
-from impctl.expr.support import find_blocker
+from impctl.expr.support import find_condition_blocker
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import FileReader, read_batches
@@ -123,7 +123,7 @@ def _taken(
     length: int,
 ) -> Bools:
     """The rows for which the condition is true, as Spark has it."""
-    blocker = find_blocker(condition)
+    blocker = find_condition_blocker(condition)
     if blocker is not None:
         raise _untranslatable(snapshot, where, blocker.reason)
     try:

@@ -16,7 +16,7 @@ from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.trees.rows import all_of
 from impctl.data.schema import SqlType
 from impctl.expr.nodes import ColumnRef, Expr, columns_of, conjuncts, substitute
-from impctl.expr.support import find_blocker
+from impctl.expr.support import find_condition_blocker
 from impctl.plan.nodes import Plan, Project, Scan, Select, nodes_of, scans_of
 from impctl.tables.keys.fan_out import KeyColumns
 from impctl.values import dataclass
@@ -132,7 +132,9 @@ def condition_on(rows: Plan, scan: Scan) -> Expr | None:
     parts = dict.fromkeys(
         substitute(part, names)
         for part in _selecting(rows, made)
-        if columns_of(part) and columns_of(part) <= names.keys() and find_blocker(part) is None
+        if columns_of(part)
+        and columns_of(part) <= names.keys()
+        and find_condition_blocker(part) is None
     )
     return all_of(list(parts))
 
