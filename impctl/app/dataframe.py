@@ -1,7 +1,8 @@
 """Use case: a query through its sketch as a Spark DataFrame, for programs that go on with it.
 
 Law: the frame stands for the query's answer at the versions that were pinned when it was made,
-whenever it is computed; a data file that is gone by then is an error, never fewer rows.
+whenever it is computed; a data file that is gone by then is an error, never fewer rows. Nobody can
+try again without the sketch, so it is left away where the query might fail only because of it.
 Out of scope: computing it (`app.query` does, at once).
 """
 
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.using.answers import answer_frame
+from impctl.app.using.in_part import never_failing
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
 from impctl.app.using.request import asked
@@ -46,6 +48,7 @@ def dataframe(
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
         return Framed(unread_frame(desk, found), found.warnings)
+    found = never_failing(desk.tables, found, required=required)
     read = what_is_read(desk.tables, found, use)
     frame = answer_frame(desk, found.prepared, found.versions, read.pruned, found.sketches)
     record_use(desk, found, read.pruned, read.plain, command="dataframe")

@@ -1,7 +1,7 @@
 """Use case: the query's SQL with its sketch as range predicates.
 
-Law: the text printed gives, over the versions named beside it, what the query gives. No Spark is
-started unless the sketch has to be recaptured first.
+Law: the text printed gives, over the versions named beside it, what the query gives, and fails only
+where it does. No Spark is started unless the sketch has to be recaptured first.
 Out of scope: running the text (`app.query`).
 """
 
@@ -17,6 +17,7 @@ from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.results import Outcome, RewriteResult
+from impctl.app.using.in_part import never_failing
 from impctl.app.using.lost_nan import losing_nan
 from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.recorded import record_use
@@ -54,6 +55,7 @@ def rewrite(
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
         return _as_it_stands(desk, found, files)
+    found = never_failing(desk.tables, found, required=required)
     sketches, left_away = worth_using(desk.tables, found, use)
     written = written_query(desk.tables, found.prepared, found.query, sketches, found.versions)
     pruned = written.pruned

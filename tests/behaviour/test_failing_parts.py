@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import impctl
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Capsys, Cli
 
@@ -57,3 +58,34 @@ def test_what_fails_without_the_sketch_fails(cli: Cli) -> None:
     ran = cli("query", "--query", "quotient", "--sketch", "always", "--by", "engine")
     assert ran.code == 3
     assert ran.error["code"] == "division_by_zero"
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_text_is_handed_out_without_a_sketch_that_may_make_it_fail(cli: Cli, name: str) -> None:
+    ran = cli.good("rewrite", "--query", name)
+    assert ran.results[0]["sketches"] == []
+    assert "BETWEEN" not in ran.results[0]["sql"]
+    assert "[fails_in_part]" in ran.document["warnings"][0]
+    refused = cli("rewrite", "--query", name, "--require-sketch")
+    assert refused.refusal == (3, "fails_in_part")
+
+
+def test_a_guarded_text_keeps_its_sketch(cli: Cli) -> None:
+    cli.edit("SUM(x) / SUM(y)", "SUM(x) / NULLIF(SUM(y), 0)")
+    cli.captured()
+    ran = cli.good("rewrite", "--query", "quotient")
+    assert (len(ran.results[0]["sketches"]), ran.document["warnings"]) == (1, [])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_frame_and_verify_do_without_the_sketch(cli: Cli, name: str, spark: object) -> None:
+    with impctl.open(cli.workload) as workload:
+        with pytest.warns(impctl.ImpctlWarning, match="fails_in_part"):
+            frame = workload.dataframe(name)
+        assert [list(row) for row in frame.collect()] == QUERIES[name][1]
+    ran = cli.good("verify", "--query", name, "--results")
+    result = ran.results[0]
+    assert (result["covers"], result["results_equal"]) == (True, None)
+    (warning,) = ran.document["warnings"]
+    assert "no results through it to compare" in warning

@@ -315,7 +315,8 @@ class StatusResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyResult:
-    """A stored sketch against recapture; `results_equal` is None where it was not asked for.
+    """A stored sketch against recapture; `results_equal` is None where it was not asked for,
+    or where only the sketch makes the query fail.
 
     `counts_only` says that only the numbers of rows were compared, because a LIMIT without ORDER BY
     leaves any of more rows. `answer_equal` is about the rows of the answer that are kept, None

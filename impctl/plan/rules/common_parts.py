@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Or, conjuncts
+from impctl.plan.can_fail import can_fail
 from impctl.plan.nodes import Join, Plan, Select, inputs_of, with_inputs
-from impctl.plan.rules.can_fail import can_fail
 
 
 def common_parts(root: Plan) -> Plan:

@@ -34,6 +34,7 @@ from impctl.expr.nodes import (
     substitute,
     walk,
 )
+from impctl.plan.can_fail import can_fail
 from impctl.plan.functions import VOLATILE
 from impctl.plan.nodes import (
     Aggregate,
@@ -60,7 +61,6 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.recursion import stable_columns
-from impctl.plan.rules.can_fail import can_fail
 
 Predicates = tuple[Expr, ...]
 

@@ -23,7 +23,9 @@ from tests.plan.trials import (
     Trial,
     accurate_sketches,
     check_touch,
+    foretold_failure,
     make_barrier_trial,
+    make_failing_trial,
     make_trial,
     run_trial,
 )
@@ -63,6 +65,19 @@ def test_plans(cases: Iterable[int]) -> None:
 @random_cases(50, 175, 3000, first=7_000_000, also="124 273 389 565")
 def test_plans_with_barriers(cases: Iterable[int]) -> None:
     check(cases, make_barrier_trial, 1 / 2)
+
+
+@random_cases(60, 280, 20_000, also="183 311 729 1301 1573 1882 2169 2412")
+def test_plans_that_can_fail(cases: Iterable[int]) -> None:
+    """Through a sketch only what `part_failure` foretells fails, and it does not cry wolf."""
+    tally, sure = Tally(), 0
+    for seed in cases:
+        run_trial(seed, tally, make=make_failing_trial)
+        trial = make_failing_trial(seed)
+        sure += foretold_failure(trial.root, trial) is None
+    assert tally.accepted > tally.trials / 2
+    assert tally.failed_in_part > 0
+    assert sure > tally.trials / 2
 
 
 @pytest.mark.slow

@@ -1,0 +1,87 @@
+"""Whether a query may fail through its sketch although it works without one.
+
+Law: whoever hands out something to be computed later, where nobody can try again without the
+sketch (a text, a frame), leaves the sketch away where this may be.
+Out of scope: the proof (`plan.safety.part_failures`), trying again (`app.using.answering`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from impctl.aliases import AccessId, AttributeId
+from impctl.app.preparing.facts import fact_of, facts_of
+from impctl.app.results.results import NO_SKETCH
+from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.errors import UnsafeSketchError
+from impctl.plan.nodes import Attribute, scans_of
+from impctl.plan.safety.part_failures import Interval, Sizes, part_failure
+from impctl.plan.safety.status import Refusal
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.statistics import column_statistics
+
+_HINT = "write the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
+
+
+def part_failure_of(tables: PinnedTables, found: Fresh) -> Refusal | None:
+    """What of the query may fail over the rows that its sketches let through; None for nothing."""
+    if not found.sketches:
+        return None
+    sketched = {sketch.access: sketch.attribute for sketch in found.sketches}
+    scans = scans_of(found.query.root)
+    assumed = [fact_of(one) for one in found.assumptions]
+    if part_failure(found.query, sketched, assumed, Sizes({}, {})) is None:
+        return None
+    # Only now are statistics worth reading.
+    facts = (*assumed, *facts_of(tables, scans))
+    return part_failure(found.query, sketched, facts, _sizes(tables, found))
+
+
+def never_failing(tables: PinnedTables, found: Fresh, *, required: bool) -> Fresh:
+    """The query with sketches through which it fails only if it fails without; else with none.
+
+    It is told then; UnsafeSketchError where the sketch is `required`.
+    """
+    failing = part_failure_of(tables, found)
+    if failing is None:
+        return found
+    name = found.prepared.spec.name
+    if required:
+        raise UnsafeSketchError(
+            f"Query `{name}` cannot be handed out with its sketch: {failing.reason}",
+            hint=f"{_HINT}; or run it by `impctl query`, which tries again without the sketch",
+            code="fails_in_part",
+            location=found.prepared.spec.location,
+        )
+    warning = f"query `{name}` is handed out without its sketch: {failing.reason}; {_HINT}"
+    warnings = (*found.warnings, f"{warning} [fails_in_part]")
+    return replace(found, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
+
+
+def _sizes(tables: PinnedTables, found: Fresh) -> Sizes:
+    rows: dict[AccessId, int] = {}
+    bounds: dict[AttributeId, Interval] = {}
+    for scan in scans_of(found.query.root):
+        snapshot = tables.snapshot(scan.table)
+        if snapshot.rows is not None:
+            rows[scan.access] = snapshot.rows
+        for attribute in scan.attributes:
+            known = _bounds(snapshot, attribute)
+            if known is not None:
+                bounds[attribute.id] = known
+    return Sizes(rows, bounds)
+
+
+def _bounds(snapshot: Snapshot, attribute: Attribute) -> Interval | None:
+    """What the statistics say that all numbers of the column lie between."""
+    own = attribute.type
+    if own is None or not own.is_numeric or own.is_fractional:
+        return None
+    known = column_statistics(snapshot, attribute.name)
+    if known.minimum is None or known.maximum is None:
+        return None
+    assert isinstance(known.minimum, int), "decimals are unscaled"
+    assert isinstance(known.maximum, int), "decimals are unscaled"
+    return Fraction(known.minimum, 10**own.scale), Fraction(known.maximum, 10**own.scale)
