@@ -108,8 +108,10 @@ class Claim:
 
 
 @cache
-def columns() -> Columns:
-    return {f"t#1.{c.name}": from_arrow(ROWS[c.name], c.type) for c in SCHEMA}
+def columns(row: int | None = None) -> Columns:
+    """The operands on all rows, or on one."""
+    rows = ROWS if row is None else ROWS.slice(row, 1)
+    return {f"t#1.{c.name}": from_arrow(rows[c.name], c.type) for c in SCHEMA}
 
 
 def read(sql: str, zone: str = "UTC") -> Expr | None:
@@ -128,10 +130,11 @@ def claims(texts: Iterable[str], zone: str = "UTC") -> Iterator[Claim]:
             yield Claim(sql, expr, zone)
 
 
-def computed(claim: Claim) -> tuple[pa.Array, Vector]:
-    """The values as an answer has them, and with their bounds."""
-    vector = Evaluator(claim.expr).values(columns(), len(ROWS))
-    ones = np.ones(len(ROWS), dtype=np.int64)
+def computed(claim: Claim, row: int | None = None) -> tuple[pa.Array, Vector]:
+    """The values as an answer has them, and with their bounds; of all rows, or of one."""
+    count = len(ROWS) if row is None else 1
+    vector = Evaluator(claim.expr).values(columns(row), count)
+    ones = np.ones(count, dtype=np.int64)
     return arrow_column(exactly(vector), ones, arrow_type(vector.type, claim.zone)), vector
 
 
@@ -191,3 +194,10 @@ def _shown(value: Any) -> Any:
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else (value, math.copysign(1, value))
     return str(value) if isinstance(value, Decimal) else value
+
+
+def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    """The same type, whatever time zone a moment is shown in."""
+    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
+        return (one.tz is None) == (other.tz is None)
+    return one == other

@@ -5,7 +5,7 @@ By hand, all of it in three time zones: `-m long` (some 15 minutes).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.expr.claims import (
     casts,
     claims,
     computed,
+    is_alike,
     operations,
     shown,
     taken_calls,
@@ -70,24 +71,49 @@ def test_a_value_that_is_no_truth_value_is_no_condition(sql: str) -> None:
         Condition(claim.expr)
 
 
-def rows_of(spark: Any) -> Any:
-    """The rows in Spark. It must be in UTC, since it takes local times for moments."""
+def rows_of(spark: Any, row: int | None = None) -> Any:
+    """The rows in Spark, or one of them; in UTC, since Spark takes local times for moments."""
     local = "timestampadd(MICROSECOND, unix_micros(k), TIMESTAMP_NTZ '1970-01-01 00:00:00') AS k"
-    return spark.createDataFrame(ROWS).selectExpr(*(local if n == "k" else n for n in TYPES))
+    rows = ROWS if row is None else ROWS.slice(row, 1)
+    return spark.createDataFrame(rows).selectExpr(*(local if n == "k" else n for n in TYPES))
 
 
-def differences(found: Sequence[Claim], spark: Any, view: Any) -> Iterator[str]:
-    """Claims of which Spark gives other values or another type, or values where ours fails."""
+@pytest.fixture
+def views(spark: Any) -> dict[int | None, Any]:
+    """All rows, by None, and each of them by its number."""
+    return {row: rows_of(spark, row) for row in (None, *range(len(ROWS)))}
+
+
+def differences(found: Sequence[Claim], spark: Any, views: Mapping[int | None, Any]) -> list[str]:
+    """Claims of which Spark gives other values or another type, or values where ours fails.
+
+    Where a row makes one of the two fail, each row is compared by itself.
+    """
+    wrong, failing = [], []
+    for claim, expected in paired(found, spark, views[None]):
+        if expected is None:
+            failing.append(claim)
+        elif (said := difference(claim, expected)) is not None:
+            wrong.append(said)
+    for row in range(len(ROWS)):
+        computable = [claim for claim in failing if is_computable(claim, row)]
+        for claim, expected in paired(computable, spark, views[row]):
+            said = "Spark fails" if expected is None else difference(claim, expected, row)
+            if said is not None:
+                wrong.append(f"row {row}: {claim.sql}: {said}")
+    return wrong
+
+
+def paired(
+    found: Sequence[Claim], spark: Any, view: Any
+) -> Iterator[tuple[Claim, pa.ChunkedArray | None]]:
+    """The claims with Spark's columns; None where a row fails, or Spark refuses the types."""
     for start in range(0, len(found), TOGETHER):
         part = found[start : start + TOGETHER]
-        for claim, expected in zip(part, asked(spark, view, part), strict=True):
-            wrong = difference(claim, expected)
-            if wrong is not None:
-                yield f"{claim.sql} in {claim.zone}: {wrong}"
+        yield from zip(part, asked(spark, view, part), strict=True)
 
 
 def asked(spark: Any, view: Any, part: Sequence[Claim]) -> list[pa.ChunkedArray | None]:
-    """Spark's columns; None where a row fails, or Spark refuses the types."""
     from impctl.spark.run import run_sql
 
     columns = ", ".join(f"{claim.sql} AS x{at}" for at, claim in enumerate(part))
@@ -100,54 +126,53 @@ def asked(spark: Any, view: Any, part: Sequence[Claim]) -> list[pa.ChunkedArray 
         return asked(spark, view, part[:half]) + asked(spark, view, part[half:])
 
 
-def difference(claim: Claim, expected: pa.ChunkedArray | None) -> str | None:
+def is_computable(claim: Claim, row: int) -> bool:
     try:
-        array, vector = computed(claim)
+        computed(claim, row)
+    except (EvaluationError, NotExactError):
+        return False
+    return True
+
+
+def difference(claim: Claim, expected: pa.ChunkedArray, row: int | None = None) -> str | None:
+    try:
+        array, vector = computed(claim, row)
     except NotExactError:
         # Left to Spark when it is met.
         return None
     except EvaluationError as error:
-        return None if expected is None else f"fails: {error}"
-    if expected is None:
-        return None
+        return f"{claim.sql} in {claim.zone} fails: {error}"
     if not is_alike(array.type, expected.type):
-        return f"{array.type} instead of {expected.type}"
+        return f"{claim.sql} in {claim.zone} is {array.type} instead of {expected.type}"
     ours, theirs = shown(array), shown(expected)
-    for row, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        bound = 0.0 if vector.error is None else float(vector.error[row])
+    for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
+        bound = 0.0 if vector.error is None else float(vector.error[at])
         is_close = bound > 0 and abs(one[0] - other[0]) <= bound
         if one != other and not is_close:
-            return f"{one} instead of {other}"
+            return f"{claim.sql} in {claim.zone} is {one} instead of {other}"
     return None
-
-
-def is_alike(one: pa.DataType, other: pa.DataType) -> bool:
-    """The same type, whatever time zone a moment is shown in."""
-    if pa.types.is_timestamp(one) and pa.types.is_timestamp(other):
-        return (one.tz is None) == (other.tz is None)
-    return one == other
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("zone", ZONES)
-def test_what_is_claimed_is_sparks(zone: str, spark: Any, in_zone: Callable[[str], None]) -> None:
-    view = rows_of(spark)
+def test_what_is_claimed_is_sparks(
+    zone: str, spark: Any, views: Mapping[int | None, Any], in_zone: Callable[[str], None]
+) -> None:
     in_zone(zone)
     texts = Random(zone).sample([*taken_calls(), *casts(), *operations()], 500)
     found = list(claims(texts, zone))
     assert len(found) > 100
-    assert list(differences(found, spark, view)) == []
+    assert differences(found, spark, views) == []
 
 
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("zone", ZONES)
 def test_all_that_is_claimed_is_sparks(
-    zone: str, spark: Any, in_zone: Callable[[str], None]
+    zone: str, spark: Any, views: Mapping[int | None, Any], in_zone: Callable[[str], None]
 ) -> None:
-    view = rows_of(spark)
     in_zone(zone)
     listed = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     names = [name for name in listed if name.replace("_", "").isalnum()]
     found = list(claims([*calls_of(names), *taken_calls(), *casts(), *operations()], zone))
-    assert list(differences(found, spark, view)) == []
+    assert differences(found, spark, views) == []
