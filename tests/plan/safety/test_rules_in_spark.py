@@ -164,7 +164,7 @@ def wrong_claims(expr: Expr, step: str, rows: Sequence[tuple[Any, Any]],
     has_value = made != -2
     for signs in SIGNS:
         known = {"t#1.a": signs, "t#1.b": Signs()}
-        allowed = np.array([fits(row[0], signs) for row in rows]) & has_value
+        allowed = np.array([fits(_plain(row[0]), signs) for row in rows]) & has_value
         claimed = signs_of(expr, known)
         for at in np.flatnonzero(allowed):
             if not fits(_plain(values[at]), claimed):
