@@ -233,7 +233,11 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
         assert result is not None, "numbers have a sum"
         sums.append(sum_of(part.argument, part.slot, own, result, integral=False))
     total, squared = sums
-    return Spread(call.function, count, total, squared, kind.scale)
+    residues = None
+    if isinstance(squared, FloatSum):
+        lost = slots.take(spread.residue(factor), span)
+        residues = FloatSum(lost.argument, lost.slot, integral=False)
+    return Spread(call.function, count, total, squared, kind.scale, residues)
 
 
 def _is_integral(argument: Expr) -> bool:

@@ -12,7 +12,7 @@ from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Plan
 from impctl.version import stamped
 
-ENGINE_FORMAT = 6
+ENGINE_FORMAT = 7
 """Goes up whenever the engine would read older state differently."""
 
 

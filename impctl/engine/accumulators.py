@@ -306,6 +306,15 @@ class FloatSum:
             )
         return values
 
+    def pair(self, state: Values) -> tuple[Any, Any]:
+        """The sum of the finite values in twice the precision, off by at most the `drift`."""
+        return state[f"sum{self.slot}"], state[f"rest{self.slot}"]
+
+    def drift(self, state: Values) -> Any:
+        """By how much the pair may be off, besides `compensated.DRIFT` of the magnitudes."""
+        drift = state[f"drift{self.slot}"]
+        return drift + state[f"slack{self.slot}"] if self.bounded else drift
+
     @_OVERFLOWS
     def value(self, state: Values, kind: SqlType) -> Vector:
         """SUM's value with the bound on how far Spark's may lie from it."""

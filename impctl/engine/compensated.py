@@ -31,6 +31,20 @@ def two_sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
     return total, (a - (total - shadow)) + (b - shadow)
 
 
+def two_product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+    """(rounded product, exact rest), where nothing over- or underflows; by halves (Dekker)."""
+    product = a * b
+    (head_a, tail_a), (head_b, tail_b) = _halves(a), _halves(b)
+    rest = (head_a * head_b - product) + head_a * tail_b + tail_a * head_b
+    return product, rest + tail_a * tail_b
+
+
+def _halves(values: Floats) -> tuple[Floats, Floats]:
+    far = values * float((1 << 27) + 1)
+    head = far - (far - values)
+    return head, values - head
+
+
 def add_pairs(
     high: Floats, low: Floats, other_high: Floats, other_low: Floats
 ) -> tuple[Floats, Floats]:

@@ -12,6 +12,10 @@ rows, u = 2^-53 and L = 1 + log2 n, over any tree of merges:
 - values that Spark first rounds to doubles change that root by at most u * sqrt(S);
 - rounding M itself costs a factor within (2 u) * n.
 A group of one row is exactly 0. A group with NaN or an infinity is NaN.
+Ours takes the square of the sum from the sum of squares, which are far larger than what is left
+where values are far from zero. So squares of doubles are summed with what rounding took off each
+(`residue`), and both in twice the precision. Where even that is further off than Spark's may be, as
+sums by Spark are, the value is not known.
 Out of scope: the sums themselves (`engine.accumulators`).
 """
 
@@ -25,6 +29,8 @@ from impctl.data.schema import DOUBLE, SqlType
 from impctl.data.vector import Floats, Vector
 from impctl.engine import wide
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum, Values
+from impctl.engine.compensated import DRIFT, add_pairs, two_product, two_sum
+from impctl.expr.nodes import Arithmetic, ArithmeticOp, Expr, Literal
 from impctl.values import dataclass
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
@@ -33,6 +39,10 @@ FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
 _UNIT = 2.0**-53
 _MOST_ROWS = 2.0**32
 """Beyond so many rows in a group the first-order bounds above do not hold."""
+_ROUGH = 2.0**-20
+"""What may be wrong of a variance, where that is more than Spark's may be off by."""
+_DUST = 2.0**-70
+"""What larger values that went may have left in the sum of the squares of those that are there."""
 _TINY = 1e-250
 """More than what products of denormal size may lose."""
 
@@ -41,7 +51,8 @@ _TINY = 1e-250
 class Spread:
     """A function of `FUNCTIONS` over the argument of `count` and `total`.
 
-    `squares` sums the argument's squares; its argument has twice the scale of `total`'s.
+    `squares` sums the argument's squares; its argument has twice the scale of `total`'s. `residues`
+    sums what squares of doubles lost when they were rounded.
     """
 
     function: str
@@ -50,12 +61,14 @@ class Spread:
     squares: ExactSum | FloatSum
     scale: int
     """Digits after the point of an exact argument."""
+    residues: FloatSum | None = None
 
     @property
     def parts(self) -> tuple[Accumulator, ...]:
         """What is remembered for it; each sum with its own count, which tells when it is empty."""
-        squared = Count(self.squares.argument, self.squares.slot)
-        return (self.count, self.total, squared, self.squares)
+        sums = (self.squares,) if self.residues is None else (self.squares, self.residues)
+        counted = (part for one in sums for part in (Count(one.argument, one.slot), one))
+        return (self.count, self.total, *counted)
 
     def value(self, state: Values, kind: SqlType) -> Vector:
         """The value with its error; NULL over too few rows."""
@@ -85,11 +98,42 @@ class Spread:
                 centred, squares = self._exactly(state, counts)
                 own = centred * (2 * _UNIT)
             else:
-                total, found = self.total.value(state, kind), self.squares.value(state, kind)
-                is_nan = ~np.isfinite(total.values)
-                centred, squares, own = _from_doubles(total, found, rows)
-            error = own + _slip(rows, squares, np.maximum(centred + own, 0.0))
+                is_nan = ~np.isfinite(self.total.value(state, kind).values)
+                centred, squares, own = self._from_doubles(state, kind, rows)
+            slip = _slip(rows, squares, np.maximum(centred + own, 0.0))
+            is_rough = (own > slip) & (own > _ROUGH * centred) & (own > _DUST * squares)
+            error = np.where(is_rough, np.inf, own + slip)
             return np.maximum(centred, 0.0), error, is_nan
+
+    def _from_doubles(
+        self, state: Values, kind: SqlType, rows: Floats
+    ) -> tuple[Floats, Floats, Floats]:
+        """Centred and whole sum of squares, and the error of the first."""
+        total, squares, residues = self.total, self.squares, self.residues
+        assert residues is not None, "doubles are squared with what rounding takes off"
+        assert isinstance(total, FloatSum)
+        assert isinstance(squares, FloatSum)
+        whole = add_pairs(*squares.pair(state), *residues.pair(state))
+        sums, drift = total.pair(state), total.drift(state)
+        own = squares.drift(state) + residues.drift(state)
+        found, summed = squares.value(state, kind), total.value(state, kind)
+        if found.error is not None and summed.error is not None:
+            # Whole numbers, whose sums are exact.
+            exact = (found.error == 0) & (summed.error == 0)
+            whole = np.where(exact, found.values, whole[0]), np.where(exact, 0.0, whole[1])
+            sums = np.where(exact, summed.values, sums[0]), np.where(exact, 0.0, sums[1])
+            own, drift = np.where(exact, 0.0, own), np.where(exact, 0.0, drift)
+        shift = _divided(*two_product(sums[0], sums[0]), rows)
+        shift = add_pairs(*shift, 2 * sums[0] * sums[1] / rows, np.zeros(len(rows)))
+        high, low = add_pairs(*whole, -shift[0], -shift[1])
+        centred = high + low
+        own = own + (2 * np.abs(sums[0]) * drift + drift * drift) / rows
+        own = own + (np.abs(whole[0]) + shift[0]) * (8 * DRIFT) + np.abs(centred) * (2 * _UNIT)
+        # Squares beyond the greatest double are no part of the pairs.
+        is_lost = ~np.isfinite(found.values)
+        is_lost |= ~np.isfinite(residues.value(state, kind).values)
+        centred = np.where(is_lost, np.inf, centred)
+        return centred, np.maximum(whole[0], 0.0) + own, own * (1 + 16 * _UNIT) + _TINY
 
     def _exactly(self, state: Values, counts: Any) -> tuple[Floats, Floats]:
         """From exact sums, in Python integers: a loop over the changed groups."""
@@ -106,17 +150,29 @@ class Spread:
         return np.array(centred, dtype=np.float64), np.array(whole, dtype=np.float64)
 
 
-def _from_doubles(total: Vector, squares: Vector, rows: Floats) -> tuple[Floats, Floats, Floats]:
-    """Centred and whole sum of squares, and the error of the first."""
-    sums, found = total.values, squares.values
-    sum_error = np.zeros(len(sums)) if total.error is None else total.error
-    error = np.zeros(len(sums)) if squares.error is None else squares.error
-    # Each square was rounded before it was added.
-    error = error + np.abs(found) * (2 * _UNIT)
-    means = (2 * np.abs(sums) * sum_error + sum_error * sum_error) / rows
-    shift = sums * sums / rows
-    own = (error + means + (np.abs(found) + shift) * (6 * _UNIT)) * (1 + 16 * _UNIT)
-    return found - shift, np.maximum(found, 0.0) + error, own + _TINY
+def residue(value: Expr) -> Expr:
+    """What rounding takes off the square of a double, exactly (Dekker): v * v - fl(v * v)."""
+    far = Arithmetic(ArithmeticOp.MULTIPLY, value, Literal(float((1 << 27) + 1), DOUBLE))
+    head = _minus(far, _minus(far, value))
+    tail = _minus(value, head)
+    off = _minus(_times(head, head), _times(value, value))
+    off = Arithmetic(ArithmeticOp.ADD, off, _times(Literal(2.0, DOUBLE), _times(head, tail)))
+    return Arithmetic(ArithmeticOp.ADD, off, _times(tail, tail))
+
+
+def _minus(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.SUBTRACT, left, right)
+
+
+def _times(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
+
+
+def _divided(high: Floats, low: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    """A pair divided by numbers of rows, as a pair."""
+    first = high / rows
+    back = two_product(first, rows)
+    return two_sum(first, ((high - back[0]) - back[1] + low) / rows)
 
 
 def _slip(rows: Floats, squares: Floats, centred: Floats) -> Floats:

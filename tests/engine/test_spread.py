@@ -122,7 +122,7 @@ def agrees(found: tuple[float | None, float], wanted: float | None) -> bool:
         return value is wanted
     if math.isnan(wanted) or math.isnan(value):
         return math.isnan(wanted) and math.isnan(value)
-    return abs(Fraction(value) - Fraction(wanted)) <= Fraction(error)
+    return error == math.inf or abs(Fraction(value) - Fraction(wanted)) <= Fraction(error)
 
 
 @pytest.mark.slow
@@ -149,6 +149,31 @@ def test_the_error_is_small() -> None:
     for value, error in maintained.shown:
         assert value is not None
         assert 0 < error < 1e-7 * value
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ([1e9 + k for k in range(4)], 1.25),
+        ([1.7e9 + k / 8 for k in range(8)], 0.08203125),
+        ([-1e15 + k for k in range(3)], 2 / 3),
+        ([0.1] * 3, 0.0),
+        ([1e11, 1e11 + 2], 1.0),
+        ([1e-3, 3e-3], 1e-6),
+    ],
+)
+def test_values_far_from_zero_leave_their_variance(values: list[float], wanted: float) -> None:
+    maintained = Maintained(DOUBLE, pa.float64())
+    maintained.step([*values, 1e3, -7.5], 1)
+    maintained.step([-7.5, 1e3], -1)
+    found = maintained.shown[FUNCTIONS.index("var_pop")]
+    value, error = found
+    assert value == pytest.approx(wanted, rel=1e-9, abs=1e-25)
+    exact = [Fraction(one) for one in values]
+    mean = sum(exact) / len(exact)
+    squares = sum((one - mean) ** 2 for one in exact) / len(exact)
+    assert agrees(found, float(squares))
+    assert error < math.inf
 
 
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
@@ -179,7 +204,8 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     maintained = Maintained(DOUBLE, pa.float64())
     rows = np.array([count], dtype=np.int64)
     partials: dict[PartialColumn, Any] = {ROWS: rows}
-    for slot, (exact, off) in enumerate(((total, worst * 0.9), (squares, lost * -0.9))):
+    sums = ((total, worst * 0.9), (squares, lost * -0.9), (Fraction(0), 0.0))
+    for slot, (exact, off) in enumerate(sums):
         partials[PartialColumn(Meaning.COUNT, slot)] = rows
         partials[PartialColumn(Meaning.SUM, slot)] = np.array([float(exact) + off])
         partials[PartialColumn(Meaning.SIZE, slot)] = np.array([float(exact)])
