@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import restored_verdict
@@ -28,10 +29,11 @@ from impctl.app.capturing.uncaptured import captured_query
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.results.past_runs import VERIFIED, VERIFY
-from impctl.app.results.results import Failure, Outcome, RowValue, VerifyResult
+from impctl.app.results.results import Failure, Outcome, VerifyResult
 from impctl.app.results.unsketched import ASKED_FOR_NONE
 from impctl.app.using.answers import Answer, answer, answer_of
 from impctl.app.using.kept_answer import kept_answer
+from impctl.app.using.rounded import rounded_answer
 from impctl.app.using.same_rows import same_rows
 from impctl.app.using.ties import cut_order
 from impctl.app.workbench.isolated import Isolated
@@ -174,7 +176,18 @@ def _results_equal(
             return None
         if same_rows(_without(found.rows, loose), _without(without.rows, loose)):
             return True
-        return cut is not None and cut.are_both_right(found.rows, without.rows)
+        if cut is not None and cut.are_both_right(found.rows, without.rows):
+            return True
+        # Sums that cancel: Spark says what they were made of.
+        rounded = rounded_answer(desk, prepared, stored.versions)
+        if rounded is None:
+            return False
+        rows, errors = rounded
+        return same_rows(
+            _without(found.rows, loose),
+            _without(rows, loose),
+            errors=_without(errors, loose),
+        )
 
     return is_same(with_sketch), False, is_same(kept)
 
@@ -193,9 +206,12 @@ def _kept(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> Answ
     return None if table is None else answer_of(table)
 
 
+_Cell = TypeVar("_Cell")
+
+
 def _without(
-    rows: Sequence[Sequence[RowValue]], columns: Collection[int]
-) -> Sequence[Sequence[RowValue]]:
+    rows: Sequence[Sequence[_Cell]], columns: Collection[int]
+) -> Sequence[Sequence[_Cell]]:
     """The rows without the columns of which two runs need not agree."""
     if not columns:
         return rows
