@@ -3,14 +3,16 @@
 Law: the best way that policy and plan allow, and every result says which and why; a recapture is
 never silent. Policies: `auto` recaptures when nothing else works; `incremental` never recaptures
 (exit 7 says what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always
-recaptures. A query that fails leaves its sketch as it was and does not stop the others. A run with
-nothing to do reads no SQL, unless a sketch is to be used.
+recaptures. A query that fails leaves its sketch as it was and does not stop the others; where only
+its sketch fails on a row, and Spark answers the query, that is a warning. A run with nothing to do
+reads no SQL, unless a sketch is to be used.
 Out of scope: what is done with a stale sketch (`app.maintaining.run`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
@@ -18,7 +20,8 @@ from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
-from impctl.workload.models import QuerySpec
+from impctl.errors import EvaluationError, ImpctlError
+from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.
@@ -58,4 +61,36 @@ def maintain_specs(
 
         check_change_files(desk, specs, desk.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
-    return maintain_queries(desk, specs, size, kept, for_use=for_use)
+    outcome = maintain_queries(desk, specs, size, kept, for_use=for_use)
+    fails_on_rows = any(isinstance(one.error, EvaluationError) for one in outcome.failures)
+    return _answered_by_spark(desk, outcome) if fails_on_rows and not for_use else outcome
+
+
+def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
+    """The outcome without failures on rows that Spark does not evaluate for the answer.
+
+    A subquery that divides by zero, for instance, fails where it is computed; Spark may find that
+    no row is left to compare with it.
+    """
+    from impctl.app.preparing.prepared import prepare
+    from impctl.app.using.answers import answer_table
+
+    failures, warnings = [], [*outcome.warnings]
+    for failure in outcome.failures:
+        is_answered = False
+        if isinstance(failure.error, EvaluationError) and failure.query is not None:
+            (spec,) = desk.queries([failure.query])
+            if desk.policy(spec) is not Policy.STRICT:
+                try:
+                    answer_table(desk, prepare(desk, spec), {})
+                    is_answered = True
+                except ImpctlError:
+                    pass  # The failure says so already.
+        if is_answered:
+            warnings.append(
+                f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "
+                "answers the query, which does not need this row, without its sketch"
+            )
+        else:
+            failures.append(failure)
+    return replace(outcome, warnings=tuple(warnings), failures=tuple(failures))

@@ -188,7 +188,8 @@ def _handed_on(text: str) -> ImpctlError:
 def _on_a_row(text: str) -> EvaluationError:
     return EvaluationError(
         f"The query fails on a row: {first_sentence(text)}",
-        hint="the query fails in Spark without impctl too; guard the expression or fix the row",
+        hint="guard the expression or fix the row; Spark fails on it without impctl too, unless it "
+        "finds that the answer does not need it",
     )
 
 
