@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId
+from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.join_choice import JoinChooser, chooser_for
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
@@ -31,7 +31,12 @@ from impctl.circuits.trees.identity import trees_id
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.circuits.way import Way, answering_way, choose_way
-from impctl.errors import RecaptureNeededError, UnsupportedError
+from impctl.errors import (
+    ImpctlError,
+    RecaptureNeededError,
+    SchemaChangedError,
+    UnsupportedError,
+)
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
@@ -39,6 +44,7 @@ from impctl.plan.safety.verdict import Verdict, check_safety
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
+from impctl.tables.change.changes import schema_change
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 
 _ASKED = "as `buffer` asks"
@@ -259,7 +265,7 @@ def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
         f"Query `{prepared.spec.name}` asks for `provenance: absorption`, and has none: {why}",
         code="no_provenance",
         hint="leave `provenance` out: ranks keep the same sketch",
-        location=prepared.place(way.span),
+        location=prepared.place(way.span) or prepared.spec.location,
     )
 
 
@@ -299,12 +305,28 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
             code="not_incremental",
             hint="use policy `auto` to let `maintain` recapture it",
         )
+    for pin in stored.pins:
+        changed = _schema_change(desk, pin.table, pin.version)
+        if changed is not None:
+            # `SELECT *` is another list of columns now.
+            raise changed
     raise RecaptureNeededError(
         f"The state of query `{name}` was written for another circuit than this "
         "version of impctl builds",
         code="engine_changed",
         hint=f"run `impctl capture {desk.workload.file} --query {name}`",
     )
+
+
+def _schema_change(
+    desk: Workbench, table: TableName, version: TableVersion
+) -> SchemaChangedError | None:
+    """What happened to the columns since; None where nothing did, or the log tells no more."""
+    try:
+        before = desk.tables.snapshot(table, version)
+    except ImpctlError:
+        return None
+    return schema_change(before, desk.tables.snapshot(table))
 
 
 def is_same_circuit(desk: Workbench, prepared: PreparedQuery, stored: StoredQuery) -> bool:

@@ -257,6 +257,37 @@ def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[Column
         )
 
 
+def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | None:
+    """What happened to the table's columns, whichever a query reads; None where nothing did.
+
+    `SELECT *` reads a column that was added, and no longer one that was dropped.
+    """
+    old, new = before.columns, after.columns
+    at = {old.physical[column.name]: column for column in old.schema}
+    changes = []
+    for column in new.schema:
+        was = at.pop(new.physical[column.name], None)
+        if was is None:
+            changes.append(f"column `{column.name}` was added")
+            continue
+        if was.name != column.name:
+            changes.append(f"column `{was.name}` was renamed to `{column.name}`")
+        if was.type != column.type:
+            changes.append(
+                f"column `{column.name}` changed its type from `{was.type}` to `{column.type}`"
+            )
+    changes = [*(f"column `{gone.name}` was dropped" for gone in at.values()), *changes]
+    if not changes and old.schema.names != new.schema.names:
+        changes = ["columns stand in another order"]
+    if not changes:
+        return None
+    return SchemaChangedError(
+        f"Table `{after.table}` has another schema than at version {before.version}: "
+        + ", ".join(changes),
+        hint="run `impctl capture` after correcting the query if it names an old column",
+    )
+
+
 def _check_identity(
     source: DeltaSource, since: TableVersion, until: TableVersion, table_id: str | None
 ) -> None:
