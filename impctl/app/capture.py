@@ -15,6 +15,7 @@ from impctl.app.capturing.advice import warnings_of
 from impctl.app.capturing.captured import Captured, capture_query, without_provenance
 from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.capturing.entries import sketch_entry
+from impctl.app.capturing.fill import COULD_NOT
 from impctl.app.capturing.lineage_advice import followed_warnings
 from impctl.app.capturing.stage import foreseen_capture
 from impctl.app.capturing.state_advice import state_warnings
@@ -30,6 +31,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.given_back import give_back
+from impctl.plan.every_row import counts_every_row
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
 
@@ -62,6 +64,11 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     desk, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(desk.tables, prepared, captured))
+                if captured.reason == COULD_NOT:
+                    warnings.append(
+                        f"query `{spec.name}` is captured without state, and recaptured when its "
+                        f"tables change: {COULD_NOT}"
+                    )
                 if captured.no_answer:
                     warnings.append(_without_answer(prepared, captured.no_answer))
                 if captured.no_provenance:
@@ -88,7 +95,13 @@ def _advice(
     """What to know of what was stored; the capture stands, even where this cannot be told."""
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
-        skipping = warnings_of(desk.tables, forecasts, spec.name, sketches)
+        every_row = counts_every_row(prepared.query.root)
+        skipping = warnings_of(
+            desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
+        )
+        if every_row and spec.answer:
+            # Whose result is kept need not skip anything.
+            skipping = []
         lineage = followed_warnings(spec.name, store.run_refs(spec.name))
         return [*skipping, *lineage, *state_warnings(desk, store, prepared)]
     return [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
@@ -39,6 +40,12 @@ _ROWS = 100_000
 """A smaller table is read in no time, however it lies."""
 
 
+_EVERY_ROW = (
+    "every row counts for this query, so no sketch can skip any; `answer: true` keeps its result"
+)
+"""What to do where nothing can be skipped."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """What keeps a sketch from leaving files out, and what would help."""
@@ -52,9 +59,14 @@ def warnings_of(
     forecasts: ClusterForecasts,
     query: QueryName,
     sketches: Sequence[StoredSketch],
+    *,
+    counts_every_row: bool = False,
 ) -> list[str]:
-    """A warning for every sketch that lets next to nothing be skipped."""
+    """A warning for every sketch that lets next to nothing be skipped; one that cannot, since the
+    query `counts_every_row`, is told so."""
     found = advice_of(tables, forecasts, query, sketches)
+    if counts_every_row:
+        found = [replace(advice, fix=_EVERY_ROW) for advice in found]
     return [f"{advice.message}; {advice.fix}" for advice in found]
 
 

@@ -31,7 +31,9 @@ from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Policy
 
-_COULD_NOT = "the engine could not fill its state (a join too large, or doubles too close)"
+COULD_NOT = (
+    "the engine could not fill its state (a join too large, a row that fails, or doubles too close)"
+)
 _NOT_BESIDE = "the engine could not fill its state beside the sketch"
 _BY_RANKS = "recursion is kept by ranks, not by absorption"
 _STOPPED = (Policy.STRICT, Policy.INCREMENTAL)
@@ -61,7 +63,7 @@ def best_filled(
     to be sure. Recursion that is to be kept by absorption is kept by ranks where that takes too
     much: of nodes only where the policy lets it, else EvaluationError.
     """
-    why, code = _COULD_NOT, ""
+    why, code = COULD_NOT, ""
     for tried, asked in _ways(desk, prepared, way, verdict, partitions):
         way = tried
         try:

@@ -15,6 +15,7 @@ from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
 from impctl.plan.answer_lineage import for_all
+from impctl.plan.every_row import counts_every_row
 from impctl.plan.nodes import Plan, Query, Scan, scans_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.hints import hint_of
@@ -235,11 +236,18 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
     would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
         listed = " or ".join(f"`{column}`" for column in would_serve)
+        hint = "it reads no column that a sketch could be of; `sketch: none` keeps it without"
+        if would_serve:
+            hint = f"name {listed} under `partitions` in the workload file"
+        elif counts_every_row(judge.query.root):
+            hint = (
+                "every row counts, so no sketch can skip any; to have the result kept up to date "
+                "from changes alone, set `answer: true` and name any column of the table under "
+                "`partitions`; `sketch: none` reads the table each time"
+            )
         return UnsafeSketchError(
             f"Query `{name}` has no candidate attribute to sketch",
-            hint=f"name {listed} under `partitions` in the workload file"
-            if would_serve
-            else "it reads no column that a sketch could be of; `sketch: none` keeps it without",
+            hint=hint,
             code="no_candidates",
         )
     first = options[0]
