@@ -75,7 +75,9 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
     """The stored state; None where the query was not captured, or not as it stands now."""
     store = desk.reading_store()
     stored = None if store is None else store.load(spec.name)
-    if store is None or stored is None or stored.mode is not way.mode:
+    if store is None or stored is None:
+        return None
+    if stored.mode is not way.mode and not is_less(stored, way):
         return None
     if not is_captured_alike(desk, spec, stored):
         return None
@@ -84,6 +86,12 @@ def kept_state(desk: Workbench, spec: QuerySpec, way: Way) -> StoredPieces | Non
     for run in runs:
         pieces[run.arrangement] = pieces.get(run.arrangement, 0) + run.bytes
     return StoredPieces(stored, pieces, followed(runs))
+
+
+def is_less(stored: StoredQuery, way: Way) -> bool:
+    """Whether the capture could not fill the state of the way that is chosen for the query: on a
+    row that fails, for want of memory, or as doubles were too close to call."""
+    return stored.mode is Mode.RECAPTURE and way.mode is Mode.EXACT
 
 
 def plan_entries(

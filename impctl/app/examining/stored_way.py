@@ -15,6 +15,7 @@ from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import chosen_buffers, chosen_way
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
+from impctl.app.examining.plan_lines import is_less
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.way import Way
@@ -34,6 +35,9 @@ def way_as_stored(
 ) -> Way:
     """The way of the stored state; `way`, which a capture would choose now, where they agree."""
     meta = StateMeta.read(stored.query, stored.state_meta)
+    if is_less(stored, way):
+        no_answer = meta.way if prepared.spec.answer else ""
+        return Way(stored.mode, meta.way, accesses=way.accesses, core=way.core, no_answer=no_answer)
     by_spark, from_files = way.sides_by(Strategy.SPARK), way.sides_by(Strategy.FILES)
     has_same_sides = {*meta.distant} == {*by_spark} and {*meta.from_files} == {*from_files}
     has_same_sides &= meta.provenance == way.provenance
