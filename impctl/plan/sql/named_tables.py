@@ -18,6 +18,7 @@ from impctl.plan.functions import (
     GENERATORS,
     ORDER_DEPENDENT,
     SCALARS,
+    TIME_WINDOWS,
     VOLATILE,
     WINDOW_ONLY,
 )
@@ -35,7 +36,9 @@ _DENIED = (
     exp.SessionParameter,
     exp.Version,
 )
-_KNOWN = (AGGREGATES | GENERATORS | ORDER_DEPENDENT | SCALARS | VOLATILE | WINDOW_ONLY) - FOREIGN
+_KNOWN = (
+    AGGREGATES | GENERATORS | ORDER_DEPENDENT | SCALARS | TIME_WINDOWS | VOLATILE | WINDOW_ONLY
+) - FOREIGN
 
 
 def named_tables(

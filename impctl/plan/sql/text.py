@@ -9,7 +9,7 @@ Out of scope: what the tree means (`plan.sql.statement` and its siblings).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Any
@@ -45,10 +45,13 @@ class _PlainParser(Spark.Parser):  # type: ignore[misc, valid-type]  # set by a 
     """Spark's grammar, but a function call is just its name and its arguments."""
 
     FUNCTIONS: dict[str, object] = {}  # noqa: RUF012  # sqlglot's way to configure a parser
-    FUNCTION_PARSERS = {
-        name: parse
-        for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
-        if name in _SPECIAL_SYNTAX
+    FUNCTION_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
+        **{
+            name: parse
+            for name, parse in Spark.Parser.FUNCTION_PARSERS.items()
+            if name in _SPECIAL_SYNTAX
+        },
+        "OVERLAY": lambda parser: _overlay(parser),
     }
     UNARY_PARSERS = {  # noqa: RUF012  # sqlglot's way to configure a parser
         **Spark.Parser.UNARY_PARSERS,
@@ -64,6 +67,34 @@ def _positive(parser: Any) -> exp.Expression | None:
         return None
     found = exp.Anonymous(this="positive", expressions=[operand])
     found.meta.update(start=sign.start, end=sign.end)
+    return found
+
+
+def _overlay(parser: Any) -> exp.Expression:
+    """`overlay(s PLACING t FROM n FOR k)` as a call, which may be written with commas too."""
+    name = parser._tokens[parser._index - 2]
+    arguments = [
+        parser._parse_bitwise(),
+        *(
+            parser._parse_bitwise()
+            for word in ("PLACING", "FROM", "FOR")
+            if parser._match(TokenType.COMMA) or parser._match_text_seq(word)
+        ),
+    ]
+    found = exp.Anonymous(this=name.text, expressions=arguments)
+    found.meta.update(start=name.start, end=name.end)
+    return found
+
+
+def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
+    """The tokens, with `window` before a bracket as the name of a function: to sqlglot it begins a
+    clause, which names a window first."""
+    found = []
+    for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
+        is_call = behind is not None and behind.token_type is TokenType.L_PAREN
+        if token.token_type is TokenType.WINDOW and is_call:
+            token = Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
+        found.append(token)
     return found
 
 
@@ -170,7 +201,8 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
     _refuse_doubtful_tokens(text)
     clauses = levels_in(words.all)
     try:
-        trees = _PlainParser(dialect=dialect).parse(others(words.all, clauses), sql)
+        tokens = _words_of_calls(others(words.all, clauses))
+        trees = _PlainParser(dialect=dialect).parse(tokens, sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
     found: list[Any] = [tree for tree in trees if tree is not None]

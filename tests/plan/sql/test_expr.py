@@ -253,3 +253,20 @@ def test_order_by_a_column_below_an_expression_of_it() -> None:
     """`-price` is no column `price`, and `price` in ORDER BY is the table's."""
     found = text_of("SELECT -price FROM sales ORDER BY price")
     assert found.splitlines()[:2] == ["project -price", "  sort by price"]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ("overlay(brand PLACING 'x' FROM price)", 3),
+        ("OVERLAY(brand PLACING 'x' FROM 2 FOR price + 1)", 4),
+        ("overlay(brand, 'x', 2)", 3),
+    ],
+)
+def test_overlay_is_a_call_however_it_is_written(written: str, arguments: int) -> None:
+    found = column(written)
+    assert isinstance(found, Call)
+    assert (found.name, len(found.arguments)) == ("overlay", arguments)
+    assert found.arguments[:2] == (BRAND, Literal("x", STRING))
+    assert found.span is not None
+    assert found.span.end - found.span.start == len(written)
