@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from typing import assert_never
 
 from impctl.aliases import AttributeId
-from impctl.data.schema import DATE, STRING
+from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -175,8 +175,19 @@ def _literal(literal: Literal) -> str:
         return "TRUE" if value else "FALSE"
     if literal.type == DATE:
         return f"DATE '{date(1970, 1, 1) + timedelta(days=int(str(value)))}'"
+    if literal.type in (TIMESTAMP, TIMESTAMP_NTZ) and isinstance(value, int):
+        zone = "Z" if literal.type == TIMESTAMP else ""
+        return f"{literal.type.kind.name} '{_instant_text(value)}{zone}'"
     if literal.type == STRING or isinstance(value, str):
         return "'" + str(value).replace("'", "\\'") + "'"
     if isinstance(value, bytes):
         return f"X'{value.hex()}'"
     return str(value)
+
+
+def _instant_text(micros: int) -> str:
+    """The time of day, without a zone; of years that Python lacks the microseconds."""
+    try:
+        return str(datetime(1970, 1, 1) + timedelta(microseconds=micros))
+    except OverflowError:
+        return f"{micros} microseconds"

@@ -21,9 +21,13 @@ _SPACE = re.compile(r"\s+")
 _MISSING = ("not found", "no such file", "notfound", "does not exist", "no files in log segment")
 
 
+_BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
+"""Numbered frames, which Rust writes behind a message."""
+
+
 def failure_text(error: BaseException) -> str:
-    """The error's words on one line, without escapes and full stop."""
-    text = _SPACE.sub(" ", _ESCAPE.sub("", str(error))).strip().rstrip(".")
+    """The error's words on one line, without escapes, native backtrace and full stop."""
+    text = _BACKTRACE.sub("", _SPACE.sub(" ", _ESCAPE.sub("", str(error)))).strip().rstrip(".")
     return text if text else type(error).__name__
 
 

@@ -65,7 +65,7 @@ class _Names:
             reading.report(
                 node,
                 f"Tables {shown(known)} and {shown(table)} have the same name"
-                + ("" if written == table else f" {shown(written)}"),
+                + ("" if written == table else f" {shown(written.replace('`', ''))}"),
                 "rename one; Spark does not tell upper from lower case in names",
             )
 

@@ -23,6 +23,8 @@ from tests.plan.catalogs import plan_of, selected
         "CAST(price AS decimal(10,2))",
         "CASE WHEN ok THEN 1 ELSE NULL END",
         "day > DATE '2024-01-31'",
+        "day > TIMESTAMP '2024-01-31 12:00:00.500000Z'",
+        "day > TIMESTAMP_NTZ '2024-01-31 12:00:00'",
         "X'1f'",
         "upper(brand)",
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
+from impctl.app.results.subject import named_before
 from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import Expr, substitute
@@ -19,6 +20,8 @@ from impctl.plan.nodes import Attribute, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
 
 _TABLE = "answer"
+_QUERY = "query"
+"""What the condition is called while it is read."""
 
 
 def condition_on(
@@ -41,10 +44,12 @@ def condition_on(
             code="where_ambiguous",
         )
     try:
-        root = parse_query(f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, zone=zone).root
+        root = parse_query(
+            f"SELECT * FROM {_TABLE} WHERE {text}", {_TABLE: schema}, name=_QUERY, zone=zone
+        ).root
     except QueryError as error:
         raise UsageError(
-            f"`{option}` cannot be read: {error.message}",
+            f"`{option}` cannot be read: {_of_condition(error.message)}",
             hint=f"write a condition on {', '.join(schema.names)}, such as "
             f"`{_example(schema.columns[0])}`"
             if schema.names
@@ -71,6 +76,12 @@ def condition_on(
             code="where_unread",
         )
     return condition
+
+
+def _of_condition(message: str) -> str:
+    """What is wrong, without the query that the condition is read in."""
+    message = message.replace(f" in query `{_QUERY}`", "")
+    return named_before(_QUERY, message).replace("its SQL cannot be read near", "near", 1)
 
 
 _VALUES = {

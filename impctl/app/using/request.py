@@ -20,7 +20,7 @@ from impctl.app.using.older_versions import AtVersions
 from impctl.app.using.only_query import only_query
 from impctl.app.using.reuse import reused
 from impctl.app.using.unread import Unread
-from impctl.app.using.without_sketch import is_of_the_sketch, plain, without_sketch
+from impctl.app.using.without_sketch import is_of_the_sketch, plain, why_none, without_sketch
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, Location, UnsafeSketchError, UsageError
 from impctl.workload.models import (
@@ -75,7 +75,9 @@ def asked(
             raise _none_serves(spec, found)
         return found
     except ImpctlError as error:
-        if required or not is_of_the_sketch(error):
+        if required:
+            raise why_none(desk, spec, error) from None
+        if not is_of_the_sketch(error):
             raise
         return without_sketch(desk, spec, error)
 

@@ -51,8 +51,7 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     if desk.policy(spec) is Policy.STRICT:
         raise error
     found = plain(desk, spec, error)
-    told = _refusal(desk, found) if error.code == "not_captured" else None
-    told = error if told is None else told
+    told = _reason(desk, found, error)
     warnings = (_warning(spec, told),)
     if isinstance(found, Fresh):
         refusal = told if spec.answer else None
@@ -70,16 +69,25 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
     except QueryError as refused:
         return unread(desk, spec, refused)
     except ImpctlError as other:
-        # What came first says more than what came of it.
-        raise error or other from None
+        # What came first says more than what came of it, but for a capture that would fail so too.
+        is_told = error is not None and error.code != "not_captured"
+        raise (error if is_told and error is not None else other) from None
     return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 
-def _refusal(desk: Workbench, found: Fresh | Unread) -> ImpctlError | None:
+def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlError:
+    """The error that kept the sketch from being had, or what kept it from being captured."""
+    if error.code != "not_captured":
+        return error
+    return _reason(desk, plain(desk, spec, error), error)
+
+
+def _reason(desk: Workbench, found: Fresh | Unread, error: ImpctlError) -> ImpctlError:
     """Why a query that was never captured could not be, which no capture would mend."""
-    if isinstance(found, Unread):
-        return found.refusal
-    return refusal_of(desk, found.prepared)
+    if error.code != "not_captured":
+        return error
+    refusal = found.refusal if isinstance(found, Unread) else refusal_of(desk, found.prepared)
+    return error if refusal is None else refusal
 
 
 def _warning(spec: QuerySpec, error: ImpctlError) -> str:

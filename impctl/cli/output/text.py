@@ -144,6 +144,9 @@ class TextOutput:
         if result.already_applied:
             self._say(f"{result.name}: already applied, {result.table} {at} (--again repeats it)")
             return
+        if not result.inserted + result.deleted + result.updated:
+            self._say(f"{result.name}: no row of {result.table} changed ({at})")
+            return
         counts = (
             f"{result.inserted:,} inserted, {result.deleted:,} deleted, {result.updated:,} updated"
         )

@@ -83,7 +83,9 @@ def test_who_cannot_be_captured_is_not_told_to_capture(cli: Cli, command: str) -
 
 def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
     assert cli("rewrite", "--query", "good", "--require-sketch").code == 7
-    assert cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "not_captured"
+    assert (
+        cli("rewrite", "--query", "unread", "--require-sketch").error["code"] == "query_unsupported"
+    )
     assert cli("rewrite", "--query", "whole", "--require-sketch").code == 3
     other = cli("rewrite", "--sql", "SELECT g FROM u GROUP BY g", "--require-sketch")
     assert other.refusal == (3, "sketch_required")
