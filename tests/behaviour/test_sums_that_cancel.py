@@ -33,7 +33,7 @@ ROWS = pa.table(
 VALUES = """
     AVG(n) AS average, SUM(x) AS total, SUM(x) FILTER (WHERE n <> 3) AS filtered,
     stddev(y) AS spread, var_pop(y) AS variance, SUM(x) + 1 AS shifted, -AVG(x) AS negated,
-    3 * SUM(x) - COUNT(*) AS scaled, SUM(x) / AVG(n + 9) AS quotient,
+    3 * SUM(x) - COUNT(*) AS scaled, SUM(x) / COUNT(*) AS quotient,
     SUM(y) / (SUM(x) + 1) AS inverse, SUM(x) * SUM(x) AS product,
     abs(SUM(x)) AS size, sqrt(abs(SUM(x))) AS root,
     CASE WHEN g > 1 THEN SUM(x) ELSE AVG(x) END AS chosen, coalesce(SUM(x), 0D) AS filled
