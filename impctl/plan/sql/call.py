@@ -50,7 +50,6 @@ from impctl.plan.functions import (
     FOREIGN,
     GENERATORS,
     SCALARS,
-    TIME_WINDOWS,
     UNIT_DIFFERENCES,
     UNIT_SUMS,
     UNITS,
@@ -277,7 +276,7 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
         )
     if name in WINDOW_ONLY:
         raise text.unsupported(f"`{name}` without OVER", node, hint="add OVER (...)")
-    if name in GENERATORS or name in TIME_WINDOWS:
+    if name in GENERATORS:
         raise text.unsupported(f"the function `{name}`", node)
     if name not in SCALARS and name not in CAST_FUNCTIONS:
         raise text.error(

@@ -15,6 +15,7 @@ from sqlglot import exp
 
 from impctl.aliases import QueryName, TableName
 from impctl.errors import Location, NotReadError, QueryError
+from impctl.plan.functions import TIME_WINDOWS
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Fixpoint, Plan, Query, nodes_of, scans_of
@@ -25,7 +26,7 @@ from impctl.plan.sql.recursive.on_spark import is_refused_by_spark
 from impctl.plan.sql.relation import Environment
 from impctl.plan.sql.select import read_select
 from impctl.plan.sql.sets import ordered, read_set_operation
-from impctl.plan.sql.text import read_by_none, read_text
+from impctl.plan.sql.text import SqlText, read_by_none, read_text
 
 NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 
@@ -73,9 +74,17 @@ def parse_query(
     return Query(sql, root, volatile, mentions, live=asked, unused=derived)
 
 
+def _refuse_time_windows(tree: exp.Expression, text: SqlText) -> None:
+    """Refuses `window(...)` and its like first: they add columns that other parts may name."""
+    for call in tree.find_all(exp.Anonymous):
+        if call.name.lower() in TIME_WINDOWS:
+            raise text.unsupported(f"the function `{call.name.lower()}`", call)
+
+
 def _root(tree: exp.Expression, reading: Reading) -> Plan:
     """The plan of the whole; who may run what is not read is told by the class of the refusal."""
     try:
+        _refuse_time_windows(tree, reading.text)
         return _read_query(tree, Environment(reading, _read_query))
     except NotReadError as refusal:
         if is_refused_by_spark(tree):

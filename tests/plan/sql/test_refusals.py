@@ -9,6 +9,7 @@ from tests.plan.catalogs import refusal
 CASES = [
     # (text with » before the place, part of the message, part of the hint)
     ("SELECT COUNT(*) FROM sales GROUP BY »window(day, '1 day')", "function `window`", "rewrite"),
+    ("SELECT window.end FROM sales GROUP BY »window(day, '1 day')", "function `window`", "rewrite"),
     ("SELECT »pric FROM sales", "Column `pric` is unknown", "did you mean `price`?"),
     ("SELECT brand FROM »sale", "Table `sale` is unknown", "did you mean `sales`?"),
     ("SELECT »x.brand FROM sales", "names no table `x`", "alias"),
