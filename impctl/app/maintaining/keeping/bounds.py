@@ -10,7 +10,7 @@ Out of scope: when runs start (`app.maintaining.due`), that runs wait for others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
@@ -81,14 +81,19 @@ def chosen_within(
     budget: int | None,
     bounds: Mapping[QueryName, Bound],
     chances: Sequence[float],
+    fixed: int = 0,
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
     """The choice within so many bytes, and the bounds that it does not hold.
 
-    `chances` are those of the graphs' kinds of change, within a day. Of choices that hold as many
-    bounds the one with the least expected work is taken.
+    `chances` are those of the graphs' kinds of change, within a day; `fixed` are bytes of the
+    budget that no choice changes. Of choices that hold as many bounds the one with the least
+    expected work is taken. A budget of 0 asks for the fewest bytes. Where another is out of reach,
+    a piece is left out only if its share of all bytes is larger than what it then adds to the work,
+    as a share of it: the work at most doubles.
     """
     asked = _Asked(graphs, bounds, chances)
-    best = choice = choose(graphs, budget)
+    within = _within_reach(graphs, budget, fixed)
+    best = choice = within(())
     fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
     urgency = [1.0] * len(chances)
     for _ in range(_TIMES):
@@ -96,11 +101,33 @@ def chosen_within(
         if not urged:
             break
         urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
-        choice = choose(graphs, budget, urgency=urgency)
+        choice = within(urgency)
         late = asked.late({name: one.modes for name, one in choice.queries.items()})
         if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
             best, fewest = choice, late
     return best, tuple(asked.told(best, fewest))
+
+
+def _within_reach(
+    graphs: Mapping[QueryName, Graph], budget: int | None, fixed: int
+) -> Callable[[Sequence[float]], StateChoice]:
+    """How to choose under this budget, by how urgent each kind of change is."""
+    left = None if budget is None else max(0, budget - fixed)
+    usual = choose(graphs, left)
+
+    def within(urgency: Sequence[float]) -> StateChoice:
+        return choose(graphs, left, urgency=urgency) if urgency else usual
+
+    if not budget or (budget >= fixed and not usual.exceeds):
+        return within
+    cheapest = choose(graphs, None)
+    per_byte = cheapest.ms_per_day / max(1, cheapest.bytes + fixed)
+
+    def beyond(urgency: Sequence[float]) -> StateChoice:
+        choice = choose(graphs, None, urgency=urgency, per_byte=per_byte)
+        return replace(choice, exceeds=True)
+
+    return beyond
 
 
 def late_runs(
