@@ -111,7 +111,8 @@ class Pieces:
                 for name, graph in self._usual.items()
             }
         graphs, chances = self._usual, [one.chance for one in self.expected]
-        choice, unheld = chosen_within(graphs, budget, bounds, chances, self.kept.fixed)
+        fixed = self.kept.fixed
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
         then = {name: one.modes for name, one in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)

@@ -112,7 +112,7 @@ def kept_within(
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
     bounds, chances = bounds_of(specs), weighed.chances
     if choose is None:
-        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed)
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, now)
     else:
         left = None if budget is None else max(0, budget - fixed)
         choice, unheld = choose(graphs, left), ()

@@ -1,7 +1,7 @@
 """Whether a new choice of state is worth carrying out, or what is kept stays as it is.
 
 Law: state that exceeds its budget is brought within it, and what a query pins is as it says. Where
-nothing would bring it within, it does not grow much but by a capture. Else a
+nothing would bring it within, it stays as it is but after a capture. Else a
 new choice is carried out where it saves a fifth of the work that is expected and what it takes to
 convert comes back within a week, or where it holds bounds that are not held now: choices that are
 about as good as each other do not take turns.
@@ -19,8 +19,6 @@ from impctl.circuits.keeping.priors import PRIORS
 
 _LEAST_SAVED = 0.2
 _DAYS = 7.0
-_LITTLE_MORE = 1.1
-"""What state may grow to by a choice, over what it is, while it exceeds a budget in any case."""
 
 
 def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
@@ -30,11 +28,8 @@ def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
     """
     if _is_asked(kept):
         return True
-    if not kept.is_out_of_reach:
-        return is_over or kept.holds_more or _pays(kept)
-    size = kept.fixed + sum(graph.bytes_of(kept.now[name]) for name, graph in kept.graphs.items())
-    is_small = kept.fixed + kept.choice.bytes <= _LITTLE_MORE * size
-    return (has_captured or is_small) and (kept.holds_more or _pays(kept))
+    is_better = kept.holds_more or _pays(kept)
+    return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
 
 
 def _is_asked(kept: Kept) -> bool:
