@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from impctl.aliases import TableName
+from impctl.app.capturing.kept_ending import result_bytes
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.conversion import Wanted, convert
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.maintaining.keeping.looks import Seen, is_known_to_exceed, is_to_look, pins_of
-from impctl.app.maintaining.keeping.opened import result_bytes, state_bytes
+from impctl.app.maintaining.keeping.opened import state_bytes
 from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of

@@ -14,7 +14,6 @@ from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import ANSWER
 from impctl.circuits.compile import Compiled
 from impctl.engine.operator import Operator
 from impctl.sketch.mode import Mode
@@ -75,13 +74,6 @@ def opened(
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
     """What is stored of the state of these queries, in all."""
     return sum(run.bytes for query in queries for run in store.run_refs(query))
-
-
-def result_bytes(store: StoreReader, query: QueryName) -> int:
-    """What is stored of the rows of its answer."""
-    return sum(
-        run.bytes for run in store.run_refs(query) if run.arrangement.startswith(f"{ANSWER}.")
-    )
 
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
