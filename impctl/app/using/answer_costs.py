@@ -68,7 +68,7 @@ _SPARK_FIXED = Fixed(_SPARK.query, first=2500.0, start=4000.0)
 _DUCKDB_START_MS, _DUCKDB_ROW_MS = 20.0, 15e-6
 """What a query costs DuckDB that is running, over all files on a local disk, and each value."""
 _CLEARLY, _CLEARLY_MS = 1.5, 100.0
-"""So many times as long, and so much longer, is worth telling."""
+"""So many times as long, and so much longer, is worth telling, or trying."""
 _ROW_BYTES = 16
 """Of a row whose number the log does not tell."""
 _GROUPS = 0.1
@@ -89,7 +89,12 @@ class Foreseen:
 
     @property
     def is_engine(self) -> bool:
-        """Whether the engine is the quicker one."""
+        """Whether the engine is the one to ask: the quicker one. Of two of which only one was tried
+        the other has to be clearly quicker, as rates are rough."""
+        if self.engine.runs and not self.spark.runs:
+            return not _is_clearly_less(self.spark.ms, self.engine.ms)
+        if self.spark.runs and not self.engine.runs:
+            return _is_clearly_less(self.engine.ms, self.spark.ms)
         return self.engine.ms <= self.spark.ms
 
     @property
@@ -180,7 +185,7 @@ def _quicker(
         for scan in prepared.scans
     )
     duckdb = _DUCKDB_START_MS + values * _DUCKDB_ROW_MS
-    if ours < _CLEARLY * duckdb or ours < duckdb + _CLEARLY_MS:
+    if not _is_clearly_less(duckdb, ours):
         return ""
     if any(local_path(one.path) is None for one in snapshots.values()):
         return ""
@@ -196,6 +201,10 @@ def _quicker(
 def rows_of(files: Sequence[DataFile]) -> int:
     """Rows of these files, as far as the log tells."""
     return sum(file.rows if file.rows is not None else file.size // _ROW_BYTES for file in files)
+
+
+def _is_clearly_less(one: float, other: float) -> bool:
+    return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
 
 
 def _told(one: Estimate) -> str:

@@ -12,6 +12,7 @@ import statistics
 import time
 import zlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from impctl.app.capturing.kept_ending import result_bytes
 from impctl.app.workbench.workbench import Workbench
@@ -21,10 +22,13 @@ from impctl.store.reader import StoreReader
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 SLOW_STATE_MS = 300.0
 """What kept rows may take to be told before anybody asks whether reading tables is quicker."""
 _SMALL_STATE = 4_000_000
-"""Bytes of kept rows that never take so long."""
+"""Bytes of kept rows that never take so long; what telling fewer took is not written down."""
 _LATEST = 3
 """Runs that an estimate is the median of."""
 
@@ -69,6 +73,15 @@ def record_answer(
         Ledger(desk.store_path).record_run(run)
 
 
+def record_told(
+    desk: Workbench, store: StoreReader, spec: QuerySpec, rows: pa.Table, elapsed_ms: float
+) -> None:
+    """Write down what telling kept rows took, where these are many."""
+    if result_bytes(store, spec.name) >= _SMALL_STATE:
+        read = (0, rows.num_rows, rows.nbytes)
+        record_answer(desk, spec, AnsweredBy.STATE, read, elapsed_ms)
+
+
 def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> bool:
     """Whether telling the kept rows of a query took long."""
     if result_bytes(store, spec.name) < _SMALL_STATE:
@@ -77,7 +90,7 @@ def is_slow_to_tell(desk: Workbench, store: StoreReader, spec: QuerySpec) -> boo
 
 
 def state_estimate(runs: Sequence[AnswerRun]) -> Estimate:
-    """What telling kept rows takes; 0 by no run, as it is recorded only where it takes long."""
+    """What telling kept rows takes; 0 where that was not recorded, as they are few."""
     told = [run.elapsed_ms for run in runs if run.by == AnsweredBy.STATE][:_LATEST]
     return Estimate(statistics.median(told) if told else 0.0, len(told))
 

@@ -15,7 +15,7 @@ from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.pins import catch_up
 from impctl.app.maintaining.maintained import NO_NEW_VERSION, has_nothing_to_do
 from impctl.app.results.results import QueryResult
-from impctl.app.using.answer_runs import SLOW_STATE_MS, is_slow_to_tell, record_answer
+from impctl.app.using.answer_runs import is_slow_to_tell, record_told
 from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.only_query import only_query
 from impctl.app.workbench.workbench import Workbench
@@ -55,9 +55,8 @@ def told_at_once(
         return None
     desk.count_answer(spec.name)
     elapsed_ms = watch.ms
-    if elapsed_ms >= SLOW_STATE_MS and condition is None:
-        size = (0, table.num_rows, table.nbytes)
-        record_answer(desk, spec, AnsweredBy.STATE, size, elapsed_ms)
+    if condition is None:
+        record_told(desk, store, spec, table, elapsed_ms)
     return QueryResult(
         query=spec.name,
         answer=table,

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import QueryResult
 from impctl.app.using.answer_costs import rows_of
-from impctl.app.using.answer_runs import SLOW_STATE_MS, record_answer
+from impctl.app.using.answer_runs import record_answer, record_told
 from impctl.app.using.answering import Answered, answered
 from impctl.app.using.older_versions import AtVersions, still_there
 from impctl.app.using.recorded import record_use, sums_of
@@ -46,10 +46,10 @@ def told(
     spec = got.found.prepared.spec
     if got.read is None:
         desk.count_answer(spec.name)
+        store = desk.reading_store()
         # Of a condition on the answer only part is told.
-        if got.elapsed_ms >= SLOW_STATE_MS and where is None:
-            kept = (0, got.table.num_rows, got.table.nbytes)
-            record_answer(desk, spec, AnsweredBy.STATE, kept, got.elapsed_ms)
+        if store is not None and where is None:
+            record_told(desk, store, spec, got.table, got.elapsed_ms)
     else:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)

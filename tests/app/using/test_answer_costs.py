@@ -149,6 +149,11 @@ SPARK_QUICK = ("spark", 4_300.0, 4, 0.0)
         ([ENGINE_SLOW], True, "spark", 11_400, 400),
         ([("engine", 5_000.0, 4, 0.0)], False, "engine", 5_000, 6_900),
         ([ENGINE_SLOW], False, "spark", 11_400, 6_900),
+        # What was not tried has to be clearly faster by rates.
+        ([("engine", 590.0, 4, 0.0)], True, "engine", 590, 400),
+        ([("engine", 610.0, 4, 0.0)], True, "spark", 610, 400),
+        ([("spark", 100.0, 4, 0.0)], True, "spark", 10, 100),
+        ([("spark", 120.0, 4, 0.0)], True, "engine", 10, 120),
         # Ten times as many rows then: what it took is scaled, but for what any query takes.
         ([("engine", 1_010.0, 40, 0.0)], True, "engine", 110, 400),
         ([("spark", 4_400.0, 40, 0.0)], True, "engine", 10, 800),
@@ -212,7 +217,7 @@ def test_an_answer_is_recorded_by_its_text_and_who_gave_it(cli: Cli) -> None:
 def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recorded where it takes long; small ones are told without a look."""
+    """By recorded runs of the three; few kept rows are told without a look."""
     ledger = Ledger(cli.workload.parent / ".impctl")
     text = text_of(cli, "kept")
 
@@ -224,13 +229,14 @@ def test_kept_rows_that_take_long_are_weighed_against_reading_tables(
         return cli.one("query", "--query", "kept", "--sketch", "auto", *words)["by"]
 
     assert asked() == "state"
-    assert not ledger.runs("kept", text), "too quick to be written down"
+    assert not ledger.runs("kept", text), "too few rows"
     monkeypatch.setattr(answer_runs, "_SMALL_STATE", 0)
-    runs(("state", 299.0))
+    runs(*[("state", 1.0)] * 3)
     assert asked() == "state"
-    runs(*[("state", 5_000.0)] * 3, ("engine", 6_000.0))
+    assert [run.by for run in ledger.runs("kept", text)] == ["state"] * 4
+    runs(*[("state", 5_000.0)] * 3, *[("engine", 6_000.0)] * 3)
     assert asked() == "state"
-    runs(*[("engine", 40.0)] * 2)
+    runs(*[("state", 5_000.0)] * 3, *[("engine", 40.0)] * 3)
     assert asked() == "engine"
     assert cli.one("check", "--query", "kept")["answered"]["by"] == "engine"
     assert asked("--by", "state") == "state"
