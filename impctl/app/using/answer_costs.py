@@ -58,7 +58,7 @@ class Rates:
 
 
 _ENGINE = Rates(
-    query=10.0, value=30e-6, join=0.8e-3, group=0.25e-3, double=0.8e-3, rank=4e-3, first=0.3e-3
+    query=10.0, value=30e-6, join=1.1e-3, group=0.25e-3, double=0.8e-3, rank=4e-3, first=0.3e-3
 )
 _SPARK = Rates(
     query=400.0, value=15e-6, join=0.2e-3, group=0.07e-3, double=0.03e-3, rank=1.5e-3, first=0.1e-3

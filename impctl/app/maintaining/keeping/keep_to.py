@@ -116,7 +116,7 @@ def _looked(
 def _put_off(seen: Seen) -> str:
     return (
         f"state takes {size_text(seen.bytes)}, more than its budget of {size_text(seen.budget)}: "
-        f"this run was late, so the next one that is not brings it within [{BUDGET_EXCEEDED}]"
+        f"this run was late, so the next one that is not looks at it [{BUDGET_EXCEEDED}]"
     )
 
 
@@ -125,7 +125,7 @@ def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, 
     needed, why = size, "the rest cannot be read or made again"
     if 0 < budget < least < size:
         needed = least
-        why = "it cannot be brought within, and leaving out more would cost more than it saves"
+        why = f"even the least takes {size_text(least)}, so no more of it is left out"
     return (
         f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
         f"raise the budget to {enough_text(needed)}, or {_less(store, specs, needed - budget)}"
