@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
@@ -19,9 +20,10 @@ from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
 from impctl.app.preparing.refused import is_refused
-from impctl.app.results.explanations import CandidateEntry, CheckResult
+from impctl.app.results.explanations import AnsweredEntry, CandidateEntry, CheckResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.results.unsketched import unsketched_check
+from impctl.app.using.answering import who_answers
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UnsafeSketchError
@@ -60,12 +62,13 @@ def _checked(
 ) -> tuple[CheckResult, ImpctlError | None]:
     """What is found, and what refuses the query a sketch, if anything."""
     if not spec.is_sketched:
-        _refuse_wrong(desk, spec)
-        return unsketched_check(spec.name), None
+        return replace(unsketched_check(spec.name), answered=_unsketched(desk, spec)), None
     judges = Judges()
     judged: tuple[CandidateEntry, ...] = ()
+    answered: AnsweredEntry | None = None
     try:
         prepared = prepare(desk, spec)
+        answered = who_answers(desk, prepared)
         try:
             chosen = choose(desk, prepared, judges=judges)
         except UnsafeSketchError:
@@ -83,6 +86,7 @@ def _checked(
             hint=error.hint,
             answer=answer_entry(spec, None, None),
             place=error.location,
+            answered=answered,
         )
         return result, error
     partitions = chosen.partitions(desk, prepared)
@@ -95,14 +99,16 @@ def _checked(
         way.reason,
         chosen.candidates,
         answer=answer_entry(spec, way, None),
+        answered=answered,
     )
     return result, None
 
 
-def _refuse_wrong(desk: Workbench, spec: QuerySpec) -> None:
-    """Raise what is wrong with a query, but not that it can have no sketch."""
+def _unsketched(desk: Workbench, spec: QuerySpec) -> AnsweredEntry | None:
+    """Who answers it; raises what is wrong with a query, but not that it can have no sketch."""
     try:
-        prepare(desk, spec)
+        return who_answers(desk, prepare(desk, spec))
     except ImpctlError as error:
         if not is_refused(spec, error):
             raise
+    return None

@@ -24,6 +24,7 @@ from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.explanations import ExplainResult, GroupsEntry, JoinSideEntry
 from impctl.app.results.results import Failure, Outcome
+from impctl.app.using.answering import who_answers
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import SideChoice
@@ -61,6 +62,7 @@ def _explained(desk: Workbench, spec: QuerySpec, warnings: list[str]) -> Explain
             attributes=judged,
             trees=tree_entries(prepared, None, {}),
             answer=answer_entry(spec, None, None),
+            answered=who_answers(desk, prepared),
         )
     partitions = chosen.partitions(desk, prepared)
     way = capture_way(desk, prepared, chosen.verdict, partitions)
@@ -84,6 +86,7 @@ def _explained(desk: Workbench, spec: QuerySpec, warnings: list[str]) -> Explain
         state_bytes=None if kept is None else kept.bytes,
         answer=answer_entry(spec, way, kept),
         provenance=provenance_kept(spec, way.provenance),
+        answered=who_answers(desk, prepared),
     )
 
 

@@ -18,7 +18,7 @@ from impctl.app.capturing.stage import capture_stage
 from impctl.app.maintaining.decide import Decisions
 from impctl.app.maintaining.due.looking import trigger_of
 from impctl.app.maintaining.due.told import look_once
-from impctl.app.maintaining.estimates import Estimates, Size, estimated
+from impctl.app.maintaining.estimates import Estimates, Size, estimated, recorded
 from impctl.app.maintaining.expected import expectations
 from impctl.app.maintaining.keeping.foreseen import with_state
 from impctl.app.maintaining.maintained import has_nothing_to_do
@@ -198,7 +198,7 @@ def _estimates(
     is_known = len(sizes) == len(pending)
     size = Size(counted, sum(sizes)) if counted is not None or is_known else None
     return estimated(
-        store.costs(stored.query),
+        recorded(store, stored),
         kind,
         size,
         has_spark=desk.has_spark,

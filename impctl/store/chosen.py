@@ -31,7 +31,8 @@ def load_chosen(connection: sqlite3.Connection) -> Chosen | None:
             rates=rates,
             bytes=int(told["bytes"]),
             pins=pins,
-            is_least=bool(told["is_least"]),
+            least=int(told["least"]),
+            settled=bool(told["settled"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -47,7 +48,8 @@ def save_chosen(connection: sqlite3.Connection, chosen: Chosen | None) -> None:
         "rates": [[list(tables), rate] for tables, rate in chosen.rates.items()],
         "bytes": chosen.bytes,
         "pins": dict(chosen.pins),
-        "is_least": chosen.is_least,
+        "least": chosen.least,
+        "settled": chosen.settled,
     }
     values = (_PLACE, json.dumps(told))
     connection.execute("INSERT INTO state_choice VALUES (?, ?, ?)", (*values, seal_of(*values)))

@@ -1,8 +1,8 @@
 """What the latest runs of a query cost, as catalog rows.
 
-Law: of every kind of run, and of every set of tables it carried on, the latest `KEPT` are held, and
-`MOST` of a kind. Costs only ever feed an estimate: a row that does not match its seal is left out,
-where elsewhere it would end the run.
+Law: of every kind of run, every set of tables it carried on and every layout of state, the latest
+`KEPT` are held, and `MOST` of a kind. Costs only ever feed an estimate: a row that does not match
+its seal is left out, where elsewhere it would end the run.
 Out of scope: estimating (`app.maintaining.cost_model`), what was done and why (`store.history`).
 """
 
@@ -19,7 +19,7 @@ from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import seal_of
 
 KEPT = 8
-"""Runs of one kind over the same tables: enough to see an outlier, few enough to be read."""
+"""Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""
 MOST = 64
 """Runs of one kind, whatever tables they carried on."""
 
@@ -27,8 +27,9 @@ _LAST = "SELECT coalesce(max(number), 0) FROM cost WHERE query_id = ? AND kind =
 _SEALED = 8
 """Columns before the seal; what follows it came with later formats."""
 _KINDS = frozenset(kind.value for kind in RunKind)
-_OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ? OR moved = ?
-    AND number NOT IN (SELECT number FROM cost WHERE query_id = ? AND kind = ? AND moved = ?
+_OLDEST = """DELETE FROM cost WHERE query_id = ? AND kind = ? AND (number <= ?
+    OR moved = ? AND layout = ? AND number NOT IN (SELECT number FROM cost
+            WHERE query_id = ? AND kind = ? AND moved = ? AND layout = ?
             ORDER BY number DESC LIMIT ?))"""
 
 
@@ -36,8 +37,8 @@ def add_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> No
     """Append the cost of a run, dropping the oldest like it beyond `KEPT`."""
     number = _last(connection, query_id, cost.kind) + 1
     _put(connection, query_id, number, cost)
-    mine, moved = (query_id, str(cost.kind)), _text(cost.moved)
-    connection.execute(_OLDEST, (*mine, number - MOST, moved, *mine, moved, KEPT))
+    mine, alike = (query_id, str(cost.kind)), (_text(cost.moved), cost.layout)
+    connection.execute(_OLDEST, (*mine, number - MOST, *alike, *mine, *alike, KEPT))
 
 
 def replace_last_cost(connection: sqlite3.Connection, query_id: int, cost: RunCost) -> None:
@@ -66,7 +67,8 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
                     bool(spark),
                     start_ms,
                     _tables(*later[:1]),
-                    parts_in(*later[1:]),
+                    parts_in(*later[1:2]),
+                    *later[2:],
                 )
             )
     return tuple(found)
@@ -101,7 +103,7 @@ def _put(connection: sqlite3.Connection, query_id: int, number: int, cost: RunCo
         int(cost.spark),
         float(cost.start_ms),
     )
-    later = (_text(cost.moved), parts_text(cost.parts))
+    later = (_text(cost.moved), parts_text(cost.parts), cost.layout)
     row = (*values, seal_of(*values, *filter(None, later)), *later)
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT OR REPLACE INTO cost VALUES ({marks})", row)

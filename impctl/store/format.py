@@ -21,6 +21,7 @@ from impctl.store.migrations import (
     v0007_cost_moved,
     v0008_parts_and_choice,
     v0009_expiry,
+    v0010_layouts,
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -33,6 +34,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     v0007_cost_moved.STATEMENTS,
     v0008_parts_and_choice.STATEMENTS,
     v0009_expiry.STATEMENTS,
+    v0010_layouts.STATEMENTS,
 )
 """Statements that lead from format n to format n + 1, at position n."""
 

@@ -3,7 +3,9 @@
 Law: a use is written whole or not at all, never by waiting for a writer of sketches, and never in
 the way of the use: who cannot write it in time goes on without. Of each query the latest `KEPT`
 uses stand by themselves, earlier ones as sums per day, so that sums stay exact. Answers from kept
-rows read no file; they are counted per day. Nothing that decides anything is read from here.
+rows read no file; they are counted per day. Of what decides anything only times are read from
+here: what the latest runs of a query took, by who answered it. They feed estimates, so that one
+that cannot be written or read changes no answer.
 Out of scope: what a use is counted by (`app.using.recorded`), what runs cost (`store.history`).
 """
 
@@ -26,6 +28,8 @@ KEPT = 1000
 _PATIENCE = 1.0
 """Seconds that a use waits for another one that is being written."""
 _DAY = 86_400
+_RUNS, _MOST_RUNS = 8, 64
+"""Runs that are held of a text by one who answered it, and of all texts that a query had."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS use (number INTEGER PRIMARY KEY, query TEXT NOT NULL, at REAL NOT NULL,
@@ -39,6 +43,11 @@ CREATE TABLE IF NOT EXISTS day (query TEXT NOT NULL, day INTEGER NOT NULL, uses 
   bytes_plain INTEGER NOT NULL, elapsed_ms REAL NOT NULL, PRIMARY KEY (query, day));
 CREATE TABLE IF NOT EXISTS answer (query TEXT NOT NULL, day INTEGER NOT NULL,
   answers INTEGER NOT NULL, last REAL NOT NULL, PRIMARY KEY (query, day));
+CREATE TABLE IF NOT EXISTS run (number INTEGER PRIMARY KEY, query TEXT NOT NULL,
+  text INTEGER NOT NULL, by TEXT NOT NULL, at REAL NOT NULL, files INTEGER NOT NULL,
+  rows INTEGER NOT NULL, bytes INTEGER NOT NULL, elapsed_ms REAL NOT NULL,
+  start_ms REAL NOT NULL);
+CREATE INDEX IF NOT EXISTS run_by_query ON run (query, number);
 """
 _SUMS = "sum(files), sum(files_plain), sum(rows), sum(rows_plain), sum(bytes), sum(bytes_plain)"
 _FOLD = f"""
@@ -78,6 +87,25 @@ class Use:
     bytes: int
     bytes_plain: int
     elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRun:
+    """What one answer took, and how much was read for it; of kept rows how much they are.
+
+    `text` marks the query's text, `by` says who answered. Starting Spark took `start_ms` more than
+    `elapsed_ms`, 0 where it was running.
+    """
+
+    query: QueryName
+    text: int
+    by: str
+    at: float
+    files: int
+    rows: int
+    bytes: int
+    elapsed_ms: float
+    start_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +152,29 @@ class Ledger:
             found.executemany(_COUNT, rows)
 
         return self._written(write)
+
+    def record_run(self, run: AnswerRun) -> bool:
+        """Write down what an answer took; false where that could not be done at once."""
+
+        def write(found: sqlite3.Connection) -> None:
+            marks = ", ".join("?" * len(fields(AnswerRun)))
+            found.execute(f"INSERT INTO run VALUES (NULL, {marks})", astuple(run))
+            for alike, most in (
+                ({"query": run.query, "text": run.text, "by": run.by}, _RUNS),
+                ({"query": run.query}, _MOST_RUNS),
+            ):
+                where = " AND ".join(f"{name} = :{name}" for name in alike)
+                latest = f"SELECT number FROM run WHERE {where} ORDER BY number DESC LIMIT {most}"
+                found.execute(f"DELETE FROM run WHERE {where} AND number NOT IN ({latest})", alike)
+
+        return self._written(write)
+
+    def runs(self, query: QueryName, text: int) -> tuple[AnswerRun, ...]:
+        """What the latest answers of this text of a query took, newest first."""
+        names = ", ".join(field.name for field in fields(AnswerRun))
+        asked = f"SELECT {names} FROM run WHERE query = ? AND text = ? ORDER BY number DESC"
+        made: Callable[..., AnswerRun] = AnswerRun
+        return tuple(made(*row) for row in self._asked(asked, query, text))
 
     def uses(self, query: QueryName) -> tuple[Use, ...]:
         """The uses that stand by themselves, newest first."""

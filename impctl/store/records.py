@@ -117,7 +117,8 @@ class RunCost:
     `rows` and `bytes` are the change's, of a recapture the tables'. Starting Spark took `start_ms`
     more than `elapsed_ms`, nothing where a session was running; `spark` tells whether the run used
     one. `moved` are the tables whose changes were maintained, in order, where that is known;
-    `parts` what of it went where, of a run of the engine alone.
+    `parts` what of it went where, of a run of the engine alone. `layout` names how the state is
+    kept that was carried on, or that a capture made; a run tells nothing of other layouts.
     """
 
     kind: RunKind
@@ -128,6 +129,7 @@ class RunCost:
     start_ms: float = 0.0
     moved: tuple[TableName, ...] = ()
     parts: RunParts | None = None
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +137,16 @@ class Chosen:
     """What the last choice of state was made by, so that it is made anew only once that moved.
 
     `rates` are runs a day by the tables that move in one, `pins` what queries say of their state,
-    `bytes` what all state took afterwards. `is_least` says that no choice takes less; there may be
-    one where a query could not be opened or converted.
+    `bytes` what all state took afterwards, `least` what the choice that takes least would. It is
+    `settled` but where a query could not be opened or converted, so that the next run tries again.
     """
 
     budget: int
     rates: Mapping[tuple[TableName, ...], float]
     bytes: int
     pins: Mapping[QueryName, str]
-    is_least: bool = False
+    least: int
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.collected import GcEntry
 from impctl.app.results.due import FreshEntry
 from impctl.app.results.explanations import (
+    AnsweredEntry,
     BuffersEntry,
     CandidateEntry,
     ExpectedReading,
@@ -172,6 +173,7 @@ def test_every_code_of_the_page_exists() -> None:
 
 
 ENTRIES = (
+    AnsweredEntry,
     FollowedRun,
     FreshEntry,
     SketchEntry,

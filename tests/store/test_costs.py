@@ -9,7 +9,7 @@ import pytest
 
 from impctl.store.cost_parts import parts_in
 from impctl.store.costs import KEPT, MOST
-from impctl.store.records import RunCost, RunKind, RunParts, SideRead
+from impctl.store.records import Chosen, RunCost, RunKind, RunParts, SideRead
 from impctl.store.seals import sealed
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, maintain, record
@@ -51,6 +51,28 @@ def test_runs_over_other_tables_do_not_push_each_other_out(store: Store) -> None
         ("a", "b"): KEPT,
         ("c",): KEPT,
     }
+
+
+def test_runs_over_state_kept_otherwise_do_not_push_each_other_out(store: Store) -> None:
+    for number in range(3 * KEPT):
+        layout = ("", "join0.left read", "aggregate0 best 8")[number % 3]
+        one = replace(cost(number), moved=("a",), layout=layout)
+        store.add_record("q", replace(record(), cost=one))
+        assert store.costs("q")[0] == one
+    kept = [found.layout for found in store.costs("q") if found.kind == "maintain"]
+    assert sorted(kept) == sorted(["", "join0.left read", "aggregate0 best 8"] * KEPT)
+
+
+@pytest.mark.parametrize("was_chosen", [False, True])
+def test_of_runs_before_their_layout_was_told(root: Path, was_chosen: bool) -> None:
+    """They are of all state kept, but where a budget may have moved it meanwhile."""
+    made_by = Chosen(budget=1, rates={}, bytes=2, pins={}, least=1)
+    with Store.open(root) as store:
+        store.save_chosen(made_by if was_chosen else None)
+    as_format(root, 9)
+    with Store.open(root) as store:
+        assert store.costs("q") == (() if was_chosen else (cost(7, "recapture"),))
+        assert store.chosen() is None
 
 
 def test_of_many_sets_of_tables_the_latest_are_kept(store: Store) -> None:
@@ -101,7 +123,7 @@ def test_costs_go_with_the_definition_of_their_query(store: Store) -> None:
     assert store.costs("q") == (cost(8, "recapture"),)
 
 
-@pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'"])
+@pytest.mark.parametrize("change", ["elapsed_ms = 1e9", "moved = '[\"b\"]'", "layout = 'x'"])
 def test_an_altered_row_is_left_out(root: Path, change: str) -> None:
     with Store.open(root) as store:
         store.add_record("q", replace(record(), cost=replace(cost(1), moved=("a",))))
@@ -113,7 +135,7 @@ def test_an_altered_row_is_left_out(root: Path, change: str) -> None:
 
 def test_a_kind_that_only_another_release_knows_is_left_out(root: Path) -> None:
     (row,) = in_catalog(root, "SELECT * FROM cost WHERE kind = 'recapture'")
-    later = (*sealed(row[0], "teleported", *row[2:8]), "", "")
+    later = (*sealed(row[0], "teleported", *row[2:8]), *row[9:])
     in_catalog(root, f"INSERT INTO cost VALUES ({', '.join('?' * len(later))})", later)
     with Store.open(root) as store:
         assert store.costs("q") == (cost(7, "recapture"),)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from impctl.store import ledger as ledgers
-from impctl.store.ledger import Ledger, Use, Uses
+from impctl.store.ledger import AnswerRun, Ledger, Use, Uses
 
 DAY = 86_400
 USE = Use("q", 10.0 * DAY, "query", "{}", True, 2, 10, 20, 100, 200, 1000, 1.5)
@@ -144,3 +144,59 @@ def test_a_ledger_of_before_has_no_kept_answers(tmp_path: Path) -> None:
     assert ledger.sums("q").uses == 1
     assert ledger.record_answers({"q": 1}, DAY)
     assert (ledger.sums("q").answers, ledger.sums("q").last) == (1, USE.at)
+
+
+RUN = AnswerRun("q", 7, "engine", 3.0, 2, 20, 300, 1.5)
+
+
+def test_runs_come_back_newest_first_of_their_text_and_bounded(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.runs("q", 7) == ()
+    for number in range(10):
+        for by in ("engine", "spark"):
+            assert ledger.record_run(replace(RUN, by=by, rows=number, start_ms=float(number)))
+    assert ledger.record_run(replace(RUN, text=8))
+    assert ledger.record_run(replace(RUN, query="r"))
+    runs = ledger.runs("q", 7)
+    assert [(run.by, run.rows, run.start_ms) for run in runs] == [
+        (by, number, float(number)) for number in range(9, 1, -1) for by in ("spark", "engine")
+    ]
+    assert (ledger.runs("q", 8), ledger.runs("r", 7)) == (
+        (replace(RUN, text=8),),
+        (replace(RUN, query="r"),),
+    )
+    assert ledger.sums("q") == Uses(), "no use of a sketch"
+
+
+def test_of_many_texts_the_latest_runs_are_held(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    for text in range(70):
+        ledger.record_run(replace(RUN, text=text))
+    assert [text for text in range(70) if ledger.runs("q", text)] == list(range(6, 70))
+
+
+def _record_runs(folder: Path, by: str) -> None:
+    for _ in range(20):
+        while not Ledger(folder).record_run(replace(RUN, by=by)):
+            pass
+
+
+def test_processes_at_once_lose_no_run(tmp_path: Path) -> None:
+    start = multiprocessing.get_context("spawn").Process
+    names = ("engine", "spark", "state")
+    writers = [start(target=_record_runs, args=(tmp_path, by)) for by in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    kept = [run.by for run in Ledger(tmp_path).runs("q", 7)]
+    assert {by: kept.count(by) for by in names} == dict.fromkeys(names, 8)
+
+
+def test_a_damaged_ledger_has_no_runs_and_takes_none(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.record_run(RUN)
+    for file in tmp_path.iterdir():
+        file.write_bytes(b"no database" * 99)
+    assert not ledger.record_run(RUN)
+    assert ledger.runs("q", 7) == ()

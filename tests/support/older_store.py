@@ -12,6 +12,7 @@ _SINCE = {
     6: ("DROP TABLE arrival_log", "DROP TABLE arrival"),
     7: ("ALTER TABLE cost DROP COLUMN moved",),
     8: ("ALTER TABLE cost DROP COLUMN parts", "DROP TABLE state_choice"),
+    10: ("ALTER TABLE cost DROP COLUMN layout",),
 }
 """What takes away what each format brought; marks of files (3) and expiries (9) lie in rows."""
 

@@ -95,7 +95,7 @@ def capture_query(
     committing = Stopwatch()
     if tell is not None:
         tell(way, found_.state)
-    commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
+    record = commit_capture(desk, store, prepared, way, found_.state, sketches, assumptions, record)
     commit_ms, elapsed_ms = committing.ms, whole.ms
     amend(store, prepared.spec.name, record, commit_ms)
     return Captured(

@@ -43,8 +43,11 @@ def commit_capture(
     sketches: tuple[StoredSketch, ...],
     assumptions: tuple[Assumption, ...],
     record: RunRecord,
-) -> None:
-    """Store what was found at the pinned versions; `state` holds nothing saved before."""
+) -> RunRecord:
+    """Store what was found at the pinned versions; `state` holds nothing saved before.
+
+    Returns the record with the layout of the state that it is of.
+    """
     versions = desk.tables.versions_of(prepared.tables)
     for table in versions:
         check_pinned_commit(desk.tables, table)
@@ -77,7 +80,10 @@ def commit_capture(
         state_meta=meta.as_stored(),
         basis=meta.basis(pins),
     )
+    if record.cost is not None:
+        record = replace(record, cost=replace(record.cost, layout=meta.layout))
     store.commit_capture(capture, runs, record)
+    return record
 
 
 def _described(

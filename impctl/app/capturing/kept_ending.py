@@ -12,15 +12,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from impctl.aliases import QueryName
 from impctl.app.capturing.pins import are_entries_there
 from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 
 if TYPE_CHECKING:
     # A run with nothing to do has no use for plans.
     from impctl.plan.ending import Ending
     from impctl.plan.rules.answered import AnswerPlan
+
+
+def result_bytes(store: StoreReader, query: QueryName) -> int:
+    """What is stored of the rows of a query's answer."""
+    from impctl.circuits.answers import ANSWER
+
+    runs = store.run_refs(query)
+    return sum(run.bytes for run in runs if run.arrangement.startswith(f"{ANSWER}."))
 
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:

@@ -101,6 +101,16 @@ class StateMeta:
             **({"provenance": self.provenance} if self.provenance else {}),
         }
 
+    @property
+    def layout(self) -> str:
+        """How the state is kept; what a run took tells nothing of states that are kept otherwise.
+        Empty where all of it is kept."""
+        distant = [f"{side} by Spark" for side in self.distant]
+        read = [f"{piece} read" for piece in self.from_files]
+        bounded = [f"{piece} best {size}" for piece, size in self.buffers.items()]
+        trees = [f"trees {self.trees}"] if self.trees else []
+        return ", ".join(sorted([*distant, *read, *bounded, *trees]))
+
     def basis(self, pins: Sequence[TablePin]) -> dict[str, Any]:
         """What tells later whether a sketch stored with this may still be used.
 
@@ -122,6 +132,14 @@ class StateMeta:
                 f"The stored state of query `{query}` has a description that impctl did not write",
                 hint="run `impctl capture` to start again",
             ) from error
+
+
+def layout_of(stored: StoredQuery) -> str | None:
+    """How the state of a stored query is kept; None where its description cannot be read."""
+    try:
+        return StateMeta.read(stored.query, stored.state_meta).layout if stored.state_meta else ""
+    except StateCorruptError:
+        return None
 
 
 def tree_record(stored: StoredQuery) -> TreeRecord | None:

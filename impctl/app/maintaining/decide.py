@@ -15,7 +15,7 @@ from dataclasses import replace
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.changes import Need, SharedChanges
-from impctl.app.maintaining.estimates import Size, dearer, reason_text
+from impctl.app.maintaining.estimates import Size, dearer, reason_text, recorded
 from impctl.app.maintaining.grouped_change import is_large
 from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.maintaining.move import Move
@@ -167,7 +167,7 @@ class Decisions:
         if task.is_eager:
             return None
         found = dearer(
-            self.store.costs(task.spec.name),
+            recorded(self.store, task.stored),
             stage.cost_kind,
             lambda: self.size(stage.needs),
             has_spark=self.desk.has_spark,

@@ -4,7 +4,8 @@ Law: an estimate only ever chooses between two ways that are both right. Recaptu
 it is cheaper by a clear margin, by runs enough, for a change not much larger than any maintained
 before: otherwise a wrong estimate would never be corrected, because nothing would try it again.
 What a change of some tables took tells nothing of a change of others: only runs that carried on the
-same tables choose a recapture. Where there is none, all runs of the query give an estimate.
+same tables choose a recapture. Where there is none, all runs of the query give an estimate. Nor do
+runs tell anything that carried on a state that was kept otherwise.
 Before the first run of maintaining there is a guess: a change takes as its share of the table does.
 Out of scope: the line through the runs (`app.maintaining.cost_model`), keeping costs
 (`store.costs`).
@@ -16,9 +17,11 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from impctl.aliases import TableName
+from impctl.app.capturing.meta import layout_of
 from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
-from impctl.store.records import RunCost, RunKind
+from impctl.store.reader import StoreReader
+from impctl.store.records import RunCost, RunKind, StoredQuery
 from impctl.values import dataclass
 
 _FEWEST_MAINTAINED = 3
@@ -48,6 +51,12 @@ class Size:
 
     rows: int | None
     bytes: int
+
+
+def recorded(store: StoreReader, stored: StoredQuery) -> tuple[RunCost, ...]:
+    """What the query's runs cost while its state was kept as it is now."""
+    layout = layout_of(stored)
+    return tuple(cost for cost in store.costs(stored.query) if cost.layout == layout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,8 @@ def _recapture(
     costs: Sequence[RunCost], has_spark: bool, table_rows: Callable[[], int]
 ) -> float | None:
     again = _of(costs, RunKind.RECAPTURE)
+    # What Spark took tells nothing of the engine, nor the other way; the next is like the latest.
+    again = [cost for cost in again if cost.spark == again[0].spark]
     line = _line(again)
     if line is None:
         return None

@@ -315,6 +315,7 @@ class Maintainer:
             moved=tuple(sorted(moved)),
             # What Spark was waited for is in some operator's time, its start too.
             parts=None if asks_spark else done.parts,
+            layout=self.taken.meta.layout,
         )
 
 

@@ -52,6 +52,7 @@ class CheckResult:
 
     `hint` says what to do about a query that can have none, `place` where in the file that stands
     which is in the way. `answer` says whether its answer would be kept, None where it is not to be.
+    `answered` says who answers it, None where that cannot be told.
     """
 
     query: str
@@ -62,6 +63,7 @@ class CheckResult:
     hint: str | None = None
     answer: AnswerEntry | None = None
     place: Location | None = None
+    answered: AnsweredEntry | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,13 +192,27 @@ class AnswerEntry:
     state_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredEntry:
+    """Who answers a query if nobody is asked for: `state`, `engine` or `spark`, and why.
+
+    What the engine and Spark are estimated to take, in milliseconds; None where one cannot.
+    """
+
+    by: str
+    reason: str
+    engine_ms: int | None = None
+    spark_ms: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainResult:
     """Whether a query is sketchable and maintainable, and what stands in the way.
 
     `state_bytes` is all that is stored for it, with the counts of fragments that no operator owns;
     None where it was not captured as it stands now. `answer` is set where it is to be kept,
-    `provenance` where recursion is to be kept by absorption: how it is, or `given_up`.
+    `provenance` where recursion is to be kept by absorption: how it is, or `given_up`. `answered`
+    says who answers it.
     """
 
     query: str
@@ -212,3 +228,4 @@ class ExplainResult:
     state_bytes: int | None = None
     answer: AnswerEntry | None = None
     provenance: str | None = None
+    answered: AnsweredEntry | None = None

@@ -111,8 +111,8 @@ class Pieces:
                 for name, graph in self._usual.items()
             }
         graphs, chances = self._usual, [one.chance for one in self.expected]
-        left = max(0, budget - self.kept.fixed)
-        choice, unheld = chosen_within(graphs, left, bounds, chances)
+        fixed = self.kept.fixed
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, self.now)
         then = {name: one.modes for name, one in choice.queries.items()}
         late, late_now = (
             len(late_runs(graphs, modes, bounds, chances)) for modes in (then, self.now)
@@ -124,6 +124,7 @@ class Pieces:
             now=self.now,
             unheld=unheld,
             holds_more=late < late_now,
+            budget=budget,
         )
         is_over = self._choice(self.now, budget).exceeds
         # What may not be kept as it is now goes with the first run, whatever it saves.

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import trigger_of
+from impctl.app.maintaining.estimates import recorded
 from impctl.app.maintaining.keeping.bounds import bounds_of
 from impctl.app.results.simulated import SimulatedSetting
 from impctl.app.simulating.arrived import Replay
@@ -46,7 +47,11 @@ class Model:
         self.replay = replay
         self._specs, self._look, self._noise = specs, look, noise
         self._pieces = pieces_of(desk, store, specs, replay)
-        self._lines = {spec.name: lines_of(store.costs(spec.name)) for spec in specs}
+        held = {spec.name: store.load(spec.name) for spec in specs}
+        self._lines = {
+            name: lines_of(() if stored is None else recorded(store, stored))
+            for name, stored in held.items()
+        }
         self._ran: dict[tuple[tuple[Trigger, ...], int, float], Ran] = {}
         """By what decides a run; settings may come to the same."""
         made: dict[frozenset[TableName], Stream] = {}

@@ -1,80 +1,196 @@
 """What an answer would take the engine and what Spark, before either begins.
 
-Law: the estimate decides who is asked, never what the answer is. Rows are those of the files to
-read, as the log counts them; where it does not, their bytes stand for them. The rates are measured
-(decisions 0072, 0077) and rough: right about which side of a factor two the quicker one is. DuckDB
-is nobody that impctl asks: where it would be clearly quicker over all files, that is said.
+Law: the estimate decides who is asked, never what the answer is. As long as nobody has answered a
+query it goes by rates: rows of the files to read, as the log counts them or their bytes stand for
+them, and what the plan does with these rows. Rates are measured (decision 0072) and rough: right
+about which side of a factor two the quicker one is. Runs that were recorded of the same text and
+path take their place, scaled by the rows that are to be read now. DuckDB is nobody that impctl
+asks: where it would be clearly quicker over all files, that is said.
 Out of scope: whether the engine can run the plan (`app.using.engine_answer`), or DuckDB the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName
+from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
-from impctl.app.using.fresh_sketch import Fresh
+from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.using.answer_runs import Estimate, Fixed, answer_runs, by_runs, start_of
 from impctl.app.workbench.workbench import Workbench
+from impctl.data.schema import Kind
+from impctl.expr.nodes import Expr
+from impctl.expr.types import type_of
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Join,
+    Plan,
+    Scan,
+    SetOperation,
+    TopK,
+    Window,
+    inputs_of,
+    nodes_of,
+)
+from impctl.plural import count_text
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile
 from impctl.tables.storage import local_path
 from impctl.values import dataclass
+from impctl.workload.models import AnsweredBy
 
-_ENGINE_START_MS, _ENGINE_ROW_MS = 10.0, 30e-6
-"""The engine's fixed cost, and what a row costs for each column that is read of it."""
-_SPARK_START_MS, _SPARK_QUERY_MS, _SPARK_ROW_MS = 4000.0, 400.0, 15e-6
-"""What starting Spark costs, what any query does, and a row for each of its columns."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Milliseconds: what any query takes, a value read, and what operators do with a row."""
+
+    query: float
+    value: float
+    join: float
+    group: float
+    double: float
+    """A double in a sum or average, which the engine adds up exactly."""
+    rank: float
+    """A row put in order within its group: windows, and the first rows of each group."""
+    first: float
+    """A row of which the first in all are wanted."""
+
+
+_ENGINE = Rates(
+    query=10.0, value=30e-6, join=1.1e-3, group=0.25e-3, double=0.8e-3, rank=4e-3, first=0.3e-3
+)
+_SPARK = Rates(
+    query=400.0, value=15e-6, join=0.2e-3, group=0.07e-3, double=0.03e-3, rank=1.5e-3, first=0.1e-3
+)
+_ENGINE_FIXED = Fixed(_ENGINE.query)
+_SPARK_FIXED = Fixed(_SPARK.query, first=2500.0, start=4000.0)
 _DUCKDB_START_MS, _DUCKDB_ROW_MS = 20.0, 15e-6
-"""The same of DuckDB that is running, over all files on a local disk."""
+"""What a query costs DuckDB that is running, over all files on a local disk, and each value."""
 _CLEARLY, _CLEARLY_MS = 1.5, 100.0
-"""So many times as long, and so much longer, is worth telling."""
+"""So many times as long, and so much longer, is worth telling, or trying."""
 _ROW_BYTES = 16
 """Of a row whose number the log does not tell."""
+_GROUPS = 0.1
+"""Groups for each row below them, as long as nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """Whether the engine is the quicker one, and why in words; `quicker` says who would be quicker
-    than both, empty where nobody clearly is."""
+    """What the engine and Spark are estimated to take, and why the quicker one is it in words.
 
-    is_engine: bool
+    `quicker` says who would be quicker than both, empty where nobody clearly is.
+    """
+
+    engine: Estimate
+    spark: Estimate
     why: str
     quicker: str = ""
 
+    @property
+    def is_engine(self) -> bool:
+        """Whether the engine is the one to ask: the quicker one. Of two of which only one was tried
+        the other has to be clearly quicker, as rates are rough."""
+        if self.engine.runs and not self.spark.runs:
+            return not _is_clearly_less(self.spark.ms, self.engine.ms)
+        if self.spark.runs and not self.engine.runs:
+            return _is_clearly_less(self.engine.ms, self.spark.ms)
+        return self.engine.ms <= self.spark.ms
 
-def foreseen(desk: Workbench, found: Fresh, pruned: Pruned) -> Foreseen:
+    @property
+    def least(self) -> Estimate:
+        """That of the quicker one."""
+        return self.engine if self.is_engine else self.spark
+
+
+def foreseen(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    pruned: Pruned,
+) -> Foreseen:
     """Who would be the quicker one to read these files."""
-    rows, cells, all_cells = 0, 0, 0
-    for table, files in pruned.files.items():
-        scans = [scan for scan in found.prepared.scans if scan.table == table]
-        columns = max(1, *(len(scan.attributes) for scan in scans), 1)
-        own = rows_of(files)
-        rows += own
-        cells += own * columns
-        all_cells += rows_of(_all_files(desk, found, table)) * columns
-    engine = _ENGINE_START_MS + cells * _ENGINE_ROW_MS
-    spark = _SPARK_QUERY_MS + cells * _SPARK_ROW_MS
-    spark += 0.0 if desk.has_spark else _SPARK_START_MS
-    start = "" if desk.has_spark else ", most of it to start"
-    quicker = _quicker(desk, found, min(engine, spark), all_cells)
-    if engine <= spark:
-        told = f"{rows:,} rows take the engine some {_time(engine)}, Spark {_time(spark)}{start}"
-        return Foreseen(True, told, quicker)
-    told = f"{rows:,} rows would take the engine some {_time(engine)}, Spark {_time(spark)}"
-    return Foreseen(False, told, quicker)
+    rows = {table: rows_of(files) for table, files in pruned.files.items()}
+    total, is_up = sum(rows.values()), desk.has_spark
+    runs = answer_runs(desk, prepared.spec)
+    engine = by_runs(runs, AnsweredBy.ENGINE, total, _ENGINE_FIXED, is_up=True)
+    if engine is None:
+        engine = Estimate(_by_rates(prepared, rows, _ENGINE))
+    spark = by_runs(runs, AnsweredBy.SPARK, total, _SPARK_FIXED, is_up=is_up)
+    if spark is None:
+        start = 0.0 if is_up else start_of(runs, _SPARK_FIXED)
+        first = 0.0 if is_up else _SPARK_FIXED.first
+        spark = Estimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
+    why = (
+        f"of {total:,} rows, the engine is estimated to take {_told(engine)}, Spark {_told(spark)}"
+    )
+    least = min(engine.ms, spark.ms)
+    return Foreseen(engine, spark, why, _quicker(desk, prepared, versions, least))
 
 
-def _quicker(desk: Workbench, found: Fresh, ours: float, all_cells: int) -> str:
+def _by_rates(prepared: PreparedQuery, rows: Mapping[TableName, int], rates: Rates) -> float:
+    """Milliseconds of one query over so many rows of each table, Spark's start left out."""
+    ms, passing = rates.query, dict[int, float]()
+    for node in reversed(tuple(nodes_of(prepared.planned.root))):
+        below = [passing[id(child)] for child in inputs_of(node)]
+        if isinstance(node, Scan):
+            passing[id(node)] = float(rows.get(node.table, 0))
+            ms += passing[id(node)] * max(1, len(node.attributes)) * rates.value
+        else:
+            passing[id(node)] = max(below, default=0.0) * _left_by(node)
+            ms += sum(below) * _per_row(node, rates)
+    return ms
+
+
+def _left_by(node: Plan) -> float:
+    """Rows that come out of an operator for each that goes in."""
+    return _GROUPS if isinstance(node, Aggregate | Distinct | TopK) else 1.0
+
+
+def _per_row(node: Plan, rates: Rates) -> float:
+    """What an operator does with a row takes."""
+    match node:
+        case Join():
+            return rates.join
+        case Aggregate(aggregates=aggregates):
+            sums = [one.call for one in aggregates if one.call.function in ("sum", "avg")]
+            inexact = [one for one in sums if _is_double(one.arguments)]
+            return rates.group + len(inexact) * rates.double
+        case Distinct() | SetOperation():
+            return rates.group
+        case Window(calls=calls):
+            return rates.rank * max(1, len({(one.partition_by, one.order) for one in calls}))
+        case TopK():
+            return rates.first if node.rank is None else rates.rank
+    return 0.0
+
+
+def _is_double(arguments: Sequence[Expr]) -> bool:
+    types = [type_of(one) for one in arguments]
+    return any(found is not None and found.kind in (Kind.DOUBLE, Kind.FLOAT) for found in types)
+
+
+def _quicker(
+    desk: Workbench,
+    prepared: PreparedQuery,
+    versions: Mapping[TableName, TableVersion],
+    ours: float,
+) -> str:
     """That DuckDB over all files would be clearly quicker, and how it learns of them."""
-    duckdb = _DUCKDB_START_MS + all_cells * _DUCKDB_ROW_MS
-    if ours < _CLEARLY * duckdb or ours < duckdb + _CLEARLY_MS:
+    snapshots = {
+        table: desk.tables.snapshot(table, versions.get(table)) for table in prepared.tables
+    }
+    values = sum(
+        rows_of(snapshots[scan.table].files) * max(1, len(scan.attributes))
+        for scan in prepared.scans
+    )
+    duckdb = _DUCKDB_START_MS + values * _DUCKDB_ROW_MS
+    if not _is_clearly_less(duckdb, ours):
         return ""
-    tables = found.prepared.tables
-    snapshots = [desk.tables.snapshot(table, found.versions.get(table)) for table in tables]
-    if any(local_path(one.path) is None for one in snapshots):
+    if any(local_path(one.path) is None for one in snapshots.values()):
         return ""
     how = "`impctl rewrite --sketch auto --files FILE` gives it text and files"
-    if any(why_not_plain(one) for one in snapshots):
+    if any(why_not_plain(one) for one in snapshots.values()):
         how = "`files` of the Python interface tells it what to read"
     return (
         f"DuckDB over all files, where it runs the query, would take some {_time(duckdb)} instead "
@@ -82,13 +198,20 @@ def _quicker(desk: Workbench, found: Fresh, ours: float, all_cells: int) -> str:
     )
 
 
-def _all_files(desk: Workbench, found: Fresh, table: TableName) -> Sequence[DataFile]:
-    return desk.tables.snapshot(table, found.versions.get(table)).files
-
-
 def rows_of(files: Sequence[DataFile]) -> int:
     """Rows of these files, as far as the log tells."""
     return sum(file.rows if file.rows is not None else file.size // _ROW_BYTES for file in files)
+
+
+def _is_clearly_less(one: float, other: float) -> bool:
+    return _CLEARLY * one <= other and one + _CLEARLY_MS <= other
+
+
+def _told(one: Estimate) -> str:
+    """An estimate in words."""
+    start = f", {_time(one.start_ms)} of it to start" if one.start_ms else ""
+    by = f" (by {count_text(one.runs, 'run')})" if one.runs else ""
+    return f"{_time(one.ms)}{by}{start}"
 
 
 def _time(milliseconds: float) -> str:

@@ -1,9 +1,10 @@
 """Who answers a query: its kept rows, the engine over the files to read, or Spark.
 
 Law: whoever answers, the answer is the query's own at the pinned versions. What is kept comes
-first, since reading it costs least; else the quicker one of engine and Spark by the cost model, as
-far as the engine can. Where the engine cannot tell a value, or fails on one, Spark decides; asked
-for by name, it says so instead. A query that fails through its sketch is read without it, so that
+first, since reading it costs least, but where recorded runs say that reading the tables is quicker;
+else the quicker one of engine and Spark by the cost model, as far as the engine can.
+Where the engine cannot tell a value, or fails on one, Spark decides; asked for by name, it says so
+instead. A query that fails through its sketch is read without it, so that
 it fails only if the plain query does. Rows that were kept and are damaged are never told: they are
 read anew through the sketch, with a warning, unless the policy is `strict`.
 Out of scope: which sketch (`app.using.request`), what it leaves to read (`app.using.worth`).
@@ -14,18 +15,22 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.preparing.prepared import PreparedQuery
+from impctl.app.results.explanations import AnsweredEntry
 from impctl.app.results.subject import named_before
 from impctl.app.using.answer_condition import condition_on
 from impctl.app.using.answer_costs import Foreseen, foreseen
+from impctl.app.using.answer_runs import SLOW_STATE_MS, Estimate, answer_runs, state_estimate
 from impctl.app.using.answers import answer_table
 from impctl.app.using.engine_answer import engine_answer
 from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.text import is_for_others
-from impctl.app.using.worth import Weighed, what_is_read
+from impctl.app.using.worth import Weighed, weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
+from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
 from impctl.errors import (
     EvaluationError,
@@ -64,6 +69,8 @@ class Answered:
     elapsed_ms: float
     read: Weighed | None = None
     quicker: str = ""
+    start_ms: float = 0.0
+    """What starting Spark took for it."""
 
 
 def answered(
@@ -80,6 +87,8 @@ def answered(
             attributes_of(found.prepared.planned.root), condition, desk.session_zone
         )
     is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
+    if by is AnsweredBy.AUTO and not is_read and where is None:
+        is_read = _is_state_slower(desk, found, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:
             got = _from_state(desk, found, where)
@@ -102,13 +111,62 @@ def answered(
     return _by_reading(desk, found, read, by, where)
 
 
+def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
+    """Who would answer the query now if nobody is asked for, and why; None where that cannot be
+    told. Nothing is brought up to date."""
+    try:
+        return _who_answers(desk, prepared)
+    except ImpctlError:
+        return None
+
+
+def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
+    store = desk.reading_store()
+    stored = None if store is None else store.load(prepared.spec.name)
+    if stored is not None and not is_captured_alike(desk, prepared.spec, stored):
+        stored = None
+    sketches, versions = ((), {}) if stored is None else (stored.sketches, stored.versions)
+    read = weighed(desk.tables, prepared, sketches, versions)
+    expected = foreseen(desk, prepared, versions, read.pruned)
+    spark_ms = round(expected.spark.ms)
+    try:
+        compile_answer(desk.memory.answer(prepared.planned))
+    except (BlockedError, UnsupportedError) as blocked:
+        why = f"the engine cannot run it: {blocked.message}"
+        return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
+    by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
+    if stored is not None and stored.state_meta.get("answer"):
+        state = state_estimate(answer_runs(desk, prepared.spec))
+        if not _is_slower(state, expected):
+            by, why = AnsweredBy.STATE, f"{KEPT}; without them, {why}"
+    return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
+
+
+def _is_state_slower(desk: Workbench, found: Fresh, use: SketchUse) -> bool:
+    """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
+    the tables, by recorded runs of these."""
+    if found.generation is None:
+        return False
+    state = state_estimate(answer_runs(desk, found.prepared.spec))
+    if state.ms < SLOW_STATE_MS:
+        return False
+    read = what_is_read(desk.tables, found, use)
+    return _is_slower(state, foreseen(desk, found.prepared, found.versions, read.pruned))
+
+
+def _is_slower(state: Estimate, expected: Foreseen) -> bool:
+    least = expected.least
+    # Rates are right within a factor of two, so what they say is only tried where that is plain.
+    return state.ms >= SLOW_STATE_MS and least.ms * (1 if least.runs else 2) < state.ms
+
+
 def _by_reading(
     desk: Workbench, found: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
     why, quicker = "asked for", ""
     if by is not AnsweredBy.SPARK:
-        expected = foreseen(desk, found, read.pruned)
+        expected = foreseen(desk, found.prepared, found.versions, read.pruned)
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
             run = _by_engine(desk, found, read, expected, by, where)
@@ -204,13 +262,15 @@ def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
 def _by_spark(
     desk: Workbench, found: Fresh, read: Weighed, why: str, where: Expr | None
 ) -> Answered:
+    was_up = desk.has_spark
     desk.spark()
     desk.reporter.step(f"running {found.prepared.spec.name}")
     watch = Stopwatch()
     table = answer_table(desk, found.prepared, found.versions, read.pruned, found.sketches)
     if where is not None:
         table = answer_where(table, attributes_of(found.prepared.planned.root), where)
-    return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read)
+    start_ms = 0.0 if was_up else desk.spark_start_ms
+    return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
 def _not_kept(found: Fresh) -> ImpctlError:

@@ -15,6 +15,7 @@ from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.pins import catch_up
 from impctl.app.maintaining.maintained import NO_NEW_VERSION, has_nothing_to_do
 from impctl.app.results.results import QueryResult
+from impctl.app.using.answer_runs import is_slow_to_tell, record_told
 from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.only_query import only_query
 from impctl.app.workbench.workbench import Workbench
@@ -37,6 +38,9 @@ def told_at_once(
     if store is None or not spec.answer or not spec.is_sketched:
         return None
     try:
+        if condition is None and is_slow_to_tell(desk, store, spec):
+            # Whether somebody else is quicker takes reading the query.
+            return None
         stored = stored_query(desk, store, spec)
         catch_up(desk.tables, stored)
         ending = known_ending(desk.tables, stored)
@@ -50,13 +54,16 @@ def told_at_once(
     if table is None:
         return None
     desk.count_answer(spec.name)
+    elapsed_ms = watch.ms
+    if condition is None:
+        record_told(desk, store, spec, table, elapsed_ms)
     return QueryResult(
         query=spec.name,
         answer=table,
         versions=stored.versions,
         files_kept=0,
         files_total=0,
-        elapsed_ms=watch.ms,
+        elapsed_ms=elapsed_ms,
         reason=NO_NEW_VERSION,
         moments=stored_moments(stored),
         by=AnsweredBy.STATE,

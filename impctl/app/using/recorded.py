@@ -33,7 +33,7 @@ def record_use(
     if not found.sketches or not Layout(desk.store_path).catalog.is_file():
         return
     lender = None if found.reuse is None else found.reuse.query
-    (files, rows, size), (all_files, all_rows, total) = (_sums(read), _sums(plain))
+    (files, rows, size), (all_files, all_rows, total) = (sums_of(read), sums_of(plain))
     use = Use(
         query=lender or found.prepared.spec.name,
         at=time.time(),
@@ -52,7 +52,7 @@ def record_use(
         desk.reporter.step("this use is not in the ledger, which could not be written at once")
 
 
-def _sums(pruned: Pruned) -> tuple[int, int, int]:
+def sums_of(pruned: Pruned) -> tuple[int, int, int]:
     """Files, rows as far as the log tells them, bytes."""
     files = [file for own in pruned.files.values() for file in own]
     return len(files), sum(file.rows or 0 for file in files), sum(file.size for file in files)

@@ -11,9 +11,11 @@ from contextlib import nullcontext
 
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.results import QueryResult
+from impctl.app.using.answer_costs import rows_of
+from impctl.app.using.answer_runs import record_answer, record_told
 from impctl.app.using.answering import Answered, answered
 from impctl.app.using.older_versions import AtVersions, still_there
-from impctl.app.using.recorded import record_use
+from impctl.app.using.recorded import record_use, sums_of
 from impctl.app.using.request import asked
 from impctl.app.using.unread import Unread, unread_table
 from impctl.app.workbench.workbench import Workbench
@@ -41,11 +43,20 @@ def told(
         return _as_it_stands(desk, found), found.warnings
     with nullcontext() if at is None else still_there():
         got = answered(desk, found, use, by, where)
+    spec = got.found.prepared.spec
     if got.read is None:
-        desk.count_answer(got.found.prepared.spec.name)
+        desk.count_answer(spec.name)
+        store = desk.reading_store()
+        # Of a condition on the answer only part is told.
+        if store is not None and where is None:
+            record_told(desk, store, spec, got.table, got.elapsed_ms)
     else:
         pruned, read = got.read.pruned, got.read.plain
         record_use(desk, got.found, pruned, read, command="query", elapsed_ms=got.elapsed_ms)
+        files, _, read_bytes = sums_of(pruned)
+        rows = sum(rows_of(own) for own in pruned.files.values())
+        of_run = (files, rows, read_bytes)
+        record_answer(desk, spec, got.by, of_run, got.elapsed_ms, got.start_ms)
     return _told(desk, got), got.found.warnings
 
 

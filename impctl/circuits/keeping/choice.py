@@ -58,13 +58,16 @@ class QueryChoice:
 class StateChoice:
     """The choice for all queries: bytes, and milliseconds a day that maintaining is to take.
 
-    Where it `exceeds` the budget, `bytes` are the least that will do.
+    Where it `exceeds` the budget, nothing fits: `least` are the fewest bytes that will do. A byte
+    that was kept counted for so many milliseconds a day, `per_byte`.
     """
 
     queries: Mapping[str, QueryChoice]
     bytes: int
     ms_per_day: float
     exceeds: bool
+    least: int = 0
+    per_byte: float = 0.0
 
 
 def choose(
@@ -73,8 +76,11 @@ def choose(
     *,
     thin: float = THIN,
     urgency: Sequence[float] = (),
+    per_byte: float = 0.0,
 ) -> StateChoice:
     """The modes of all pieces of all queries within a budget of bytes; None is without bounds.
+
+    Without bounds a byte that is kept may count for some milliseconds a day, `per_byte`.
 
     All graphs have the same kinds of change. Raises ValueError where they have not, or where the
     budget is below zero. With an `urgency` for each kind it is chosen as if that came so many times
@@ -87,13 +93,16 @@ def choose(
         raise ValueError("a budget below zero")
     graphs = [_urged(graph, urgency) for graph in given] if urgency else given
     found = [choices_of(graph, thin=thin) for graph in graphs]
-    modes = _within(graphs, found, budget_bytes)
+    modes = _within(graphs, found, budget_bytes, per_byte)
     repriced = _repriced(graphs, modes)
     if repriced is not None:
-        other = _within(graphs, [choices_of(g, thin=thin) for g in repriced], budget_bytes)
-        modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes))
+        again = [choices_of(graph, thin=thin) for graph in repriced]
+        other = _within(graphs, again, budget_bytes, per_byte)
+        modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes, per_byte))
     exact = [choices.is_exact for choices in found]
-    return told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
+    choice = told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
+    least = sum(int(choices.frontier.bytes[0]) for choices in found)
+    return replace(choice, least=least, per_byte=per_byte)
 
 
 def told(
@@ -121,20 +130,26 @@ def _urged(graph: Graph, urgency: Sequence[float]) -> Graph:
     return Graph(graph.nodes, kinds, graph.runs)
 
 
-def _within(graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None) -> list[Modes]:
+def _within(
+    graphs: Sequence[Graph], choices: Sequence[Choices], budget: int | None, per_byte: float
+) -> list[Modes]:
     frontiers = [one.frontier for one in choices]
     if not frontiers:
         return []
+    if per_byte:
+        return [each.modes(int((each.cost + per_byte * each.bytes).argmin())) for each in frontiers]
     most = sum(int(frontier.bytes[-1]) for frontier in frontiers)
     points = divided(frontiers, most if budget is None else min(budget, most))
     return [frontier.modes(at) for frontier, at in zip(frontiers, points, strict=True)]
 
 
-def _rank(graphs: Sequence[Graph], modes: list[Modes], budget: int | None) -> tuple[int, float]:
+def _rank(
+    graphs: Sequence[Graph], modes: list[Modes], budget: int | None, per_byte: float
+) -> tuple[int, float]:
     """Bytes over the budget first, then cost."""
     total = sum(graph.bytes_of(one) for graph, one in zip(graphs, modes, strict=True))
     over = 0 if budget is None else max(0, total - budget)
-    return over, per_day_together(graphs, modes)
+    return over, per_day_together(graphs, modes) + per_byte * total
 
 
 def _repriced(graphs: Sequence[Graph], modes: Sequence[Modes]) -> list[Graph] | None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
-from impctl.cli.output.explain import answer_line, attribute_lines
+from impctl.cli.output.explain import answer_texts, attribute_lines
 from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
@@ -25,8 +25,8 @@ def check_lines(result: CheckResult, width: int | None) -> list[str]:
     place = "" if result.place is None else f" ({result.place})"
     for text in (f"{result.reason}{place}", "" if result.hint is None else f"hint: {result.hint}"):
         lines += wrapped(plain(text), width, "  ", "    ") if text else []
-    if result.answer is not None:
-        lines += wrapped(plain(answer_line(result.answer)), width, "  ", "    ")
+    for text in answer_texts(result.answer, result.answered):
+        lines += wrapped(plain(text), width, "  ", "    ")
     return lines + attribute_lines(result.candidates, width)
 
 

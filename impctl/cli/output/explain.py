@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import size_text
 from impctl.app.results.explanations import (
+    AnsweredEntry,
     AnswerEntry,
     BuffersEntry,
     CandidateEntry,
@@ -40,8 +41,8 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         lines += wrapped(named, width, indent, indent + "    ")
         for remark in _remarks(entry, result):
             lines += wrapped(plain(remark), width, f"{indent}  - ", f"{indent}    ")
-    if result.answer is not None:
-        lines += _under(answer_line(result.answer), width, "  ")
+    for text in answer_texts(result.answer, result.answered):
+        lines += _under(text, width, "  ")
     if result.joins:
         lines.append("  sides of joins")
     for side in result.joins:
@@ -107,7 +108,21 @@ def _remarks(entry: PlanEntry, result: ExplainResult) -> Iterator[str]:
     yield from entry.pushed
 
 
-def answer_line(answer: AnswerEntry) -> str:
+_ANSWERED = {
+    "state": "from its materialized result",
+    "engine": "by the engine",
+    "spark": "by Spark",
+}
+
+
+def answer_texts(answer: AnswerEntry | None, answered: AnsweredEntry | None) -> list[str]:
+    """Whether the answer is kept, where it is to be, and who answers the query."""
+    texts = [] if answer is None else [_kept_answer(answer)]
+    by = [] if answered is None else [f"answered {_ANSWERED[answered.by]}: {answered.reason}"]
+    return [*texts, *by]
+
+
+def _kept_answer(answer: AnswerEntry) -> str:
     """Whether the answer is kept, and what that takes."""
     if not answer.kept:
         return f"answer not kept: {answer.reason}"

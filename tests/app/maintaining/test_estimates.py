@@ -4,6 +4,7 @@ enough runs, a clear margin, a size not much beyond what was seen."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -213,3 +214,14 @@ def test_falling_times_are_a_level_line() -> None:
 def test_nothing_is_learned_from_nothing() -> None:
     assert learned([]) is None
     assert learned([(float("nan"), 1.0), (1.0, -1.0)]) is None
+
+
+@pytest.mark.parametrize(("spark_first", "ms"), [(True, 9_000.0), (False, 1_000.0)])
+def test_a_recapture_is_estimated_by_those_that_went_as_the_latest(
+    spark_first: bool, ms: float
+) -> None:
+    """The engine's and Spark's lie on no common line."""
+    both = [AGAIN, replace(AGAIN, elapsed_ms=9_000.0, spark=True)]
+    costs = both[::-1] if spark_first else both
+    found = estimated(costs, RunKind.MAINTAIN, None, has_spark=True, table_rows=lambda: 1_000_000)
+    assert found.recapture_ms == pytest.approx(ms)

@@ -15,6 +15,7 @@ from impctl.app.maintaining.due.costs import costs_of
 from impctl.app.maintaining.due.expected_rows import RowsToCome
 from impctl.app.maintaining.due.pending import CommitLog, pending_of
 from impctl.app.maintaining.due.when import Waiting
+from impctl.app.maintaining.estimates import recorded
 from impctl.app.results.due import FreshEntry
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -64,7 +65,7 @@ def looked_at(
         stored = held[spec.name]
         trigger = own[spec.name]
         pending = pending_of(desk, spec, stored, now, log)
-        runs = store.costs(spec.name) if store is not None and stored is not None else ()
+        runs = recorded(store, stored) if store is not None and stored is not None else ()
         # Only who has to be ready at a moment asks for what is yet to come.
         expected = None if trigger.ready_within is None else coming
         costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)

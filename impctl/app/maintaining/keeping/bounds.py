@@ -10,8 +10,9 @@ Out of scope: when runs start (`app.maintaining.due`), that runs wait for others
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
@@ -19,7 +20,7 @@ from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.results.amounts import duration_text
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.evaluated import Modes, evaluate
-from impctl.circuits.keeping.graph import Graph
+from impctl.circuits.keeping.graph import Graph, Mode, restricted
 from impctl.circuits.keeping.state_choice import choices_of
 from impctl.values import dataclass
 from impctl.workload.durations import written
@@ -81,14 +82,20 @@ def chosen_within(
     budget: int | None,
     bounds: Mapping[QueryName, Bound],
     chances: Sequence[float],
+    fixed: int = 0,
+    now: Mapping[QueryName, Modes] = MappingProxyType({}),
 ) -> tuple[StateChoice, tuple[Unheld, ...]]:
     """The choice within so many bytes, and the bounds that it does not hold.
 
-    `chances` are those of the graphs' kinds of change, within a day. Of choices that hold as many
-    bounds the one with the least expected work is taken.
+    `chances` are those of the graphs' kinds of change, within a day; `fixed` are bytes of the
+    budget that no choice changes. Of choices that hold as many bounds the one with the least
+    expected work is taken. A budget of 0 asks for the fewest bytes. Where another is out of reach,
+    what is kept `now` stays, and another piece is left out only if its share of all bytes is larger
+    than what it then adds to the work, as a share of it: the work at most doubles.
     """
     asked = _Asked(graphs, bounds, chances)
-    best = choice = choose(graphs, budget)
+    within = _within_reach(graphs, budget, fixed, now)
+    best = choice = within(())
     fewest = late = asked.late({name: one.modes for name, one in choice.queries.items()})
     urgency = [1.0] * len(chances)
     for _ in range(_TIMES):
@@ -96,11 +103,43 @@ def chosen_within(
         if not urged:
             break
         urgency = [2 * times if kind in urged else times for kind, times in enumerate(urgency)]
-        choice = choose(graphs, budget, urgency=urgency)
+        choice = within(urgency)
         late = asked.late({name: one.modes for name, one in choice.queries.items()})
         if (len(late), choice.ms_per_day) < (len(fewest), best.ms_per_day):
             best, fewest = choice, late
     return best, tuple(asked.told(best, fewest))
+
+
+def _within_reach(
+    graphs: Mapping[QueryName, Graph],
+    budget: int | None,
+    fixed: int,
+    now: Mapping[QueryName, Modes],
+) -> Callable[[Sequence[float]], StateChoice]:
+    """How to choose under this budget, by how urgent each kind of change is."""
+    left = None if budget is None else max(0, budget - fixed)
+    usual = choose(graphs, left)
+
+    def within(urgency: Sequence[float]) -> StateChoice:
+        return choose(graphs, left, urgency=urgency) if urgency else usual
+
+    if not budget or (budget >= fixed and not usual.exceeds):
+        return within
+    cheapest = choose(graphs, None)
+    per_byte = cheapest.ms_per_day / max(1, cheapest.bytes + fixed)
+    held = {name: _with_kept(graph, now.get(name, {})) for name, graph in graphs.items()}
+
+    def beyond(urgency: Sequence[float]) -> StateChoice:
+        choice = choose(held, None, urgency=urgency, per_byte=per_byte)
+        return replace(choice, exceeds=True, least=usual.least)
+
+    return beyond
+
+
+def _with_kept(graph: Graph, now: Modes) -> Graph:
+    """The graph with the pieces pinned that are kept now, as far as they may be."""
+    kept = [piece for piece in graph.pieces if now.get(piece.name) is Mode.KEPT]
+    return restricted(graph, {one.name: (Mode.KEPT,) for one in kept if Mode.KEPT in one.modes})
 
 
 def late_runs(

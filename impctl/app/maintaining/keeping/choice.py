@@ -63,6 +63,12 @@ class Kept:
     sizes: Mapping[QueryName, Mapping[str, int]] = field(default_factory=dict)
     unheld: Sequence[Unheld] = ()
     holds_more: bool = False
+    budget: int | None = None
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        """Whether even the least exceeds the budget; one of 0 asks for the least."""
+        return bool(self.budget) and self.choice.exceeds
 
     def wanted(self, query: QueryName) -> Wanted:
         """What of a query is to be read from files, or bounded; Spark's sides stay Spark's."""
@@ -104,13 +110,12 @@ def kept_within(
     for name, query in queries.items():
         pieces = {piece.name for piece in graphs[name].pieces}
         fixed += sum(size.bytes for at, size in query.sizes.items() if not _is_of(at, pieces))
-    left = None if budget is None else max(0, budget - fixed)
     bounds, chances = bounds_of(specs), weighed.chances
-    choice, unheld = (
-        chosen_within(graphs, left, bounds, chances)
-        if choose is None
-        else (choose(graphs, left), ())
-    )
+    if choose is None:
+        choice, unheld = chosen_within(graphs, budget, bounds, chances, fixed, now)
+    else:
+        left = None if budget is None else max(0, budget - fixed)
+        choice, unheld = choose(graphs, left), ()
     then = {name: one.modes for name, one in choice.queries.items()}
     late, late_now = (len(late_runs(graphs, modes, bounds, chances)) for modes in (then, now))
     conversions = {name: conversion_ms(graph) for name, graph in by_priors.items()}
@@ -126,6 +131,7 @@ def kept_within(
         {name: weighed.sizes(query) for name, query in queries.items()},
         unheld,
         holds_more,
+        budget,
     )
 
 
@@ -200,7 +206,8 @@ class _Weighed:
         tables = query.stored.versions
         rows = [rows_of_change(one, tables) for one in self._expected]
         costs = self._store.costs(query.stored.query)
-        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows))
+        layout = query.as_stored.meta.layout
+        graph = priced(by_priors, learned_of(by_priors, tables, now, costs, rows, layout))
         prepared = query.as_stored.prepared
         allowed = {
             piece.name: _allowed(query, piece, prepared)

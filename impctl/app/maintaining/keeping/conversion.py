@@ -31,7 +31,7 @@ from impctl.circuits.strategy import AsRecorded, Strategy
 from impctl.data.vector import Vector
 from impctl.engine.row_index import RowIndex
 from impctl.stopwatch import Stopwatch
-from impctl.store.records import MaintainCommit, RunRecord
+from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord
 from impctl.store.store import Store
 from impctl.values import dataclass
 
@@ -125,7 +125,7 @@ def _commit(
         drop_runs=(*checkpoint.drop, *gone),
         state_meta=meta.as_stored(),
         basis=meta.basis(stored.pins),
-        record=_record(query, begun, reason),
+        record=_record(query, begun, reason, _recapture(store, query, meta, begun[0].ms)),
         # Nothing was maintained: when that was tells how long changes may have waited.
         at=stored.maintained_at,
     )
@@ -155,7 +155,21 @@ def _meta(
     )
 
 
-def _record(query: Opened, begun: tuple[Stopwatch, float], reason: str) -> RunRecord:
+def _recapture(store: Store, query: Opened, after: StateMeta, ms: float) -> RunCost | None:
+    """What a recapture takes at most with state kept as it is now: one as it was before, and this.
+
+    None where one was recorded already, or none as it was before.
+    """
+    costs = [one for one in store.costs(query.stored.query) if one.kind is RunKind.RECAPTURE]
+    before = [one for one in costs if one.layout == query.as_stored.meta.layout]
+    if not before or any(one.layout == after.layout for one in costs):
+        return None
+    return replace(before[0], elapsed_ms=before[0].elapsed_ms + ms, layout=after.layout)
+
+
+def _record(
+    query: Opened, begun: tuple[Stopwatch, float], reason: str, cost: RunCost | None
+) -> RunRecord:
     watch, at = begun
     return RunRecord(
         action="convert",
@@ -170,4 +184,5 @@ def _record(query: Opened, begun: tuple[Stopwatch, float], reason: str) -> RunRe
         added=0,
         removed=0,
         versions=dict(query.stored.versions),
+        cost=cost,
     )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from impctl.aliases import TableName
+from impctl.app.capturing.kept_ending import result_bytes
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
@@ -45,15 +46,15 @@ def keep_to_budget(
     try:
         seen, coming = _seen(desk, store, specs, budget)
         made_by = store.chosen()
-        if is_known_to_exceed(made_by, seen) and not has_captured:
-            return [_exceeded(seen.bytes, budget)]
+        if made_by is not None and is_known_to_exceed(made_by, seen) and not has_captured:
+            return [_exceeded(store, specs, seen.bytes, budget, made_by.least)]
         if not (has_captured or is_to_look(made_by, seen)):
             return []
         if is_late:
             # Even a run with nothing to do looks then, if it is the next one.
             store.save_chosen(None)
             return [_put_off(seen)] if seen.bytes > budget else []
-        return _looked(desk, store, specs, seen, coming)
+        return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
     except ImpctlError as error:
         return [f"the state stays as it is, whatever its budget: {error.message}"]
 
@@ -79,40 +80,71 @@ def _tables(store: Store, spec: QuerySpec) -> Iterable[TableName]:
 
 
 def _looked(
-    desk: Workbench, store: Store, specs: Sequence[QuerySpec], seen: Seen, coming: Expectations
+    desk: Workbench,
+    store: Store,
+    specs: Sequence[QuerySpec],
+    seen: Seen,
+    coming: Expectations,
+    *,
+    has_captured: bool,
 ) -> list[str]:
     """Make a choice, carry it out where that is worth it, and remember what it was made by."""
     names = [spec.name for spec in specs]
     kept = kept_within(desk, store, specs, seen.budget, coming)
     warnings = [_left(name, why) for name, why in kept.troubles.items()]
-    if is_worth(kept, is_over=seen.bytes > seen.budget):
+    if is_worth(kept, is_over=seen.bytes > seen.budget, has_captured=has_captured):
         for name in kept.queries:
             warnings += converted(desk, store, kept, name)
             give_back()
     size = state_bytes(store, names)
+    least = kept.fixed + kept.choice.least
     made_by = Chosen(
-        budget=seen.budget, rates=seen.rates, bytes=size, pins=seen.pins, is_least=not warnings
+        budget=seen.budget,
+        rates=seen.rates,
+        bytes=size,
+        pins=seen.pins,
+        least=least,
+        settled=not warnings,
     )
     store.save_chosen(made_by)
     warnings += [unheld_text(one, kept.fixed) for one in kept.unheld]
     if size > seen.budget:
-        warnings.append(_exceeded(size, seen.budget))
+        warnings.append(_exceeded(store, specs, size, seen.budget, least))
     return warnings
 
 
 def _put_off(seen: Seen) -> str:
     return (
         f"state takes {size_text(seen.bytes)}, more than its budget of {size_text(seen.budget)}: "
-        f"this run was late, so the next one that is not brings it within [{BUDGET_EXCEEDED}]"
+        f"this run was late, so the next one that is not looks at it [{BUDGET_EXCEEDED}]"
     )
 
 
-def _exceeded(size: int, budget: int) -> str:
+def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
+    """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
+    needed, why = size, "the rest cannot be read or made again"
+    if 0 < budget < least < size:
+        needed = least
+        why = f"even the least takes {size_text(least)}, so no more of it is left out"
     return (
-        f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: the "
-        f"rest cannot be read or made again; give it {enough_text(size)}, or fewer queries"
+        f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
+        f"raise the budget to {enough_text(needed)}, or {_less(store, specs, needed - budget)}"
         f" [{BUDGET_EXCEEDED}]"
     )
+
+
+def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
+    """How so many bytes of state could be done without: the largest kept results first."""
+    results = [(result_bytes(store, spec.name), spec.name) for spec in specs if spec.answer]
+    names, saved = list[str](), 0
+    for size, name in sorted(results, reverse=True):
+        if saved < excess and size:
+            names.append(f"`{name}`")
+            saved += size
+    if not names or saved < excess:
+        return "keep the state of fewer queries"
+    noun = "result of query" if len(names) == 1 else "results of queries"
+    return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
 
 
 def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]:

@@ -52,10 +52,11 @@ def learned_of(
     modes: Modes,
     costs: Sequence[RunCost],
     rows: Sequence[float],
+    layout: str = "",
 ) -> Learned:
-    """What the runs tell: `modes` are those that pieces have now, `rows` those of a run of each
-    kind that change in the query's tables."""
-    return _Lessons(graph, frozenset(tables), modes, costs, rows).learned()
+    """What the runs tell: `modes` are those that pieces have now, called `layout` in recorded runs,
+    `rows` those of a run of each kind that change in the query's tables."""
+    return _Lessons(graph, frozenset(tables), modes, costs, rows, layout).learned()
 
 
 class _Lessons:
@@ -66,10 +67,12 @@ class _Lessons:
         modes: Modes,
         costs: Sequence[RunCost],
         rows: Sequence[float],
+        layout: str,
     ) -> None:
         self._graph = graph
         self._modes = modes
         self._rows = rows
+        self._layout = layout
         alike = [_alike(costs, kind, tables) for kind in graph.kinds]
         self._whole = alike
         self._operators = sum(1 for node in graph.nodes if node.inputs)
@@ -109,8 +112,12 @@ class _Lessons:
     def _of_whole(
         self, kind: int, estimated: Mapping[int, float]
     ) -> tuple[Mapping[int, float], float]:
-        """The same of runs whose parts are not known: what is more than estimated is beside."""
-        total, runs = sum(estimated.values()), self._whole[kind]
+        """The same of runs whose parts are not known: what is more than estimated is beside.
+
+        The whole of a run tells nothing of pieces that are kept otherwise than they were in it.
+        """
+        total = sum(estimated.values())
+        runs = [run for run in self._whole[kind] if run.layout == self._layout]
         if len(runs) < FEWEST:
             return dict.fromkeys(estimated, 1.0), 0.0
         ms = self._at([(run.rows, run.elapsed_ms) for run in runs], kind)

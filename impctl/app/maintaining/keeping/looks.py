@@ -53,7 +53,7 @@ def is_known_to_exceed(made_by: Chosen | None, now: Seen) -> bool:
     """Whether state exceeds a budget that the last choice could not bring it within either."""
     return (
         made_by is not None
-        and made_by.is_least
+        and made_by.settled
         and now.bytes > now.budget
         and made_by.bytes > now.budget
         and not is_asked_otherwise(made_by, now.budget, now.pins)

@@ -1,6 +1,7 @@
 """Whether a new choice of state is worth carrying out, or what is kept stays as it is.
 
-Law: state that exceeds its budget is brought within it, and what a query pins is as it says. Else a
+Law: state that exceeds its budget is brought within it, and what a query pins is as it says. Where
+nothing would bring it within, it stays as it is but after a capture. Else a
 new choice is carried out where it saves a fifth of the work that is expected and what it takes to
 convert comes back within a week, or where it holds bounds that are not held now: choices that are
 about as good as each other do not take turns.
@@ -20,9 +21,15 @@ _LEAST_SAVED = 0.2
 _DAYS = 7.0
 
 
-def is_worth(kept: Kept, *, is_over: bool) -> bool:
-    """Whether the choice is carried out; `is_over`: what is kept exceeds the budget."""
-    return is_over or _is_asked(kept) or kept.holds_more or _pays(kept)
+def is_worth(kept: Kept, *, is_over: bool, has_captured: bool = False) -> bool:
+    """Whether the choice is carried out; `is_over`: what is kept exceeds the budget.
+
+    `has_captured`: a first capture leaves out what may be large before anybody knows.
+    """
+    if _is_asked(kept):
+        return True
+    is_better = kept.holds_more or _pays(kept)
+    return has_captured and is_better if kept.is_out_of_reach else is_over or is_better
 
 
 def _is_asked(kept: Kept) -> bool:
@@ -37,7 +44,11 @@ def _is_asked(kept: Kept) -> bool:
 def _pays(kept: Kept) -> bool:
     names = list(kept.graphs)
     before = per_day_together([kept.graphs[n] for n in names], [kept.now[n] for n in names])
-    saved = before - kept.choice.ms_per_day
+    after = kept.choice.ms_per_day
+    if kept.choice.per_byte:
+        before += kept.choice.per_byte * sum(kept.graphs[n].bytes_of(kept.now[n]) for n in names)
+        after += kept.choice.per_byte * kept.choice.bytes
+    saved = before - after
     takes = sum(
         _takes(kept.conversions[name], kept.now[name], kept.choice.queries[name].modes)
         for name in names

@@ -17,6 +17,7 @@ import pytest
 
 from impctl.app.maintain import maintain
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
+from impctl.app.maintaining.estimates import recorded
 from impctl.app.maintaining.keeping import keep_to
 from impctl.app.maintaining.keeping import looks as looks_room
 from impctl.app.maintaining.keeping.bounds import (
@@ -37,7 +38,8 @@ from impctl.circuits.keeping.conversions import conversion_ms
 from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work, pinned
 from impctl.circuits.keeping.priors import PRIORS
-from impctl.store.records import Chosen
+from impctl.store.records import Chosen, RunKind
+from impctl.store.store import Store
 from impctl.workload.load import load_workload
 from tests.app.maintaining.keeping.stored_pieces import read_pieces
 from tests.behaviour.typed_joins import QUERIES, change, write_workload
@@ -46,7 +48,7 @@ from tests.support.random_cases import random_seeds
 from tests.support.run_cli import Cli
 
 RATES = {("t",): 24.0, ("t", "u"): 0.5}
-MADE = Chosen(budget=100, rates=RATES, bytes=200, pins={}, is_least=True)
+MADE = Chosen(budget=100, rates=RATES, bytes=200, pins={}, least=200, settled=True)
 SEEN = Seen(budget=100, bytes=200, rates=RATES, pins={})
 
 
@@ -63,7 +65,7 @@ def test_state_that_could_not_be_brought_within_its_budget_is_only_told() -> Non
     ):
         assert not is_known_to_exceed(MADE, other)
         assert is_to_look(MADE, other)
-    for made in (None, replace(MADE, is_least=False), replace(MADE, bytes=90)):
+    for made in (None, replace(MADE, settled=False), replace(MADE, bytes=90)):
         assert not is_known_to_exceed(made, SEEN)
         assert is_to_look(made, SEEN)
     fits = replace(SEEN, budget=300)
@@ -333,6 +335,77 @@ def frequent_and_rare(seed: int) -> Graph:
     return Graph((*scans, join, Node(work=Work.ROWS, inputs=(2,))), kinds)
 
 
+@random_seeds(12, 44, 300)
+def test_a_budget_out_of_reach_leaves_out_only_what_its_bytes_are_worth(seed: int) -> None:
+    """Against all choices there are: the share of all bytes that is saved beside that of work."""
+    rng = Random(seed)
+    graph, fixed = tree(rng, 5), rng.choice([0, 7, 1000])
+    names = [piece.name for piece in graph.pieces]
+    every = [dict(zip(names, modes, strict=True)) for modes in product(*_modes_of(graph))]
+    sizes = {graph.bytes_of(modes) for modes in every}
+    least = min(sizes) + fixed
+
+    def chosen(budget: int) -> StateChoice:
+        return chosen_within({"q": graph}, budget, {}, [1.0] * len(graph.kinds), fixed)[0]
+
+    assert (chosen(least).exceeds, chosen(least).bytes + fixed) == (False, least)
+    assert chosen(0).bytes + fixed == least, "asked for the least"
+    if least < 2:
+        return
+    found = chosen(rng.randint(1, least - 1))
+    assert (found.exceeds, found.least + fixed) == (True, least)
+    work = min(per_day(graph, modes) for modes in every)
+    usual = choose({"q": graph}, None)
+    assert usual.ms_per_day == pytest.approx(work, rel=0.01)
+    weight = usual.ms_per_day / max(1, usual.bytes + fixed)
+
+    def counted(modes: Modes) -> float:
+        return per_day(graph, modes) + weight * graph.bytes_of(modes)
+
+    assert counted(found.queries["q"].modes) <= min(map(counted, every)) * 1.01
+    assert found.ms_per_day <= 2.02 * work
+    # What is kept stays.
+    now = {name: rng.choice(modes) for name, modes in zip(names, _modes_of(graph), strict=True)}
+    held = chosen_within({"q": graph}, 1, {}, [1.0] * len(graph.kinds), fixed, {"q": now})[0]
+    assert (held.least, held.exceeds) == (found.least, True)
+    then = held.queries["q"].modes
+    assert all(then[name] is Mode.KEPT for name, mode in now.items() if mode is Mode.KEPT)
+
+
+def _modes_of(graph: Graph) -> list[tuple[Mode, ...]]:
+    return [piece.modes for piece in graph.pieces]
+
+
+@pytest.mark.parametrize(
+    ("now", "has_captured", "expected"),
+    [
+        ((100, 1000.0), False, False),
+        ((100, 1000.0), True, True),
+        ((950, 110.0), True, False),
+        ((3000, 100.0), False, False),
+    ],
+    ids=["grows", "after a capture", "saves little", "shrinks"],
+)
+def test_state_that_exceeds_its_budget_in_any_case_stays_but_after_a_capture(
+    now: tuple[int, float], has_captured: bool, expected: bool
+) -> None:
+    """The choice takes 1,000 bytes and 100 ms a day, each byte counting for 0.1 ms."""
+    sizes = {Mode.KEPT: 1000, Mode.READ: now[0]}
+    piece = Piece(
+        name="p.right", sizes=sizes, probe=(100.0,), read=(now[1],), hit=(1.0,), source=("u",)
+    )
+    scans = (Node(work=Work.SCAN, table="t"), Node(work=Work.SCAN, table="u"))
+    left = Piece(name="p.left", sizes={Mode.KEPT: 0})
+    join = Node(work=Work.JOIN, inputs=(0, 1), pieces=(left, piece))
+    graph = Graph((*scans, join), (KindOfChange(frozenset({"t"}), 1.0),))
+    chosen = choose({"q": pinned(graph, {"p.right": Mode.KEPT})}, None)
+    choice = replace(chosen, exceeds=True, least=900, per_byte=0.1)
+    modes = {"p.left": Mode.KEPT, "p.right": Mode.READ}
+    kept = replace(kept_of(graph, modes, choice), budget=50)
+    assert is_worth(kept, is_over=True, has_captured=has_captured) == expected
+    assert is_worth(replace(kept, budget=0), is_over=True), "the least was asked for"
+
+
 def modes_in(choice: StateChoice) -> dict[str, Modes]:
     return {name: one.modes for name, one in choice.queries.items()}
 
@@ -387,7 +460,7 @@ def test_what_is_chosen_holds_what_the_plain_choice_does_and_tells_enough(seed: 
     )
     assert len(mine) <= len(before)
     assert found.exceeds == plain.exceeds
-    assert found.bytes <= max(budget, plain.bytes)
+    assert found.bytes <= max(budget, plain.bytes) or (plain.exceeds and budget)
     assert bool(unheld) == bool(mine)
     every = [
         dict(zip((p.name for p in graph.pieces), modes, strict=True))
@@ -444,3 +517,84 @@ def test_the_shorter_bound_of_a_query_counts(tmp_path: Path) -> None:
     )
     specs = load_workload(tmp_path / "w.yaml", {}).queries.values()
     assert {name: one.ms for name, one in bounds_of(specs).items()} == {"a": 5_000, "b": 600_000}
+
+
+def _warning(document: dict[str, Any]) -> str:
+    (said,) = [one for one in document["warnings"] if "[budget_exceeded]" in one]
+    return str(said)
+
+
+def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(
+    cli: Cli, tmp_path: Path
+) -> None:
+    cli.good("capture")
+    rng = random.Random(1)
+    change(tmp_path, rng, 0)
+    said = _warning(cli.good("maintain", "--disk", "100B").document)
+    assert ", so no more of it is left out; raise the budget to " in said
+    assert not read_pieces(tmp_path, "two")
+    assert not read_pieces(tmp_path, "l")
+    enough = said.split("raise the budget to ")[1].split(", or ")[0].replace(" ", "")
+    cli.good("maintain", "--disk", enough)
+    assert read_pieces(tmp_path, "two"), "within reach"
+
+
+@pytest.mark.slow
+def test_a_first_capture_keeps_again_what_a_budget_out_of_reach_was_to_leave_out(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """What may take a good part of the budget is not built at first; with changes as frequent as
+    the file says it is worth more than its bytes."""
+    cli.edit("every: 1h", "every: 1m")
+    cli.edit("every: 5h", "every: 1m")
+    assert exceeds(cli.good("capture", "--disk", "100B").document)
+    assert not read_pieces(tmp_path, "two")
+    # A lower budget does not make state larger, whatever it would save.
+    change(tmp_path, random.Random(1), 0)
+    cli.good("maintain", "--disk", "0")
+    least = read_pieces(tmp_path, "two")
+    change(tmp_path, random.Random(2), 1)
+    assert exceeds(cli.good("maintain", "--disk", "100B").document)
+    assert read_pieces(tmp_path, "two") == least != []
+
+
+def test_the_result_whose_rows_exceed_the_budget_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [("two", QUERIES["two"], "index"), ("l", QUERIES["l"], "index, answer: true")]
+    cli = Cli(capsys, write_workload(tmp_path, asked))
+    said = _warning(cli.captured().good("maintain", "--disk", "0").document)
+    assert said.endswith("or keep the state of fewer queries [budget_exceeded]")
+    with Store.open(tmp_path / ".impctl", create=False) as store:
+        size = sum(run.bytes for name in ("two", "l") for run in store.run_refs(name))
+    said = _warning(cli.good("maintain", "--disk", f"{size - 1}B").document)
+    assert "or drop the result of query `l` (" in said
+
+
+def test_what_runs_cost_tells_nothing_of_state_that_is_kept_otherwise(
+    cli: Cli, tmp_path: Path
+) -> None:
+    """Estimates, the choice to recapture, `plan` and `simulate` go by runs with the state as it is
+    kept now; what a conversion took is added to what a capture did."""
+    cli.good("capture")
+    rng = random.Random(1)
+    for turn in range(3):
+        change(tmp_path, rng, turn)
+        cli.good("maintain", *(["--disk", "0"] if turn else []))
+    with Store.open(tmp_path / ".impctl", create=False) as store:
+        stored = store.load("two")
+        assert stored is not None
+        layouts = [one.layout for one in store.costs("two") if one.kind is RunKind.MAINTAIN]
+        told = recorded(store, stored)
+    assert [bool(layout) for layout in layouts] == [True, False, False], "the second was converted"
+    assert [one.kind for one in told] == [RunKind.MAINTAIN, RunKind.RECAPTURE]
+    assert {one.layout for one in told} == {layouts[0]}
+    change(tmp_path, rng, 3)
+    planned = cli.one("plan", "--query", "two")
+    assert (planned["maintain_runs"], planned["recapture_runs"]) == (1, 1)
+    cli.good("maintain", "--disk", "1GB")
+    with Store.open(tmp_path / ".impctl", create=False) as store:
+        stored = store.load("two")
+        assert stored is not None
+        again = [one.layout for one in recorded(store, stored)]
+    assert set(again) == {""} or read_pieces(tmp_path, "two")
