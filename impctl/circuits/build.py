@@ -129,6 +129,7 @@ class Builder(Plumbing):
         accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
+        self.plan = plan
         self.is_passed = is_passed
         if self._answer is not None:
             flow = self._kept(plan, self._answer)

@@ -1,0 +1,95 @@
+"""Which relations of inner joins are selected by scalars: by columns of relations with one row.
+
+Law: of a relation that is rows of one table, selected and projected, those conditions that compare
+it with scalars alone are asked of each of its rows as it comes, and again of the table's rows when
+a scalar changes (`engine.operators.select_by_scalars`). So none of its rows have to be kept, and
+what is joined further is those that pass. The scalars themselves are joined where their columns
+are read elsewhere, or carry fragments.
+Out of scope: whether it is done (`circuits.strategy`), the operators (`circuits.joins`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from impctl.aliases import AttributeId
+from impctl.circuits.join_order import Joined, JoinInput
+from impctl.expr.nodes import Expr, columns_of, conjuncts
+from impctl.plan.expressions import expressions_of
+from impctl.plan.nodes import (
+    Distinct,
+    Fixpoint,
+    Join,
+    Plan,
+    Project,
+    Recursive,
+    Scan,
+    Select,
+    SetOperation,
+    attributes_of,
+    inputs_of,
+)
+from impctl.plan.rules.single_rows import has_one_row_at_most
+from impctl.values import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarSelection:
+    """A relation, the relations whose columns are its scalars, and the conditions on both."""
+
+    relation: JoinInput
+    scalars: tuple[JoinInput, ...]
+    conditions: tuple[Expr, ...]
+
+
+def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
+    """The relations that are selected by scalars."""
+    scalars = [one for one in chain.relations if has_one_row_at_most(one.plan)]
+    known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
+    for relation in chain.relations:
+        if not _is_of_one_table(relation.plan):
+            continue
+        own = [
+            part
+            for part in chain.conditions
+            if columns_of(part) <= known | relation.ids
+            and columns_of(part) & known
+            and columns_of(part) & relation.ids
+        ]
+        read = frozenset[AttributeId]().union(*map(columns_of, own))
+        used = tuple(one for one in scalars if one.ids & read)
+        if used:
+            yield ScalarSelection(relation, used, tuple(own))
+
+
+def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
+    """Whether some column of the scalar is read in a plan elsewhere than in these conditions of
+    joins, or is among its columns."""
+    return root is None or not scalar.ids.isdisjoint(
+        {*_ids_of(root), *_read(root, scalar.plan, conditions)}
+    )
+
+
+def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[AttributeId]:
+    """The columns that are read in a plan, but not in this part of it."""
+    if plan is without:
+        return
+    for expr in expressions_of(plan):
+        is_join = isinstance(plan, Join)
+        for part in conjuncts(expr):
+            if not (is_join and part in conditions):
+                yield from columns_of(part)
+    for below in inputs_of(plan):
+        if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
+            yield from _ids_of(below)
+        yield from _read(below, without, conditions)
+
+
+def _ids_of(plan: Plan) -> frozenset[AttributeId]:
+    return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def _is_of_one_table(plan: Plan) -> bool:
+    while isinstance(plan, Select | Project):
+        plan = plan.child
+    return isinstance(plan, Scan)
