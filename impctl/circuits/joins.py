@@ -27,7 +27,12 @@ from impctl.circuits.flows import (
 from impctl.circuits.join_order import Joined, JoinInput, chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.reading.readable import DistantJoin, read_by_engine, readable
-from impctl.circuits.scalars import ScalarSelection, is_read_beside, scalar_selections
+from impctl.circuits.scalars import (
+    ScalarSelection,
+    is_read_beside,
+    scalar_selections,
+    selected_chain,
+)
 from impctl.circuits.strategy import SideChoice, SideFacts, Strategy, row_bytes
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
@@ -46,7 +51,7 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import Join, JoinKind, attributes_of, scans_of
+from impctl.plan.nodes import Join, JoinKind, Select, attributes_of, scans_of
 from impctl.plan.rules.column_behind import is_narrowed
 from impctl.plan.rules.single_rows import has_one_row_at_most
 from impctl.values import dataclass
@@ -100,6 +105,16 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _Parts(builder, node, must_be_sure or not is_semi)
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
+
+
+def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
+    """A selection over a relation and scalars as one; None where it is none, or not to be."""
+    chain = selected_chain(node)
+    if chain is None or not isinstance(node.child, Join):
+        return None
+    parts = _Parts(builder, node.child, must_be_sure)
+    chosen = parts.chosen(chain)
+    return _chained(parts, chain, chosen) if chosen else None
 
 
 def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:

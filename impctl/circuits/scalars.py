@@ -11,15 +11,17 @@ Out of scope: whether it is done (`circuits.strategy`), the operators (`circuits
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from impctl.aliases import AttributeId
-from impctl.circuits.join_order import Joined, JoinInput
+from impctl.circuits.join_order import Joined, JoinInput, chain_of
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Distinct,
     Fixpoint,
     Join,
+    JoinKind,
     Plan,
     Project,
     Recursive,
@@ -43,18 +45,18 @@ class ScalarSelection:
 
 
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
-    """The relations that are selected by scalars."""
+    """The relations that are selected by scalars; one that is joined with scalars alone by all
+    conditions."""
     scalars = [one for one in chain.relations if has_one_row_at_most(one.plan)]
     known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
+    is_alone = len(scalars) == len(chain.relations) - 1
     for relation in chain.relations:
         if not _is_of_one_table(relation.plan):
             continue
         own = [
             part
             for part in chain.conditions
-            if columns_of(part) <= known | relation.ids
-            and columns_of(part) & known
-            and columns_of(part) & relation.ids
+            if is_alone or _is_on_both(columns_of(part), relation.ids, known)
         ]
         read = frozenset[AttributeId]().union(*map(columns_of, own))
         used = tuple(one for one in scalars if one.ids & read)
@@ -62,9 +64,24 @@ def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
             yield ScalarSelection(relation, used, tuple(own))
 
 
+def selected_chain(select: Select) -> Joined | None:
+    """A relation joined with scalars alone, under all conditions; None for another plan.
+
+    Conditions that can fail stay above a join, since it drops rows. One row drops none, so such
+    conditions see the same rows if they are asked last of the relation's.
+    """
+    if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
+        return None
+    chain = chain_of(select.child)
+    scalars = [one for one in chain.relations if has_one_row_at_most(one.plan)]
+    if len(scalars) != len(chain.relations) - 1:
+        return None
+    return replace(chain, conditions=(*chain.conditions, *conjuncts(select.predicate)))
+
+
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:
-    """Whether some column of the scalar is read in a plan elsewhere than in these conditions of
-    joins, or is among its columns."""
+    """Whether some column of the scalar is read in a plan elsewhere than in these conditions, or is
+    among its columns."""
     return root is None or not scalar.ids.isdisjoint(
         {*_ids_of(root), *_read(root, scalar.plan, conditions)}
     )
@@ -74,10 +91,10 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
     """The columns that are read in a plan, but not in this part of it."""
     if plan is without:
         return
+    is_asking = isinstance(plan, Join | Select)
     for expr in expressions_of(plan):
-        is_join = isinstance(plan, Join)
         for part in conjuncts(expr):
-            if not (is_join and part in conditions):
+            if not (is_asking and part in conditions):
                 yield from columns_of(part)
     for below in inputs_of(plan):
         if isinstance(plan, Distinct | SetOperation | Fixpoint | Recursive):
@@ -87,6 +104,12 @@ def _read(plan: Plan, without: Plan, conditions: Collection[Expr]) -> Iterator[A
 
 def _ids_of(plan: Plan) -> frozenset[AttributeId]:
     return frozenset(attribute.id for attribute in attributes_of(plan))
+
+
+def _is_on_both(
+    read: frozenset[AttributeId], own: frozenset[AttributeId], known: frozenset[AttributeId]
+) -> bool:
+    return read <= known | own and not read.isdisjoint(known) and not read.isdisjoint(own)
 
 
 def _is_of_one_table(plan: Plan) -> bool:

@@ -1,12 +1,11 @@
 """Selection by a condition on a row and on scalars, which are columns of one other row at most.
 
 Identity: with p(s) the condition for the scalars s, o those before the step and n those after it,
-D the change of the rows R and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T), since the
-output was p(o)(T - D) and becomes p(n)(T). State: the scalars' row, and how many rows there are,
-never the rows. They pass as they come; where the scalars change, the rows of T for which p(o) and
-p(n) differ are read, narrowed by what the two say of a row (`plan.moved_conditions`). Cost: the
-changed rows, and that read. Without a row of scalars nothing passes; a NULL scalar is a value of
-the condition like any other.
+D the change of the rows and T the rows after it: d(out) = p(o)(D) + p(n)(T) - p(o)(T), since the
+output was p(o)(T - D) and becomes p(n)(T). State: the scalars' row, never the rows. These pass as
+they come; where the scalars change, the rows of T for which p(o) and p(n) differ are read, narrowed
+by what the two say of a row (`plan.moved_conditions`). Cost: the changed rows, and that read.
+Without a row of scalars nothing passes; a NULL scalar is a value of the condition like any other.
 Filled, rows that come before the scalars are known are held back: to hold none, the scalars' tables
 come first (`first_inputs`).
 Not to be confused with a join, whose pairs have the columns of both sides.
@@ -72,8 +71,8 @@ class SelectByScalars(Operator):
         self._accesses = accesses
         self._rows = DistantRows(f"{name}.rows", rows, (), accesses, has_filter=False)
         self._scalars = RowIndex(f"{name}.scalars", scalars, (), 0)
-        self._counter = f"{name}.rows"
-        self._count = 0
+        # Where it was never filled, nothing is there that could be read.
+        self._is_empty = False
         self._unsure_rows = 0
         self._is_filling = False
         self._is_known = False
@@ -84,15 +83,14 @@ class SelectByScalars(Operator):
         before = self._row()
         moved = scalars is not None and self._take(scalars)
         after = self._row() if moved else before
-        count = self._count
+        is_read = moved and not self._is_empty
         rows = None if rows is None or not len(rows) else self._cut(rows)
         if rows is not None:
-            self._count += int(rows.weights.sum())
+            self._is_empty = False
+            self._rows.filled_rows += len(rows) if self._is_filling else 0
         if self._is_filling and not self._is_known:
             self._held += [] if rows is None else [rows]
             return empty_batch(self._accesses)
-        # Where there was no row before, all there are come in this step.
-        is_read = moved and count > 0
         parts = [] if rows is None else [self._passed(rows, before if is_read else after)]
         parts += self._moved(before, after) if is_read else ()
         parts = [part for part in parts if len(part)]
@@ -151,8 +149,12 @@ class SelectByScalars(Operator):
             return None
         return stated(self._select.predicate, self._row(), "now")
 
+    def start(self) -> None:
+        self._is_empty = True
+
     def fill(self, is_filling: bool) -> None:
         self._is_filling, self._is_known = is_filling, False
+        self._is_empty = is_filling
 
     def ended(self, inputs: Sequence[bool]) -> None:
         self._is_known = inputs[1]
@@ -164,7 +166,6 @@ class SelectByScalars(Operator):
     def filled(self) -> Iterator[Batch]:
         self._is_known = True
         held, self._held, scalars = self._held, [], self._row()
-        self._rows.filled_rows = self._count
         for rows in held:
             yield self._passed(rows, scalars)
 
@@ -181,12 +182,6 @@ class SelectByScalars(Operator):
 
     def arrangements(self) -> tuple[RowIndex, ...]:
         return (self._scalars,)
-
-    def counters(self) -> Mapping[str, int]:
-        return {self._counter: self._count}
-
-    def take_up(self, counters: Mapping[str, int]) -> None:
-        self._count = counters[self._counter]
 
 
 def stated(predicate: Expr, scalars: Batch, when: str) -> Expr:

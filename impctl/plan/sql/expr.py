@@ -17,7 +17,7 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from impctl.data.schema import BOOLEAN, STRING, SqlType
+from impctl.data.schema import BOOLEAN, DATE, INTEGER, STRING, Kind, SqlType
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -71,6 +71,8 @@ _FUNCTION_OPERATORS: dict[type[exp.Expression], str] = {
     exp.ILike: "ilike",
     exp.RegexpLike: "rlike",
 }
+_DAYS_AWAY: dict[type[exp.Expression], str] = {exp.Add: "date_add", exp.Sub: "date_sub"}
+_WHOLE_DAYS = (INTEGER, SqlType(Kind.SHORT), SqlType(Kind.BYTE))
 _PREDICATES = (exp.Predicate, exp.Not, exp.Connector, exp.Is, exp.In, exp.Between)
 _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 
@@ -155,7 +157,7 @@ class ExprReader:
 
     def _arithmetic(self, node: exp.Expression, span: Span | None) -> Expr:
         left, right = self.read(node.this), self.read(node.expression)
-        folded = self._moved_date(node, left, span)
+        folded = self._moved_date(node, left, span) or self._days_away(node, left, right, span)
         return folded or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
     def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
@@ -168,6 +170,22 @@ class ExprReader:
         amount, unit = moments.interval_parts(self.text, step)
         sign = 1 if isinstance(node, exp.Add) else -1
         return moments.shifted(left, sign * amount, unit, self.reading.zone, span)
+
+    def _days_away(
+        self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
+    ) -> Expr | None:
+        """A DATE plus or minus days, as a number or an INTERVAL, by the function that Spark has for
+        them."""
+        name = _DAYS_AWAY.get(type(node))
+        if name is None or type_of(left) != DATE:
+            return None
+        step = node.expression
+        if isinstance(step, exp.Interval):
+            days = moments.days_of(*moments.interval_parts(self.text, step))
+            right = right if days is None else Literal(days, INTEGER, span=right.span)
+        if type_of(right) not in _WHOLE_DAYS:
+            return None
+        return Call(name, (left, right), DATE, span=span)
 
     def _comparison(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):
