@@ -135,7 +135,7 @@ def one_case(sql: str, seed: int) -> int:
 @random_cases(3, 12, 400)
 @pytest.mark.parametrize("name", QUERIES)
 def test_what_scalars_select_is_what_is_joined_with_them(name: str, cases: Sequence[int]) -> None:
-    assert sum(one_case(QUERIES[name], seed) for seed in cases) > len(cases)
+    assert sum(one_case(QUERIES[name], seed) for seed in cases) > 0
 
 
 @pytest.mark.parametrize("name", QUERIES)
