@@ -30,6 +30,7 @@ from impctl.circuits.reading.readable import DistantJoin, read_by_engine, readab
 from impctl.circuits.scalars import (
     ScalarSelection,
     is_read_beside,
+    is_scalar,
     scalar_selections,
     selected_chain,
 )
@@ -53,7 +54,6 @@ from impctl.expr.nodes import (
 from impctl.expr.types import common_type, type_of
 from impctl.plan.nodes import Join, JoinKind, Select, attributes_of, scans_of
 from impctl.plan.rules.column_behind import is_narrowed
-from impctl.plan.rules.single_rows import has_one_row_at_most
 from impctl.values import dataclass
 
 
@@ -119,7 +119,7 @@ def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Fl
 
 def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
     """A semi join with scalars, whose one row is no partner twice; None where they select none."""
-    if node.kind is not JoinKind.SEMI or not has_one_row_at_most(node.right):
+    if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
         return None
     inner = replace(node, kind=JoinKind.INNER)
     parts, chain = _Parts(builder, inner, must_be_sure), chain_of(inner)

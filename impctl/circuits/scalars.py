@@ -18,6 +18,7 @@ from impctl.circuits.join_order import Joined, JoinInput, chain_of
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
+    Aggregate,
     Distinct,
     Fixpoint,
     Join,
@@ -31,7 +32,6 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
-from impctl.plan.rules.single_rows import has_one_row_at_most
 from impctl.values import dataclass
 
 
@@ -47,7 +47,7 @@ class ScalarSelection:
 def scalar_selections(chain: Joined) -> Iterator[ScalarSelection]:
     """The relations that are selected by scalars; one that is joined with scalars alone by all
     conditions."""
-    scalars = [one for one in chain.relations if has_one_row_at_most(one.plan)]
+    scalars = [one for one in chain.relations if is_scalar(one.plan)]
     known = frozenset[AttributeId]().union(*(one.ids for one in scalars))
     is_alone = len(scalars) == len(chain.relations) - 1
     for relation in chain.relations:
@@ -73,10 +73,18 @@ def selected_chain(select: Select) -> Joined | None:
     if not isinstance(select.child, Join) or select.child.kind is not JoinKind.INNER:
         return None
     chain = chain_of(select.child)
-    scalars = [one for one in chain.relations if has_one_row_at_most(one.plan)]
+    scalars = [one for one in chain.relations if is_scalar(one.plan)]
     if len(scalars) != len(chain.relations) - 1:
         return None
     return replace(chain, conditions=(*chain.conditions, *conjuncts(select.predicate)))
+
+
+def is_scalar(plan: Plan) -> bool:
+    """Whether these are columns of a row that is one at most, whatever is too close to call: of
+    first rows there are several where their order is."""
+    while isinstance(plan, Select | Project):
+        plan = plan.child
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None
 
 
 def is_read_beside(root: Plan | None, scalar: JoinInput, conditions: Collection[Expr]) -> bool:

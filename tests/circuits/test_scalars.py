@@ -153,6 +153,7 @@ KEPT = {
     "each_group": "SELECT g FROM (SELECT g, MAX(x) m FROM t GROUP BY g) "
     "WHERE m = (SELECT MAX(x) FROM t)",
     "several": "SELECT t.x FROM t JOIN u ON t.g = u.g WHERE t.x + u.y > (SELECT MAX(x) FROM t)",
+    "first_row": "SELECT x FROM t WHERE x IN (SELECT x FROM t ORDER BY x DESC LIMIT 1)",
     "any_number": "SELECT x FROM t WHERE x IN (SELECT y FROM u)",
     "by_group": "SELECT x FROM t WHERE x = (SELECT MAX(y) FROM u WHERE u.g = t.g)",
 }
