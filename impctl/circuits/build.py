@@ -27,7 +27,7 @@ from impctl.circuits.flows import (
     known_type,
     typed,
 )
-from impctl.circuits.joins import build_join
+from impctl.circuits.joins import build_join, build_selected
 from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.provenance.absorbed import AbsorbedRows, build_absorbed
@@ -129,6 +129,7 @@ class Builder(Plumbing):
         accesses' fragments, so each access counts once.
         """
         self._conditions = scan_conditions(plan)
+        self.plan = plan
         self.is_passed = is_passed
         if self._answer is not None:
             flow = self._kept(plan, self._answer)
@@ -192,8 +193,7 @@ class Builder(Plumbing):
             case Scan() | OneRow():
                 return self._relation(plan)
             case Select():
-                below = self.build(plan.child, must_be_sure=must_be_sure)
-                return self.select(below, plan.predicate, plan, must_be_sure=must_be_sure)
+                return self._selected(plan, must_be_sure)
             case Project():
                 return self._project(plan, must_be_sure)
             case Sort():
@@ -219,6 +219,13 @@ class Builder(Plumbing):
                 raise BlockedError(f"{what} is not maintained by the engine", plan.span)
             case Window():
                 return build_window(self, plan)
+
+    def _selected(self, node: Select, must_be_sure: bool) -> Flow:
+        selected = build_selected(self, node, must_be_sure=must_be_sure)
+        if selected is not None:
+            return selected
+        below = self.build(node.child, must_be_sure=must_be_sure)
+        return self.select(below, node.predicate, node, must_be_sure=must_be_sure)
 
     def _planted_for(self, plan: Plan, *, must_be_sure: bool) -> Flow | None:
         """What trees have for the node; as a grouping over rows it may leave no choice."""

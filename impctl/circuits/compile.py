@@ -8,7 +8,7 @@ Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from impctl.circuits.partials import FirstGrouping
 from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.reading.readable import DistantJoin, Readable
 from impctl.circuits.refills import KEEP_ALL, BufferChoice, Buffers, Refilled
-from impctl.circuits.strategy import Chooser, SideChoice, Strategy
+from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice, Strategy
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
@@ -122,17 +122,45 @@ class Compiled:
         ]
         return replace(self, sides=sides, distant=tuple(join for join in left if join.sides))
 
+    def turns(self) -> tuple[frozenset[int], ...]:
+        """The positions of its sources in the order in which they are to come to fill it: together
+        those of which none has to wait for another (`Operator.first_inputs`)."""
+        turn = [0] * len(self.sources)
+        below: list[frozenset[int]] = []
+        waits: list[tuple[frozenset[int], frozenset[int]]] = []
+
+        def sources_of(wires: Iterable[int]) -> frozenset[int]:
+            found = ({-1 - wire} if wire < 0 else below[wire] for wire in wires)
+            return frozenset[int]().union(*found)
+
+        for operator, wires in zip(self.circuit, self.circuit.wires, strict=True):
+            below.append(sources_of(wires))
+            first = sources_of(wires[at] for at in operator.first_inputs)
+            waits += [(first, below[-1] - first)] if first else []
+        # As often as one may wait for another; no source waits for itself.
+        for _ in self.sources:
+            for first, others in waits:
+                for at in others:
+                    turn[at] = max(turn[at], 1 + max(turn[one] for one in first))
+        found = (
+            frozenset(at for at, own in enumerate(turn) if own == number)
+            for number in range(max(turn, default=-1) + 1)
+        )
+        return tuple(filter(None, found))
+
     @property
     def asks_spark(self) -> bool:
         """Whether some rows that it does not keep are read by Spark."""
         return bool(self.sides_by(Strategy.SPARK))
 
-    def columns_of(self, table: TableName) -> tuple[ColumnName, ...]:
-        """The columns of a table that some source reads."""
+    def columns_of(
+        self, table: TableName, sources: Collection[int] | None = None
+    ) -> tuple[ColumnName, ...]:
+        """The columns of a table that some source reads, or one of those that are given."""
         names = [
             name
-            for source in self.sources
-            if source.table == table
+            for at, source in enumerate(self.sources)
+            if source.table == table and (sources is None or at in sources)
             for name in source.scan.table_columns
         ]
         return tuple(dict.fromkeys(names))
@@ -293,7 +321,8 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
     """
     last, _ = _last_and_barriers(answer.kept, None, answer)
     blocks = () if trees is None else planned_blocks(answer.kept, trees, has_answer=True)
-    builder = Builder({}, {}, last, answer=answer, blocks=blocks)
+    chooser = AsRecorded(is_to_fill=True)
+    builder = Builder({}, {}, last, chooser, answer=answer, blocks=blocks)
     builder.root(answer.kept)
     return Compiled(
         sources=tuple(builder.sources),
@@ -301,6 +330,7 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
         sizes=(),
         circuit=Circuit(builder.operators, builder.inputs),
         chain=None,
+        distant=tuple(builder.distant),
         kept=builder.kept,
     )
 

@@ -19,15 +19,25 @@ from impctl.circuits.flows import (
     Column,
     Flow,
     check,
+    check_condition,
     known_type,
     over_rows,
+    typed,
 )
-from impctl.circuits.join_order import chain_of, following, pushed_below
+from impctl.circuits.join_order import Joined, JoinInput, chain_of, following, pushed_below
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.reading.readable import DistantJoin, read_by_engine, readable
-from impctl.circuits.strategy import SideFacts, Strategy, row_bytes
+from impctl.circuits.scalars import (
+    ScalarSelection,
+    is_read_beside,
+    is_scalar,
+    scalar_selections,
+    selected_chain,
+)
+from impctl.circuits.strategy import SideChoice, SideFacts, Strategy, row_bytes
 from impctl.engine.operators.join import Join as JoinOperator
 from impctl.engine.operators.join import Side
+from impctl.engine.operators.select_by_scalars import SelectByScalars
 from impctl.expr.nodes import (
     And,
     Cast,
@@ -42,7 +52,7 @@ from impctl.expr.nodes import (
     conjuncts,
 )
 from impctl.expr.types import common_type, type_of
-from impctl.plan.nodes import Join, JoinKind, scans_of
+from impctl.plan.nodes import Join, JoinKind, Select, attributes_of, scans_of
 from impctl.plan.rules.column_behind import is_narrowed
 from impctl.values import dataclass
 
@@ -72,6 +82,11 @@ class _Condition:
         return _Condition(keys, self.right, self.left, self.mixed)
 
 
+_NOTHING_ASKED = _Condition((), (), (), ())
+_Selected = tuple[ScalarSelection, SideChoice]
+"""A relation that is selected by scalars, and what is recorded of its rows."""
+
+
 def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     """The operators of a join of any kind."""
     if node.kind is JoinKind.INNER:
@@ -79,6 +94,9 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     moved = pushed_below(node)
     if moved is not None:
         return _build_chain(builder, moved, must_be_sure=must_be_sure)
+    paired = _as_pairs(builder, node, must_be_sure)
+    if paired is not None:
+        return paired
     # More rows on one side are harmless where each stays or goes for itself.
     is_semi = node.kind is JoinKind.SEMI
     left_is_free = node.kind in (JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT)
@@ -87,6 +105,30 @@ def build_join(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
     right = builder.build(node.right, must_be_sure=must_be_sure or not right_is_free)
     parts = _Parts(builder, node, must_be_sure or not is_semi)
     return replace(_other_join(parts, left, right), computed=over_rows(node, left, right))
+
+
+def build_selected(builder: Plumbing, node: Select, *, must_be_sure: bool) -> Flow | None:
+    """A selection over a relation and scalars as one; None where it is none, or not to be."""
+    chain = selected_chain(node)
+    if chain is None or not isinstance(node.child, Join):
+        return None
+    parts = _Parts(builder, node.child, must_be_sure)
+    chosen = parts.chosen(chain)
+    return _chained(parts, chain, chosen) if chosen else None
+
+
+def _as_pairs(builder: Plumbing, node: Join, must_be_sure: bool) -> Flow | None:
+    """A semi join with scalars, whose one row is no partner twice; None where they select none."""
+    if node.kind is not JoinKind.SEMI or not is_scalar(node.right):
+        return None
+    inner = replace(node, kind=JoinKind.INNER)
+    parts, chain = _Parts(builder, inner, must_be_sure), chain_of(inner)
+    chosen = parts.chosen(chain)
+    if not chosen:
+        return None
+    pairs = _chained(parts, chain, chosen)
+    own = {attribute.id for attribute in attributes_of(node.left)}
+    return replace(pairs, columns=tuple(one for one in pairs.columns if one[0] in own))
 
 
 def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
@@ -107,14 +149,42 @@ def _other_join(parts: _Parts, left: Flow, right: Flow) -> Flow:
 
 
 def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
-    """Inner joins one after the other; each condition as soon as its columns are there."""
+    """Inner joins one after the other."""
     parts = _Parts(builder, node, must_be_sure)
     chain = chain_of(node)
-    waiting = list(chain.conditions)
+    return _chained(parts, chain, parts.chosen(chain))
+
+
+def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
+    """The relations joined in turn; each condition as soon as its columns are there, those on
+    scalars before any join."""
+    builder = parts.builder
+    asked = [part for one, _ in chosen for part in one.conditions]
+    waiting = [part for part in chain.conditions if part not in asked]
+    scalars = {id(one): one for selection, _ in chosen for one in selection.scalars}
+    unread = {
+        at: one
+        for at, one in scalars.items()
+        if not any(one.ids & columns_of(part) for part in waiting)
+        and not is_read_beside(builder.plan, one, asked)
+    }
+    flows: dict[int, Flow] = {}
+
+    def flow_of(relation: JoinInput) -> Flow:
+        if id(relation) not in flows:
+            built = builder.build(relation.plan, must_be_sure=parts.must_be_sure)
+            flows[id(relation)] = built
+        return flows[id(relation)]
+
     found: Flow | None = None
     for relation in chain.relations:
-        flow = builder.build(relation.plan, must_be_sure=must_be_sure)
-        flow = parts.filtered(flow, relation.implied)
+        if id(relation) in unread:
+            continue
+        flow = parts.filtered(flow_of(relation), relation.implied)
+        for selection, choice in chosen:
+            if selection.relation is relation:
+                beside = [flow_of(one) for one in selection.scalars]
+                flow = parts.by_scalars(flow, beside, selection, choice)
         if found is None:
             found = flow
             continue
@@ -126,6 +196,10 @@ def _build_chain(builder: Plumbing, node: Join, *, must_be_sure: bool) -> Flow:
         found, flow = parts.sure_keys(found, flow, apart)
         found = parts.inner(found, flow, apart)
     assert found is not None
+    # Of scalars that nobody reads on, the fragments of their rows are joined alone.
+    for flow in map(flow_of, unread.values()):
+        if flow.accesses:
+            found = parts.inner(found, flow, _NOTHING_ASKED)
     return parts.filtered(found, waiting)
 
 
@@ -143,6 +217,58 @@ class _Parts:
         theirs = [columns_of(key.right) for key in condition.keys]
         left = self.builder.sure(left, frozenset().union(*mine))
         return left, self.builder.sure(right, frozenset().union(*theirs))
+
+    def chosen(self, chain: Joined) -> list[_Selected]:
+        """The relations of a chain that are selected by scalars, where they are to be, and why."""
+        found = []
+        for one in scalar_selections(chain):
+            columns = typed(attributes_of(one.relation.plan), self.node.span)
+            (scan,) = scans_of(one.relation.plan)
+            facts = SideFacts(
+                f"{self.builder.name('scalars')}.rows",
+                (scan.table,),
+                row_bytes(columns, 1),
+                (Strategy.FILES,),
+                by_scalars=True,
+            )
+            choice = self.builder.chooser.choose(facts)
+            if choice.strategy is Strategy.FILES:
+                found.append((one, choice))
+        return found
+
+    def by_scalars(
+        self,
+        rows: Flow,
+        scalars: Sequence[Flow],
+        selection: ScalarSelection,
+        choice: SideChoice,
+    ) -> Flow:
+        """The rows for which the conditions are true beside the scalars."""
+        beside = scalars[0]
+        for other in scalars[1:]:
+            beside = self.inner(beside, other, _NOTHING_ASKED)
+        predicate = And(selection.conditions)
+        check_condition(predicate, self.node.span)
+        read = columns_of(predicate)
+        if rows.plan is None or read & rows.approximate:
+            raise BlockedError("what a scalar selects cannot be read again", self.node.span)
+        beside, bounds = self.builder.parted(beside)
+        bounds = {name: bound for name, bound in bounds.items() if name in read}
+        held = {*read, *bounds.values()}
+        operator = SelectByScalars(
+            choice.side.removesuffix(".rows"),
+            predicate,
+            rows.columns,
+            [column for column in beside.columns if column[0] in held],
+            bounds,
+            len(rows.accesses),
+            must_be_sure=self.must_be_sure,
+        )
+        at = self.builder.put(operator, rows, beside)
+        self.builder.sides.append(choice)
+        wanted = readable(choice.side, rows.plan, rows.columns, (), rows.accesses)
+        self.builder.distant.append(DistantJoin(operator, None, (wanted,)))
+        return replace(rows, at=at, plan=None)
 
     def inner(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """All pairs for which the condition is true."""
@@ -219,12 +345,11 @@ class _Parts:
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
             raise BlockedError("NOT IN with a condition of its own", self.node.span)
-        nothing = _Condition((), (), (), ())
         known = self.filtered(left, (Not(IsNull(key.left)),))
         found = self.anti(known, right, _Condition((key,), (), (), ()))
-        flows = [self.anti(found, self.filtered(right, (IsNull(key.right),)), nothing)]
+        flows = [self.anti(found, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
         unknown = self.filtered(left, (IsNull(key.left),))
-        flows.append(self.anti(unknown, right, nothing))
+        flows.append(self.anti(unknown, right, _NOTHING_ASKED))
         return self.builder.union(flows, left.columns, left.accesses)
 
     def filtered(self, flow: Flow, predicates: Sequence[Expr]) -> Flow:

@@ -112,6 +112,8 @@ class Plumbing(ABC):
         """Whether the rows at the end are asked for with their values."""
         self.given: Mapping[FixpointId, Flow] = {}
         """What the leaves of a step stand for, where it is a step that is built."""
+        self.plan: Plan | None = None
+        """The whole plan, where that is what is built."""
         self.prefix = ""
         """What all names begin with."""
         self._named: dict[str, int] = {}

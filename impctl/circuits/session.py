@@ -7,7 +7,7 @@ Out of scope: reading changes (`tables`), committing checkpoints (`store`), poli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,19 @@ class GroupedRows:
     range_rows: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The rows of a table that come one after the other while a circuit is filled, and the
+    positions of the sources that they are for."""
+
+    table: TableName
+    sources: frozenset[int]
+
+
+def _came(rows: pa.Table) -> TableChange:
+    return TableChange(rows, np.ones(len(rows), dtype=np.int64))
+
+
 class MaintainedQuery:
     """A compiled query with its state: the circuit, and on top of it the merge."""
 
@@ -105,7 +118,13 @@ class MaintainedQuery:
         if table_rows is not None:
             for refilled in self.compiled.refills:
                 refilled.read_from(table_rows)
-        batches = self._read(changes)
+        return self._step(changes)
+
+    def _step(
+        self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
+    ) -> Mapping[AccessId, SketchDelta]:
+        """The step, for some of the sources where they are given."""
+        batches = self._read(changes, sources)
         self._count_rows(batches)
         deltas = self.count(self.circuit.step(*batches))
         return dict(zip(self.compiled.accesses, deltas, strict=True))
@@ -144,12 +163,14 @@ class MaintainedQuery:
         deltas = self.count(self.circuit.step_past(batches, past, turned))
         return dict(zip(self.compiled.accesses, deltas, strict=True)), count
 
-    def _read(self, changes: Mapping[TableName, TableChange]) -> list[Batch | None]:
-        """The change of every source."""
+    def _read(
+        self, changes: Mapping[TableName, TableChange], sources: Collection[int] | None = None
+    ) -> list[Batch | None]:
+        """The change of every source, or of those that are given."""
         batches: list[Batch | None] = []
-        for source in self.compiled.sources:
+        for at, source in enumerate(self.compiled.sources):
             change = changes.get(source.table)
-            if change is None:
+            if change is None or (sources is not None and at not in sources):
                 batches.append(None)
             else:
                 batches.append(source.scan.read(change.rows, change.weights, change.shared))
@@ -200,25 +221,56 @@ class MaintainedQuery:
         self,
         batches: Iterable[tuple[TableName, pa.Table]],
         pairs: Callable[[Readable], Iterable[Batch]] | None = None,
-        *,
-        in_turn: bool = False,
     ) -> None:
         """Bring a fresh circuit to where it stands over these rows, those of whole tables.
 
-        `pairs` gives the rows of a join with a side that Spark reads, and is needed for such. Where
-        tables come `in_turn`, one whole after the other, sides that are not kept are let go as soon
-        as nothing will ask for them, but for those with room enough, which are kept after all.
+        `pairs` gives the rows of a join with a side that Spark reads, and is needed for such.
         """
+        self._begin()
+        for table, rows in batches:
+            self.step({table: _came(rows)})
+        self._end(pairs)
+
+    def load_in_turn(
+        self,
+        turns: Sequence[Turn],
+        rows_of: Callable[[Turn], Iterable[pa.Table]],
+        pairs: Callable[[Readable], Iterable[Batch]] | None = None,
+    ) -> None:
+        """The same by the rows of every turn, asked for when those before it are taken up.
+
+        Sides that are not kept are let go as soon as nothing will ask for them, but for those with
+        room enough, which are kept after all.
+        """
+        self._begin()
+        waiting = set(range(len(self.compiled.sources)))
+        for turn in turns:
+            self.circuit.ended([at not in waiting for at in range(len(self.compiled.sources))])
+            for rows in rows_of(turn):
+                self._step({turn.table: _came(rows)}, turn.sources)
+            waiting -= turn.sources
+        self._end(pairs)
+
+    def turns(self, rows: Callable[[TableName], float]) -> list[Turn]:
+        """Whose rows are to come after each other: those of scalars before what they select, and
+        smaller tables, by their `rows`, first, as they are what later rows look up."""
+        turns = []
+        for sources in self.compiled.turns():
+            tables = dict.fromkeys(self.compiled.sources[at].table for at in sorted(sources))
+            for table in sorted(tables, key=rows):
+                own = (at for at in sources if self.compiled.sources[at].table == table)
+                turns.append(Turn(table, frozenset(own)))
+        return turns
+
+    def counted_at(self, partition: RangePartition) -> int:
+        """The position of the source whose rows are counted by range."""
+        return self._counted[self.range_rows.slot(partition)][0]
+
+    def _begin(self) -> None:
         self.count(self.circuit.start())
         self.circuit.fill(True)
-        coming = set(self.compiled.tables)
-        before: TableName | None = None
-        for table, rows in batches:
-            if in_turn and table != before:
-                coming.discard(before or "")
-                self.circuit.ended([source.table not in coming for source in self.compiled.sources])
-                before = table
-            self.step({table: TableChange(rows, np.ones(len(rows), dtype=np.int64))})
+
+    def _end(self, pairs: Callable[[Readable], Iterable[Batch]] | None) -> None:
         for join in self.compiled.distant:
             if join.joined is None:
                 continue

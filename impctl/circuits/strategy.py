@@ -39,6 +39,7 @@ _WIDTH = 8
 
 
 _COMPUTED = "its rows are computed, so only the engine has them"
+_BY_SCALARS = "selected by a scalar: when it moves, rows that it lets in or out are read"
 _WHOLE = "no key narrows what would be read instead: kept until a budget is short of room for it"
 
 
@@ -67,6 +68,8 @@ class SideFacts:
     pinned: str = ""
     is_passed: bool = False
     is_whole: bool = False
+    by_scalars: bool = False
+    """Whether it is rows that are selected by scalars, and so need not be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,7 @@ class AsRecorded:
     sides `from_files`, others are kept. `reasons` are by side, as far as they are stored.
 
     A circuit that `is_to_fill` keeps the groups that a pass may fill; they are read from then on.
+    It keeps no rows that are selected by scalars, whatever an older one did.
     """
 
     distant: Collection[str] = ()
@@ -130,6 +134,8 @@ class AsRecorded:
             is_filled = self.is_to_fill and facts.is_passed
             if facts.name in names and reader in facts.readers and not is_filled:
                 strategy = reader
+        if facts.by_scalars and self.is_to_fill:
+            strategy = Strategy.FILES
         reason = self.reasons.get(facts.name, facts.pinned or "as captured")
         return SideChoice(facts.name, facts.tables, strategy, reason)
 
@@ -168,6 +174,8 @@ class BySize:
         return SideChoice(facts.name, facts.tables, strategy, reason, rows, size, room=room)
 
     def _decided(self, facts: SideFacts, size: int | None) -> tuple[Strategy, str]:
+        if facts.by_scalars and self.asked is not Strategy.INDEX:
+            return Strategy.FILES, _BY_SCALARS
         if not facts.readers:
             return Strategy.INDEX, facts.pinned or _COMPUTED
         if facts.is_grouping and self.is_least and not facts.is_passed:

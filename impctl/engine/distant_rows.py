@@ -23,6 +23,7 @@ from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.row_index import Found, RowIndex
+from impctl.expr.nodes import Expr
 
 
 class RowReader(Protocol):
@@ -37,6 +38,13 @@ class RowReader(Protocol):
 
     def whole(self, side: str) -> Iterator[Batch]:
         """All rows of the side as after the step, with their tags; in parts."""
+        ...
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows of the side as after the step that meet the one condition and not the other.
+
+        Other rows may come too. Only of a side over one table; in parts.
+        """
         ...
 
 
@@ -156,6 +164,12 @@ class DistantRows:
         """All rows as after the step; in parts."""
         assert self.reader is not None, "a session with distant sides is given a reader"
         return self.reader.whole(self.name)
+
+    def moved(self, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows as after the step that meet the one condition and not the other, and perhaps
+        more; in parts."""
+        assert self.reader is not None, "a session with distant sides is given a reader"
+        return self.reader.moved(self.name, before, after)
 
     def arrangements(self) -> tuple[KeyFilter, ...]:
         """The filter, if there is one."""

@@ -81,7 +81,11 @@ class Extremes:
         # What lies beyond the edge is no buffer's matter, and most changes do.
         inside = np.flatnonzero(ranks <= known[owners])
         owners, ranks, weights = owners[inside], ranks[inside], weights[inside]
-        touched, index = np.unique(owners, return_inverse=True)
+        if len(asked.groups) == 1:
+            # All rows are one group: nothing has to be sorted to know it.
+            touched, index = owners[:1], owners
+        else:
+            touched, index = np.unique(owners, return_inverse=True)
         known = known[touched]
         state = values.change(asked.groups[touched], known, index, ranks, weights)
         best[touched], edges[touched] = state.ranks, stored_edges(state.edges)

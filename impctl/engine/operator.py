@@ -35,6 +35,7 @@ from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.run_log import RunChange
+from impctl.expr.nodes import Expr
 
 
 class Keeper(Protocol):
@@ -221,6 +222,15 @@ class Operator(ABC):
 
     def ended(self, inputs: Sequence[bool]) -> None:  # noqa: B027 - most forget nothing by it
         """While it fills: of which inputs no more rows will come."""
+
+    first_inputs: Sequence[int] = ()
+    """While it fills: inputs that are to come whole before the others, which else are held back or
+    looked up again and again."""
+
+    def known_condition(self) -> Expr | None:
+        """While it fills: what rows of its only input that `reads` must meet to come further, by
+        what it knows; None where that is nothing."""
+        return None
 
     def keep_at_hand(self) -> Sequence[str]:
         """Before filling ends: keep inputs that it would read but has at hand; their names."""

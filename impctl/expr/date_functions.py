@@ -149,7 +149,7 @@ def _to_date(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 def _unit_takes(position: int, units: frozenset[str], takes: Callable[..., bool]) -> Any:
     def checked(arguments: Sequence[Expr]) -> bool:
-        if len(arguments) != 2 or not takes(arguments):
+        if not takes(arguments):
             return False
         unit = constant_of(arguments[position])
         return isinstance(unit, str) and unit.lower() in units
@@ -186,6 +186,21 @@ def _date_trunc(arguments: Sequence[Vector], result: SqlType) -> Vector:
     return Vector(result, days * MICROS_PER_DAY, valid)
 
 
+def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
+    """A timestamp some units of a fixed length later, in local time of a fixed offset."""
+    amounts, values, valid = arguments[1].filled(), arguments[2].filled(), all_valid(arguments[1:])
+    if not len(values):
+        return Vector(result, values)
+    unit = _LENGTHS[str(value_of(arguments[0])).lower()]
+    most = INT64_MAX // unit
+    is_outside = (amounts > most) | (amounts < -most)
+    steps = np.where(is_outside, 0, amounts) * unit
+    moved = values + steps
+    is_outside |= (moved < values) != (steps < 0)
+    _fit_micros(is_outside if valid is None else is_outside & valid)
+    return Vector(result, moved, valid)
+
+
 def _fit_micros(is_outside: Any) -> None:
     if bool(is_outside.any()):
         raise EvaluationError(
@@ -195,6 +210,11 @@ def _fit_micros(is_outside: Any) -> None:
         )
 
 
+_LENGTHS = {
+    "week": 7 * MICROS_PER_DAY,
+    **{unit: _TIMES[unit] for unit in ("day", "hour", "minute", "second")},
+}
+"""Units of `timestampadd` that are as long at any time, by their microseconds."""
 _TRUNC_UNITS = frozenset({*_WEEKS, *_MONTHS})
 _DATE_TRUNC_UNITS = frozenset({*_TRUNC_UNITS, *_TIMES})
 _DIFFERENCE = Function(kinds(DAY | MOMENT, DAY | MOMENT), _datediff)
@@ -215,6 +235,10 @@ DATE_FUNCTIONS: dict[str, Function] = {
     "second": _of_time(_SECOND, 60),
     "date_add": _moved_date(1),
     "date_sub": _moved_date(-1),
+    "timestampadd": Function(
+        _unit_takes(0, frozenset({*_LENGTHS}), kinds(TEXT, WHOLE, frozenset({*MOMENT}))),
+        _timestampadd,
+    ),
     "add_months": Function(kinds(DAY, WHOLE), _add_months),
     "datediff": _DIFFERENCE,
     "date_diff": _DIFFERENCE,

@@ -31,8 +31,13 @@ class SomeDistant:
     rng: Random
     groups: Random
     has_filter: bool = True
+    by_scalars: bool = True
+    """Whether rows that scalars select are left to the reader, which no conversion changes."""
 
     def choose(self, facts: SideFacts) -> SideChoice:
+        if facts.by_scalars:
+            strategy = Strategy.FILES if self.by_scalars else Strategy.INDEX
+            return SideChoice(facts.name, facts.tables, strategy, "as is said")
         rng = self.groups if facts.is_grouping else self.rng
         is_distant = facts.readers and rng.random() < 0.5
         strategy = rng.choice(facts.readers) if is_distant else Strategy.INDEX

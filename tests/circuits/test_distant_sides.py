@@ -107,9 +107,11 @@ def started(found: Compiled, tables: Tables) -> MaintainedQuery:
     partitions = {s.access: PARTITIONS[s.table] for s in found.sources}
     partners = ReferencePartners(found, partitions, tables.held)
     session = MaintainedQuery(found)
-    batches = [(name, arrow(name, tables.held[name])) for name in found.tables]
+    turns = session.turns(lambda table: found.tables.index(table))
     # Nobody can be asked while it is filled.
-    session.load(batches, partners.pairs, in_turn=True)
+    session.load_in_turn(
+        turns, lambda turn: [arrow(turn.table, tables.held[turn.table])], partners.pairs
+    )
     session.read_by(partners)
     return session
 

@@ -195,7 +195,8 @@ def partners_of(found: Compiled, tables: Tables) -> ReferencePartners:
 def started(found: Compiled, partners: ReferencePartners, tables: Tables) -> MaintainedQuery:
     session = MaintainedQuery(found)
     session.read_by(partners)
-    session.load([(name, arrow(name, tables.held[name])) for name in found.tables], in_turn=True)
+    turns = session.turns(lambda table: len(tables.held[table]))
+    session.load_in_turn(turns, lambda turn: [arrow(turn.table, tables.held[turn.table])])
     return session
 
 

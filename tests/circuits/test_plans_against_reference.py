@@ -153,8 +153,10 @@ def filled(
     """The circuit over the tables as they are."""
     session = MaintainedQuery(compiled)
     session.read_by(partners)
-    whole = ((name, table_of(name, tables[name])) for name in compiled.tables)
-    session.load(whole, partners.pairs, in_turn=True)
+    turns = session.turns(lambda table: len(tables[table]))
+    session.load_in_turn(
+        turns, lambda turn: [table_of(turn.table, tables[turn.table])], partners.pairs
+    )
     return session
 
 
@@ -186,6 +188,7 @@ def one_case(
         return
     has_trees = Random(seed + 11).random() < SHARE_OF_TREES
     groups, bounds = Random(seed + 17), Random(seed + 19)
+    some_distant = partial(SomeDistant, groups=groups, by_scalars=Random(seed + 23).random() < 0.7)
     buffer = None if bounds.random() < 0.5 else Random(seed + 5).choice((None, 1, 2, 3))
 
     def compiled_by(sides: Chooser) -> Compiled:
@@ -195,7 +198,7 @@ def one_case(
         return captured(trial, root, verdict, partitions, joins, buffer, lineage)
 
     try:
-        compiled = compiled_by(SomeDistant(Random(seed), groups))
+        compiled = compiled_by(some_distant(Random(seed)))
     except BlockedError as error:
         seen[f"blocked: {error.message}"] += 1
         return
@@ -213,7 +216,7 @@ def one_case(
             session.step(changes, partial(whole_table, tables))
             seen["refilled"] += session.refilled()[0]
             if rng.random() < 0.3 and not session.unsure_rows():
-                other = SomeDistant(turns, groups) if turns.random() < 0.5 else recorded(compiled)
+                other = some_distant(turns) if turns.random() < 0.5 else recorded(compiled)
                 compiled = compiled_by(other)
                 seen.update(moved_buffers(session.compiled, compiled))
                 session, partners = converted(session, stored, compiled, partners)

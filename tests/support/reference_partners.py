@@ -21,9 +21,12 @@ from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
 from impctl.circuits.reading.transient import Transient
 from impctl.circuits.strategy import Strategy
 from impctl.data.schema import SqlType
-from impctl.data.vector import Vector, from_arrow
+from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.tags import RowTags
+from impctl.expr.evaluate import Condition
+from impctl.expr.nodes import Expr, columns_of
+from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Plan, Project, Scan, inputs_of, scans_of, with_inputs
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
@@ -74,6 +77,15 @@ class ReferencePartners:
         """All rows of a side, in two parts."""
         yield from self._halves(self._all(self.compiled.read_side(side)))
 
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows that statistics as exact as can be leave, in two parts."""
+        rows = self._all(self.compiled.read_side(side))
+        wanted = MovedConditions((before,), (after,)).rows_that_move
+        kept = np.zeros(len(rows), dtype=np.bool_)
+        for parts in wanted if len(rows) else ():
+            kept |= np.logical_and.reduce([_may_meet(part, rows) for part in parts])
+        yield from self._halves(rows.keep(kept))
+
     def _all(self, wanted: Readable) -> Batch:
         if wanted.plan is wanted.rows:
             # Above a grouping the slow reference has sets of fragments that it cannot put in rows.
@@ -123,3 +135,10 @@ def _without_fragments(plan: Plan) -> Plan:
         outputs = tuple(o for o in plan.outputs if o.attribute.name != FRAGMENT_COLUMN)
         plan = replace(plan, outputs=outputs)
     return with_inputs(plan, tuple(_without_fragments(child) for child in inputs_of(plan)))
+
+
+def _may_meet(condition: Expr, rows: Batch) -> Bools:
+    """Which rows may meet a condition, of which nothing is known where it reads other columns."""
+    if not columns_of(condition) <= rows.columns.keys():
+        return np.ones(len(rows), dtype=np.bool_)
+    return Condition(condition).truth(rows.columns, len(rows)).may_true

@@ -13,11 +13,11 @@ for tables too large for one process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
+from impctl.aliases import AccessId
 from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.preparing.read_ahead import one_ahead
@@ -27,12 +27,12 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.session import MaintainedQuery, Turn
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
-from impctl.tables.snapshot import rows_in
+from impctl.tables.snapshot import DataFile, rows_in
 
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
@@ -77,11 +77,12 @@ def loaded(
     try:
         with ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
-            batches = one_ahead(_batches(desk.tables, compiled), reader)
-            session.load(_bounded(session, batches, limit), pairs, in_turn=True)
+            rows = _Rows(desk.tables, session, limit, reader)
+            turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
+            session.load_in_turn(turns, rows.of, pairs)
         for partition in session.range_rows.partitions:
             snapshot = desk.tables.snapshot(partition.table)
-            read = files_of_table(snapshot, compiled)
+            read = rows.files[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
         if error.code in (MEMORY_EXCEEDED, PROVENANCE_TOO_LARGE):
@@ -90,36 +91,38 @@ def loaded(
     return session
 
 
-def _bounded(
-    session: MaintainedQuery, batches: Iterator[tuple[TableName, pa.Table]], limit: MemoryLimit
-) -> Iterator[tuple[TableName, pa.Table]]:
-    """The batches, cut so that no slice is joined to more rows than are held with ease.
+class _Rows:
+    """The rows of a circuit's turns, read one batch ahead, and cut so that no slice is joined to
+    more rows than are held with ease; `files` are those read for each source.
 
     How many that are is learnt from the slice before, of the same table.
     """
-    most = _JOINED_AT_ONCE if limit.bytes is None else min(_JOINED_AT_ONCE, limit.bytes // _ROOM)
-    sizes: dict[TableName, int] = {}
-    for table, rows in batches:
-        at = 0
-        while at < len(rows):
-            size = sizes.get(table, _FIRST_SLICE) if session.compiled.writes_joins else len(rows)
-            # Of rows without a column a slice is as long as it is asked to be, rows or not.
-            part = rows.slice(at, min(size, len(rows) - at))
-            before = session.circuit.joined_rows
-            yield table, part
-            limit.check()
-            joined = session.circuit.joined_rows - before
-            at += len(part)
-            sizes[table] = max(_LEAST_SLICE, most * len(part) // max(joined, len(part)))
 
+    def __init__(
+        self, tables: PinnedTables, session: MaintainedQuery, limit: MemoryLimit, reader: Executor
+    ) -> None:
+        self.files: dict[int, tuple[DataFile, ...]] = {}
+        self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
+        most = _JOINED_AT_ONCE if limit.bytes is None else limit.bytes // _ROOM
+        self._most = min(_JOINED_AT_ONCE, most)
 
-def _batches(tables: PinnedTables, compiled: Compiled) -> Iterator[tuple[TableName, pa.Table]]:
-    """Rows of all tables, the smaller tables first: they are what later rows look up.
-
-    All rows but those that the conditions right above the table's accesses drop.
-    """
-    snapshots = [tables.snapshot(table) for table in compiled.tables]
-    for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
-        columns = compiled.columns_of(snapshot.table)
-        for rows in read_batches(snapshot, columns, files_of_table(snapshot, compiled)):
-            yield snapshot.table, rows
+    def of(self, turn: Turn) -> Iterator[pa.Table]:
+        """The rows of a turn's table, all but those that the conditions right above the accesses
+        drop, and those on scalars that are known by then."""
+        compiled, snapshot = self._session.compiled, self._tables.snapshot(turn.table)
+        files = files_of_table(snapshot, compiled, turn.sources)
+        self.files |= dict.fromkeys(turn.sources, files)
+        columns = compiled.columns_of(turn.table, turn.sources)
+        size = _FIRST_SLICE if compiled.writes_joins else None
+        for rows in one_ahead(read_batches(snapshot, columns, files), self._reader):
+            at = 0
+            while at < len(rows):
+                # Of rows without a column a slice is as long as it is asked to be, rows or not.
+                part = rows.slice(at, min(size or len(rows), len(rows) - at))
+                before = self._session.circuit.joined_rows
+                yield part
+                self._limit.check()
+                joined = self._session.circuit.joined_rows - before
+                at += len(part)
+                if size is not None:
+                    size = max(_LEAST_SLICE, self._most * len(part) // max(joined, len(part)))

@@ -10,15 +10,16 @@ Out of scope: ranges of sketches (`app.preparing.filters`), telling files apart
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.app.preparing.joined_files import Uris, narrow
 from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import Source
 from impctl.expr.nodes import And, Expr, columns_of, substitute
-from impctl.plan.nodes import Plan, scans_of
+from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.rules.joined_columns import Tied, tied_columns
+from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.intervals import RangeFilter
 from impctl.tables.prune import prune
@@ -56,10 +57,28 @@ def files_meeting(
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 
-def files_of_table(snapshot: Snapshot, compiled: Compiled) -> tuple[DataFile, ...]:
-    """The files of a table that some source of a circuit needs, to be filled."""
-    own = [source for source in compiled.sources if source.table == snapshot.table]
-    kept = {file.uri for source in own for file in own_files(snapshot, source)}
+def files_under(rows: Plan, conditions: Sequence[Expr], snapshot: Snapshot) -> set[str]:
+    """The files with rows of a plan over one table that may meet all of these conditions."""
+    (scan,) = scans_of(rows)
+    plan = push_selections(Select(rows, And(tuple(conditions)))) if conditions else rows
+    return wanted_files(plan, {scan.access: snapshot})[scan.access]
+
+
+def files_of_table(
+    snapshot: Snapshot, compiled: Compiled, sources: Collection[int] | None = None
+) -> tuple[DataFile, ...]:
+    """The files of a table that some source of a circuit needs, to be filled; of `sources` alone
+    where they are given, under what is known of the scalars that their rows are selected by."""
+    kept: set[str] = set()
+    for at, source in enumerate(compiled.sources):
+        if source.table != snapshot.table or (sources is not None and at not in sources):
+            continue
+        files = {file.uri for file in own_files(snapshot, source)}
+        for join in compiled.distant:
+            known = join.operator.known_condition()
+            if known is not None and join.sides[0].reads(source.access):
+                files &= files_under(join.sides[0].rows, (known,), snapshot)
+        kept |= files
     return tuple(file for file in snapshot.files if file.uri in kept)
 
 

@@ -200,7 +200,7 @@ class _Maker:
         below = sum(map(numbers.rows, wires))
         rows = numbers.rows(at)
         # Of groups that are not kept only the filter is stored, and what they would take is told.
-        stored = (name,) if operator.reads else keepers
+        stored = (name,) if operator.reads and operator.group_keys else keepers
         sizes = {Mode.KEPT: sum(map(numbers.bytes, stored))}
         if operator.group_keys and self._is_from(wires[0], name):
             sizes[Mode.READ] = self._filter_bytes(name, rows)

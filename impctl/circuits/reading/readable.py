@@ -25,6 +25,7 @@ from impctl.plan.nodes import (
     Select,
     Sort,
     attributes_of,
+    scans_of,
 )
 from impctl.values import dataclass
 
@@ -48,6 +49,10 @@ class Readable:
     columns: tuple[Column, ...]
     keys: tuple[AttributeId, ...]
     accesses: tuple[AccessId, ...]
+
+    def reads(self, access: AccessId) -> bool:
+        """Whether an access of a table is below it."""
+        return any(scan.access == access for scan in scans_of(self.rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,12 +40,12 @@ class Select(Operator):
 
     def _kept(self, batch: Batch) -> tuple[Batch, int]:
         """The rows that pass, and how many of the batch are unsure."""
-        outcome = self._outcome(batch)
+        outcome = self.outcome(batch)
         return batch.shares(batch.keep(outcome.may_true)), int(outcome.is_unsure.sum())
 
     def passing(self, batch: Batch) -> Bools:
         """Which rows pass a `step`, without counting any as unsure."""
-        return self._outcome(batch).may_true
+        return self.outcome(batch).may_true
 
     def says_like(self, other: Operator) -> bool:
         return isinstance(other, Select) and self.predicate == other.predicate
@@ -55,7 +55,9 @@ class Select(Operator):
         rows = rows.keep(was.passing(rows) != self.passing(rows))
         return difference(self.step(rows), was.step(rows))
 
-    def _outcome(self, batch: Batch) -> Truth:
+    def outcome(self, batch: Batch) -> Truth:
+        """What the predicate may be of each row; NotExactError where that must be sure, and is not
+        of some."""
         outcome = self._condition.truth(batch.columns, len(batch))
         if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(

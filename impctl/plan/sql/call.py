@@ -260,7 +260,10 @@ def _function_by_unit(
     parts = (parse_literal.constant(unit.name.upper(), span), *reader.read_all(rest))
     is_sum = name in UNIT_SUMS
     called = "timestampadd" if is_sum else "timestampdiff"
-    return Call(called, parts, None if is_sum else LONG, reader.reading.zone, span=span)
+    # A timestamp stays one of its kind. What a DATE becomes is left to Spark.
+    moment = type_of(parts[2])
+    moment = moment if moment in (TIMESTAMP, TIMESTAMP_NTZ) else None
+    return Call(called, parts, moment if is_sum else LONG, reader.reading.zone, span=span)
 
 
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:

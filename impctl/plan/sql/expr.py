@@ -17,7 +17,16 @@ from typing import Protocol
 
 from sqlglot import exp
 
-from impctl.data.schema import BOOLEAN, STRING, SqlType
+from impctl.data.schema import (
+    BOOLEAN,
+    DATE,
+    INTEGER,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    Kind,
+    SqlType,
+)
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -71,6 +80,7 @@ _FUNCTION_OPERATORS: dict[type[exp.Expression], str] = {
     exp.ILike: "ilike",
     exp.RegexpLike: "rlike",
 }
+_WHOLE_DAYS = (INTEGER, SqlType(Kind.SHORT), SqlType(Kind.BYTE))
 _PREDICATES = (exp.Predicate, exp.Not, exp.Connector, exp.Is, exp.In, exp.Between)
 _SUBQUERIES = (exp.Subquery, exp.Select, exp.SetOperation, exp.Exists)
 
@@ -155,8 +165,8 @@ class ExprReader:
 
     def _arithmetic(self, node: exp.Expression, span: Span | None) -> Expr:
         left, right = self.read(node.this), self.read(node.expression)
-        folded = self._moved_date(node, left, span)
-        return folded or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
+        moved = self._moved_date(node, left, span) or self._moved_column(node, left, right, span)
+        return moved or Arithmetic(_ARITHMETIC[type(node)], left, right, span=span)
 
     def _moved_date(self, node: exp.Expression, left: Expr, span: Span | None) -> Expr | None:
         """A constant day or time plus or minus INTERVAL, computed."""
@@ -168,6 +178,39 @@ class ExprReader:
         amount, unit = moments.interval_parts(self.text, step)
         sign = 1 if isinstance(node, exp.Add) else -1
         return moments.shifted(left, sign * amount, unit, self.reading.zone, span)
+
+    def _moved_column(
+        self, node: exp.Expression, left: Expr, right: Expr, span: Span | None
+    ) -> Expr | None:
+        """A DATE plus or minus days, or a timestamp plus or minus an INTERVAL of units of a fixed
+        length, by the functions that Spark has for them."""
+        kind, step = type_of(left), node.expression
+        if not isinstance(node, exp.Add | exp.Sub) or kind not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
+            return None
+        is_sum = isinstance(node, exp.Add)
+        if kind != DATE:
+            return self._later(left, step, span, is_sum=is_sum)
+        if isinstance(step, exp.Interval):
+            days = moments.days_of(*moments.interval_parts(self.text, step))
+            right = right if days is None else Literal(days, INTEGER, span=right.span)
+        if type_of(right) not in _WHOLE_DAYS:
+            return None
+        return Call("date_add" if is_sum else "date_sub", (left, right), DATE, span=span)
+
+    def _later(
+        self, left: Expr, step: exp.Expression, span: Span | None, *, is_sum: bool
+    ) -> Expr | None:
+        if not isinstance(step, exp.Interval):
+            return None
+        amount, unit = moments.interval_parts(self.text, step)
+        if not moments.is_fixed(unit, amount):
+            return None
+        parts = (
+            parse_literal.constant(unit.upper(), span),
+            Literal(amount if is_sum else -amount, INTEGER, span=span),
+            left,
+        )
+        return Call("timestampadd", parts, type_of(left), self.reading.zone, span=span)
 
     def _comparison(self, node: exp.Expression, span: Span | None) -> Expr:
         for side in (node.this, node.expression):

@@ -34,6 +34,7 @@ _DAY = 86_400_000_000
 _DAYS = {"day": 1, "week": 7}
 _MONTHS = {"month": 1, "year": 12}
 _MICROS = {"hour": 3_600_000_000, "minute": 60_000_000, "second": 1_000_000}
+_MOST = 2**31 - 1
 _READ = {"to_date": DATE, "to_timestamp": TIMESTAMP}
 _TIMES = (TIMESTAMP, TIMESTAMP_NTZ)
 
@@ -196,6 +197,17 @@ def interval_parts(text: SqlText, node: exp.Interval) -> tuple[int, str]:
             hint="write INTERVAL 3 DAYS",
         )
     return int(written), name
+
+
+def days_of(amount: int, unit: str) -> int | None:
+    """An interval in whole days, as many as an INT holds; None for any other."""
+    days = amount * _DAYS[unit] if unit in _DAYS else None
+    return days if days is not None and abs(days) <= _MOST else None
+
+
+def is_fixed(unit: str, amount: int) -> bool:
+    """Whether an interval has units of a fixed length, as many as an INT holds."""
+    return unit in {*_DAYS, *_MICROS} and abs(amount) <= _MOST
 
 
 def shifted(start: Literal, amount: int, unit: str, zone: str, span: Span | None) -> Literal | None:

@@ -128,6 +128,8 @@ def number(value: int) -> Literal:
             "datediff(HOUR, day, day)",
             Call("timestampdiff", (Literal("HOUR", STRING), DAY, DAY), LONG),
         ),
+        ("day + 3", Call("date_add", (DAY, number(3)), DATE)),
+        ("day - INTERVAL 1 WEEK", Call("date_sub", (DAY, number(7)), DATE)),
         ("dateadd(day, 3, day)", Call("timestampadd", (Literal("DAY", STRING), number(3), DAY))),
         ("datediff(day, day)", Call("datediff", (DAY, DAY), INTEGER)),
         ("abs(price)", Call("abs", (PRICE,), INTEGER)),

@@ -100,9 +100,9 @@ def test_value_and_type(written: str, value: object, kind: SqlType) -> None:
 
 
 def test_an_interval_is_a_cast_for_spark() -> None:
-    found = expr_of("day + INTERVAL 3 DAYS")
+    found = expr_of("day + INTERVAL 3 MONTHS")
     assert isinstance(found, Arithmetic)
-    assert found.right == Cast(Literal("3", STRING), other("interval day"))
+    assert found.right == Cast(Literal("3", STRING), other("interval month"))
 
 
 def test_a_minus_before_parentheses_negates() -> None:

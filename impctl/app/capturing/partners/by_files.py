@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.preparing.joined_files import Uris
-from impctl.app.preparing.wanted_files import wanted_files
+from impctl.app.preparing.wanted_files import files_under, wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import Source
@@ -23,6 +23,8 @@ from impctl.circuits.reading.readable import Readable
 from impctl.circuits.reading.transient import Transient
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch
+from impctl.expr.nodes import Expr
+from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Aggregate, Distinct, Plan, nodes_of
 from impctl.sketch.partition import RangePartition
 from impctl.tables.lookup.read_once import ReadOnce
@@ -72,6 +74,19 @@ class FilePartners:
         ((access, source),) = sources.items()
         snapshot = self._snapshot(source.table)
         uris = wanted_files(wanted.rows, {access: snapshot})[access]
+        chosen = [file for file in snapshot.files if file.uri in uris]
+        for rows in read_batches(snapshot, source.scan.table_columns, chosen):
+            yield Transient(wanted, self.partitions).rows({access: rows})
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """The rows of a side over one table that meet the one condition and not the other, of files
+        that may hold some; in parts."""
+        self.desk.reporter.step("reading rows that moved with a scalar")
+        wanted = self.compiled.read_side(side)
+        ((access, source),) = Transient(wanted, self.partitions).sources.items()
+        snapshot = self._snapshot(source.table)
+        moved = MovedConditions((before,), (after,)).rows_that_move
+        uris = {uri for parts in moved for uri in files_under(wanted.rows, parts, snapshot)}
         chosen = [file for file in snapshot.files if file.uri in uris]
         for rows in read_batches(snapshot, source.scan.table_columns, chosen):
             yield Transient(wanted, self.partitions).rows({access: rows})

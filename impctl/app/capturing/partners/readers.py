@@ -19,6 +19,7 @@ from impctl.circuits.way import Way
 from impctl.data.keys import group_rows
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
+from impctl.expr.nodes import Expr
 from impctl.sketch.partition import RangePartition
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
@@ -42,21 +43,34 @@ class PartnerReader:
             return self.by_spark.rows(side, keys)
         watch = Stopwatch()
         found = self.by_files.rows(side, keys)
-        ms = watch.ms
-        done = self._done.get(side, SideRead(side))
-        self._done[side] = SideRead(
-            side,
-            done.keys + len(keys[0]),
-            done.hits + self._hits(side, len(keys[0]), found),
-            done.rows + len(found),
-            done.ms + ms,
-        )
+        ms, asked = watch.ms, len(keys[0])
+        self._note(SideRead(side, asked, self._hits(side, asked, found), len(found), ms))
         return found
+
+    def _note(self, read: SideRead) -> None:
+        """Add a read to those of its side."""
+        done = self._done.get(read.side, SideRead(read.side))
+        self._done[read.side] = SideRead(
+            read.side,
+            done.keys + read.keys,
+            done.hits + read.hits,
+            done.rows + read.rows,
+            done.ms + read.ms,
+        )
 
     def whole(self, side: str) -> Iterator[Batch]:
         """As `engine.distant_rows.RowReader`; only groups are read whole, and these from files."""
         assert side in self.from_files
         return self.by_files.whole(side)
+
+    def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
+        """As `engine.distant_rows.RowReader`; such rows are read from files."""
+        assert side in self.from_files
+        watch, rows = Stopwatch(), 0
+        for batch in self.by_files.moved(side, before, after):
+            rows += len(batch)
+            yield batch
+        self._note(SideRead(side, 1, 1, rows, watch.ms))
 
     def _hits(self, side: str, asked: int, found: Batch) -> int:
         """How many keys have rows, at most those that were asked; rows of others may have come."""

@@ -71,10 +71,13 @@ class Kept:
         return bool(self.budget) and self.choice.exceeds
 
     def wanted(self, query: QueryName) -> Wanted:
-        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's."""
+        """What of a query is to be read from files, or bounded; Spark's sides stay Spark's, and
+        what is read and no choice stays read."""
         modes = self.choice.queries[query].modes
-        by_spark = self.queries[query].compiled.sides_by(Strategy.SPARK)
-        read = (name for name, mode in modes.items() if mode is Mode.READ)
+        compiled = self.queries[query].compiled
+        by_spark = compiled.sides_by(Strategy.SPARK)
+        read = [name for name, mode in modes.items() if mode is Mode.READ]
+        read += [name for name in compiled.sides_by(Strategy.FILES) if name not in modes]
         sizes = self.sizes[query]
         bounded = {name: sizes[name] for name, mode in modes.items() if mode is Mode.BOUNDED}
         return Wanted(tuple(name for name in read if name not in by_spark), bounded)
