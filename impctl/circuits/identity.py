@@ -7,18 +7,28 @@ Out of scope: keeping the names (`app.capturing.meta`).
 
 from __future__ import annotations
 
+from impctl.engine.spread import FUNCTIONS as SPREADS
 from impctl.plan.answer_lineage import for_all
 from impctl.plan.fingerprint import fingerprint, template
-from impctl.plan.nodes import Plan
+from impctl.plan.nodes import Aggregate, Plan, nodes_of
 from impctl.version import stamped
 
-ENGINE_FORMAT = 7
+ENGINE_FORMAT = 6
 """Goes up whenever the engine would read older state differently."""
+_SPREAD_FORMAT = 7
+"""The same of plans with variances: their squares are summed with residues."""
 
 
 def circuit_id(core: Plan) -> str:
     """Names the circuit that a plan compiles to, under this engine."""
-    return f"{ENGINE_FORMAT}:{fingerprint(core)}"
+    calls = (
+        output.call.function
+        for node in nodes_of(core)
+        if isinstance(node, Aggregate)
+        for output in node.aggregates
+    )
+    is_spread = any(function in SPREADS for function in calls)
+    return f"{_SPREAD_FORMAT if is_spread else ENGINE_FORMAT}:{fingerprint(core)}"
 
 
 def with_answer(circuit: str) -> str:
