@@ -4,8 +4,8 @@ Law: the best way that policy and plan allow, and every result says which and wh
 never silent. Policies: `auto` recaptures when nothing else works; `incremental` never recaptures
 (exit 7 says what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always
 recaptures. A query that fails leaves its sketch as it was and does not stop the others; where only
-its sketch fails on a row, and Spark answers the query, that is a warning. A run with nothing to do
-reads no SQL, unless a sketch is to be used.
+its sketch fails on a row, a recapture too, and Spark answers the query, that is a warning. A run
+with nothing to do reads no SQL, unless a sketch is to be used.
 Out of scope: what is done with a stale sketch (`app.maintaining.run`).
 """
 
@@ -80,7 +80,7 @@ def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
         is_answered = False
         if isinstance(failure.error, EvaluationError) and failure.query is not None:
             (spec,) = desk.queries([failure.query])
-            if desk.policy(spec) is not Policy.STRICT:
+            if desk.policy(spec) in (Policy.AUTO, Policy.FULL):
                 try:
                     answer_table(desk, prepare(desk, spec), {})
                     is_answered = True

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import TEMPORAL, Kind, SqlType
 from impctl.data.vector import Bools, Vector
 from impctl.expr.nodes import Expr, Literal
 from impctl.expr.types import type_of
@@ -69,8 +69,11 @@ def either(*options: Takes) -> Takes:
 
 
 def constant_of(expr: Expr) -> object:
-    """A constant's value; None for NULL and for all else."""
+    """The value of a constant number or text; None for NULL and for all else."""
     if not isinstance(expr, Literal) or isinstance(expr.value, bool):
+        return None
+    if expr.type.kind in TEMPORAL:
+        # Its value is a number of days or microseconds, which Spark takes for no number.
         return None
     return expr.value
 

@@ -162,7 +162,8 @@ def test_what_is_claimed_is_sparks(
     texts = Random(zone).sample([*taken_calls(), *casts(), *operations()], 500)
     found = list(claims(texts, zone))
     assert len(found) > 100
-    assert differences(found, spark, views) == []
+    wrong = differences(found, spark, views)
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.spark
@@ -175,4 +176,5 @@ def test_all_that_is_claimed_is_sparks(
     listed = [row[0] for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect()]
     names = [name for name in listed if name.replace("_", "").isalnum()]
     found = list(claims([*calls_of(names), *taken_calls(), *casts(), *operations()], zone))
-    assert differences(found, spark, views) == []
+    wrong = differences(found, spark, views)
+    assert not wrong, "\n".join(wrong)

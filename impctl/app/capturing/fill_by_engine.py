@@ -12,7 +12,7 @@ for tables too large for one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -92,8 +92,8 @@ def loaded(
 
 
 class _Rows:
-    """The rows of a circuit's turns, read one batch ahead, and cut so that no slice is joined to
-    more rows than are held with ease; `files` are those read for each source.
+    """The rows of a circuit's turns, read one batch ahead; `files` are those read for each
+    source.
 
     How many that are is learnt from the slice before, of the same table.
     """
@@ -103,8 +103,6 @@ class _Rows:
     ) -> None:
         self.files: dict[int, tuple[DataFile, ...]] = {}
         self._tables, self._session, self._limit, self._reader = tables, session, limit, reader
-        most = _JOINED_AT_ONCE if limit.bytes is None else limit.bytes // _ROOM
-        self._most = min(_JOINED_AT_ONCE, most)
 
     def of(self, turn: Turn) -> Iterator[pa.Table]:
         """The rows of a turn's table, all but those that the conditions right above the accesses
@@ -113,16 +111,26 @@ class _Rows:
         files = files_of_table(snapshot, compiled, turn.sources)
         self.files |= dict.fromkeys(turn.sources, files)
         columns = compiled.columns_of(turn.table, turn.sources)
-        size = _FIRST_SLICE if compiled.writes_joins else None
-        for rows in one_ahead(read_batches(snapshot, columns, files), self._reader):
-            at = 0
-            while at < len(rows):
-                # Of rows without a column a slice is as long as it is asked to be, rows or not.
-                part = rows.slice(at, min(size or len(rows), len(rows) - at))
-                before = self._session.circuit.joined_rows
-                yield part
-                self._limit.check()
-                joined = self._session.circuit.joined_rows - before
-                at += len(part)
-                if size is not None:
-                    size = max(_LEAST_SLICE, self._most * len(part) // max(joined, len(part)))
+        batches = one_ahead(read_batches(snapshot, columns, files), self._reader)
+        return _bounded(self._session, batches, self._limit)
+
+
+def _bounded(
+    session: MaintainedQuery, batches: Iterable[pa.Table], limit: MemoryLimit
+) -> Iterator[pa.Table]:
+    """The batches of one table, cut so that no slice is joined to more rows than are held with
+    ease."""
+    most = _JOINED_AT_ONCE if limit.bytes is None else min(_JOINED_AT_ONCE, limit.bytes // _ROOM)
+    size = _FIRST_SLICE if session.compiled.writes_joins else None
+    for rows in batches:
+        at = 0
+        while at < len(rows):
+            # Of rows without a column a slice is as long as it is asked to be, rows or not.
+            part = rows.slice(at, min(size or len(rows), len(rows) - at))
+            before = session.circuit.joined_rows
+            yield part
+            limit.check()
+            joined = session.circuit.joined_rows - before
+            at += len(part)
+            if size is not None:
+                size = max(_LEAST_SLICE, most * len(part) // max(joined, len(part)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,11 +134,11 @@ class Joining:
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
         found = []
-        batches: Iterator[tuple[str, pa.Table]] = iter([("t", pa.table({"a": range(rows)}))])
+        batches = [pa.table({"a": range(rows)})]
         bounded = fill_by_engine._bounded(
             cast(Any, self), batches, cast(Any, ShortMemory(limit, -(10**9)))
         )
-        for _, part in bounded:
+        for part in bounded:
             found.append(len(part))
             self.circuit.joined_rows += len(part) * self.partners
         assert sum(found) == rows
