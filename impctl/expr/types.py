@@ -164,7 +164,7 @@ def uncounted(expr: Expr, *beside: Expr) -> Expr:
 def arithmetic_type(op: ArithmeticOp, left: SqlType, right: SqlType) -> SqlType | None:
     """Result type of a binary arithmetic operator over numbers; None for other operands."""
     if op is ArithmeticOp.DIVIDE and left.kind is Kind.NULL:
-        return DOUBLE
+        return DOUBLE if right.is_numeric or right.kind is Kind.NULL else None
     if left.kind is Kind.NULL and right.kind is Kind.NULL:
         return NULL
     if left.kind is Kind.NULL:
