@@ -31,7 +31,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.given_back import give_back
-from impctl.plan.every_row import counts_every_row
+from impctl.plan.safety.choose import counts_every_row
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
 
@@ -96,12 +96,12 @@ def _advice(
     spec, failed = prepared.spec, list[Failure]()
     with Isolated(failed, spec):
         every_row = counts_every_row(prepared.query.root)
-        skipping = warnings_of(
-            desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
-        )
-        if every_row and spec.answer:
+        skipping = list[str]()
+        if not (every_row and spec.answer):
             # Whose result is kept need not skip anything.
-            skipping = []
+            skipping = warnings_of(
+                desk.tables, forecasts, spec.name, sketches, counts_every_row=every_row
+            )
         lineage = followed_warnings(spec.name, store.run_refs(spec.name))
         return [*skipping, *lineage, *state_warnings(desk, store, prepared)]
     return [

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
+from functools import cache
 from typing import TypeVar
 
 from impctl.aliases import QueryName
@@ -33,7 +34,7 @@ from impctl.app.results.results import Failure, Outcome, VerifyResult
 from impctl.app.results.unsketched import ASKED_FOR_NONE
 from impctl.app.using.answers import Answer, answer, answer_of
 from impctl.app.using.kept_answer import kept_answer
-from impctl.app.using.rounded import rounded_answer
+from impctl.app.using.rounded import Rounded, rounded_answer
 from impctl.app.using.same_rows import same_rows
 from impctl.app.using.ties import cut_order
 from impctl.app.workbench.isolated import Isolated
@@ -171,6 +172,10 @@ def _results_equal(
     loose = loose_columns(prepared.query.root)
     cut = None if loose else cut_order(prepared.query.root)
 
+    @cache
+    def rounded() -> Rounded | None:
+        return rounded_answer(desk, prepared, stored.versions)
+
     def is_same(found: Answer | None) -> bool | None:
         if found is None:
             return None
@@ -179,10 +184,10 @@ def _results_equal(
         if cut is not None and cut.are_both_right(found.rows, without.rows):
             return True
         # Sums that cancel: Spark says what they were made of.
-        rounded = rounded_answer(desk, prepared, stored.versions)
-        if rounded is None:
+        by_spark = rounded()
+        if by_spark is None:
             return False
-        rows, errors = rounded
+        rows, errors = by_spark
         return same_rows(
             _without(found.rows, loose),
             _without(rows, loose),

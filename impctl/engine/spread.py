@@ -30,7 +30,7 @@ from impctl.data.vector import Floats, Vector
 from impctl.engine import wide
 from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum, Values
 from impctl.engine.compensated import DRIFT, add_pairs, two_product, two_sum
-from impctl.expr.nodes import Arithmetic, ArithmeticOp, Expr, Literal
+from impctl.expr.nodes import Expr, Literal, minus, plus, times
 from impctl.values import dataclass
 
 FUNCTIONS = frozenset({"var_pop", "variance", "stddev_pop", "stddev"})
@@ -152,20 +152,12 @@ class Spread:
 
 def residue(value: Expr) -> Expr:
     """What rounding takes off the square of a double, exactly (Dekker): v * v - fl(v * v)."""
-    far = Arithmetic(ArithmeticOp.MULTIPLY, value, Literal(float((1 << 27) + 1), DOUBLE))
-    head = _minus(far, _minus(far, value))
-    tail = _minus(value, head)
-    off = _minus(_times(head, head), _times(value, value))
-    off = Arithmetic(ArithmeticOp.ADD, off, _times(Literal(2.0, DOUBLE), _times(head, tail)))
-    return Arithmetic(ArithmeticOp.ADD, off, _times(tail, tail))
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.SUBTRACT, left, right)
-
-
-def _times(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
+    far = times(value, Literal(float((1 << 27) + 1), DOUBLE))
+    head = minus(far, minus(far, value))
+    tail = minus(value, head)
+    off = minus(times(head, head), times(value, value))
+    off = plus(off, times(Literal(2.0, DOUBLE), times(head, tail)))
+    return plus(off, times(tail, tail))
 
 
 def _divided(high: Floats, low: Floats, rows: Floats) -> tuple[Floats, Floats]:

@@ -321,6 +321,18 @@ def substitute(expr: Expr, replacements: dict[AttributeId, Expr]) -> Expr:
     return transform(expr, swap)
 
 
+def plus(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.ADD, left, right)
+
+
+def minus(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.SUBTRACT, left, right)
+
+
+def times(left: Expr, right: Expr) -> Expr:
+    return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
+
+
 def conjuncts(expr: Expr) -> tuple[Expr, ...]:
     """The parts of a conjunction, nested ones flattened; a single predicate is its own part."""
     if isinstance(expr, And):

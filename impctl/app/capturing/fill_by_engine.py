@@ -93,10 +93,7 @@ def loaded(
 
 class _Rows:
     """The rows of a circuit's turns, read one batch ahead; `files` are those read for each
-    source.
-
-    How many that are is learnt from the slice before, of the same table.
-    """
+    source."""
 
     def __init__(
         self, tables: PinnedTables, session: MaintainedQuery, limit: MemoryLimit, reader: Executor
@@ -119,7 +116,10 @@ def _bounded(
     session: MaintainedQuery, batches: Iterable[pa.Table], limit: MemoryLimit
 ) -> Iterator[pa.Table]:
     """The batches of one table, cut so that no slice is joined to more rows than are held with
-    ease."""
+    ease.
+
+    How many that are is learnt from the slice before.
+    """
     most = _JOINED_AT_ONCE if limit.bytes is None else min(_JOINED_AT_ONCE, limit.bytes // _ROOM)
     size = _FIRST_SLICE if session.compiled.writes_joins else None
     for rows in batches:

@@ -18,7 +18,6 @@ from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.answer_runs import Estimate, Fixed, answer_runs, by_runs, start_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.data.schema import Kind
 from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -167,7 +166,7 @@ def _per_row(node: Plan, rates: Rates) -> float:
 
 def _is_double(arguments: Sequence[Expr]) -> bool:
     types = [type_of(one) for one in arguments]
-    return any(found is not None and found.kind in (Kind.DOUBLE, Kind.FLOAT) for found in types)
+    return any(found is not None and found.is_fractional for found in types)
 
 
 def _quicker(

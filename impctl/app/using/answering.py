@@ -21,7 +21,13 @@ from impctl.app.results.explanations import AnsweredEntry
 from impctl.app.results.subject import named_before
 from impctl.app.using.answer_condition import condition_on
 from impctl.app.using.answer_costs import Foreseen, foreseen
-from impctl.app.using.answer_runs import SLOW_STATE_MS, Estimate, answer_runs, state_estimate
+from impctl.app.using.answer_runs import (
+    SLOW_STATE_MS,
+    Estimate,
+    answer_runs,
+    is_slow_to_tell,
+    state_estimate,
+)
 from impctl.app.using.answers import answer_table
 from impctl.app.using.engine_answer import engine_answer
 from impctl.app.using.fresh_sketch import Fresh, fresh
@@ -145,11 +151,10 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
 def _is_state_slower(desk: Workbench, found: Fresh, use: SketchUse) -> bool:
     """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
     the tables, by recorded runs of these."""
-    if found.generation is None:
+    store, spec = desk.reading_store(), found.prepared.spec
+    if found.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
         return False
-    state = state_estimate(answer_runs(desk, found.prepared.spec))
-    if state.ms < SLOW_STATE_MS:
-        return False
+    state = state_estimate(answer_runs(desk, spec))
     read = what_is_read(desk.tables, found, use)
     return _is_slower(state, foreseen(desk, found.prepared, found.versions, read.pruned))
 

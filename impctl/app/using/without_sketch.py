@@ -68,10 +68,11 @@ def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) ->
         versions = desk.tables.versions_of(prepared.tables)
     except QueryError as refused:
         return unread(desk, spec, refused)
-    except ImpctlError as other:
+    except ImpctlError:
         # What came first says more than what came of it, but for a capture that would fail so too.
-        is_told = error is not None and error.code != "not_captured"
-        raise (error if is_told and error is not None else other) from None
+        if error is None or error.code == "not_captured":
+            raise
+        raise error from None
     return Fresh(prepared=prepared, sketches=(), versions=versions, action=NOT_USED)
 
 

@@ -30,6 +30,9 @@ from impctl.expr.nodes import (
     Literal,
     Negate,
     columns_of,
+    minus,
+    plus,
+    times,
 )
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -199,12 +202,12 @@ def _of_call(
         if not kind.is_fractional and not (is_average and kind.kind is not Kind.DECIMAL):
             return None
         # Of an average, n roundings are divided by n rows.
-        error = _times(_UNIT, added("size", "sum", _size(argument)))
+        error = times(_UNIT, added("size", "sum", _size(argument)))
         if not is_average:
-            error = _times(error, _double(added("count", "count", argument)))
+            error = times(error, _double(added("count", "count", argument)))
         if inexact is not None:
             own = added("off", "avg" if is_average else "sum", inexact)
-            error = _plus(error, own)
+            error = plus(error, own)
         return error
     if function in _SPREADS and inexact is None:
         return _of_spread(function, argument, added)
@@ -215,15 +218,15 @@ def _of_spread(function: str, argument: Expr, added: _Added) -> Expr:
     """With e = c * n * 2^-53 * sqrt(mean square), the root of a variance is off by 3 e at most, and
     the variance s^2 by e * (s + 2 e)."""
     value = _double(argument)
-    square = added("square", "avg", _times(value, value))
+    square = added("square", "avg", times(value, value))
     count = _double(added("count", "count", argument))
-    unit = _times(_times(_SPREAD_UNIT, count), Call("sqrt", (square,), DOUBLE))
+    unit = times(times(_SPREAD_UNIT, count), Call("sqrt", (square,), DOUBLE))
     # The sample's is up to twice the population's.
-    twice = _times(Literal(2.0, DOUBLE), unit)
+    twice = times(Literal(2.0, DOUBLE), unit)
     if function.startswith("stddev"):
-        return _times(Literal(3.0, DOUBLE), twice)
-    root = _plus(added("root", "stddev_pop", argument), _times(Literal(2.0, DOUBLE), twice))
-    return _times(Literal(2.0, DOUBLE), _times(twice, root))
+        return times(Literal(3.0, DOUBLE), twice)
+    root = plus(added("root", "stddev_pop", argument), times(Literal(2.0, DOUBLE), twice))
+    return times(Literal(2.0, DOUBLE), times(twice, root))
 
 
 def _error(expr: Expr, errors: Errors) -> Expr | None:
@@ -262,14 +265,14 @@ def _of_arithmetic(expr: Arithmetic, errors: Errors) -> Expr | None:
     off = left or _NONE, right or _NONE
     match expr.op:
         case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
-            return _plus(_plus(*off), _times(_UNIT, _plus(_size(expr.left), _size(expr.right))))
+            return plus(plus(*off), times(_UNIT, plus(_size(expr.left), _size(expr.right))))
         case ArithmeticOp.MULTIPLY:
-            crossed = _plus(_times(_size(expr.left), off[1]), _times(_size(expr.right), off[0]))
-            return _plus(crossed, _times(*off))
+            crossed = plus(times(_size(expr.left), off[1]), times(_size(expr.right), off[0]))
+            return plus(crossed, times(*off))
         case ArithmeticOp.DIVIDE:
             # |a / b - c / d| <= (|a - c| + |a / b| |b - d|) / |d|, and |d| >= |b| - |b - d|
-            least = _minus(_size(expr.right), off[1])
-            whole = _plus(off[0], _times(_size(expr), off[1]))
+            least = minus(_size(expr.right), off[1])
+            whole = plus(off[0], times(_size(expr), off[1]))
             is_away = Compare(CompareOp.GREATER, least, _NONE)
             return Case(((is_away, _divided(whole, least)),), _ANY)
         case _:
@@ -293,7 +296,7 @@ def _of_function(expr: Call, errors: Errors) -> Expr | None:
         case "round" | "bround" if off is not None and not columns_of(expr) - columns_of(first):
             digits = others[0] if others else Literal(0, DOUBLE)
             step = Call("pow", (Literal(10.0, DOUBLE), Negate(_double(digits))), DOUBLE)
-            return _plus(off, step)
+            return plus(off, step)
         case _:
             return None
 
@@ -317,20 +320,8 @@ def _sum(parts: Iterable[Expr | None]) -> Expr | None:
     for part in parts:
         if part is not None:
             known = Coalesce((part, _NONE))
-            total = known if total is None else _plus(total, known)
+            total = known if total is None else plus(total, known)
     return total
-
-
-def _plus(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.ADD, left, right)
-
-
-def _minus(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.SUBTRACT, left, right)
-
-
-def _times(left: Expr, right: Expr) -> Expr:
-    return Arithmetic(ArithmeticOp.MULTIPLY, left, right)
 
 
 def _divided(left: Expr, right: Expr) -> Expr:

@@ -15,8 +15,21 @@ from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
 from impctl.plan.answer_lineage import for_all
-from impctl.plan.every_row import counts_every_row
-from impctl.plan.nodes import Plan, Query, Scan, scans_of
+from impctl.plan.nodes import (
+    Aggregate,
+    Distinct,
+    Plan,
+    Project,
+    Query,
+    Scan,
+    Select,
+    SetKind,
+    SetOperation,
+    Sort,
+    Window,
+    scans_of,
+)
+from impctl.plan.one_row import OneRow
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.hints import hint_of
 from impctl.plan.safety.judging import Judges
@@ -311,3 +324,25 @@ def _advantage(best: Option, other: Option) -> str:
     if best.rank > other.rank:
         return "is safe together with the other sketches"
     return "comes first" if preference < other.rank[2] else "was taken"
+
+
+def counts_every_row(plan: Plan) -> bool:
+    """Whether each row has a part in the answer, whatever the tables hold, so that none can be left
+    out: nothing filters, joins or cuts, but HAVING of all rows together."""
+    match plan:
+        case Scan() | OneRow():
+            return True
+        case Select():
+            return _is_of_all_rows(plan.child) and counts_every_row(plan.child)
+        case Project() | Aggregate() | Distinct() | Sort() | Window():
+            return counts_every_row(plan.child)
+        case SetOperation(kind=SetKind.UNION):
+            return counts_every_row(plan.left) and counts_every_row(plan.right)
+        case _:
+            return False
+
+
+def _is_of_all_rows(plan: Plan) -> bool:
+    while isinstance(plan, Project | Select):
+        plan = plan.child
+    return isinstance(plan, Aggregate) and not plan.keys and plan.grouping_sets is None

@@ -137,15 +137,12 @@ class _Finder:
         for expr in expressions_of(node):
             failing = self._failing(expr, columns, frozenset())
             if failing is not None:
-                return self._refusal(failing)
+                return Refusal(_reason(self.wording.text(failing)), failing.span)
         if isinstance(node, Aggregate) and judged.state.status is Status.CONTAINED:
             for output in node.aggregates:
                 if self._may_overflow(output.call, output.attribute.id, columns):
                     return Refusal(_reason(self.wording.call(output)), output.call.span)
         return None
-
-    def _refusal(self, expr: Expr) -> Refusal:
-        return Refusal(_reason(self.wording.text(expr)), getattr(expr, "span", None))
 
     def _may_overflow(self, call: AggregateCall, made: AttributeId, columns: Columns) -> bool:
         if call.function not in AGGREGATES:
@@ -225,13 +222,12 @@ class _Finder:
             return number != 0
         if isinstance(bare, Case):
             parts = _evaluated(bare, columns, nonzero)
-            results = [*(result for _, result in bare.branches), bare.default]
+            # A condition, then its result, and the default last.
             return all(
                 self._is_nonzero(part, known, not_zero) or _is_null(part)
-                for part, known, not_zero in parts
-                if any(part is result for result in results)
+                for part, known, not_zero in (*parts[1::2], parts[-1])
             )
-        found = self._interval(bare)
+        found = _interval(bare, self.ranges)
         return found is not None and (found[0] > 0 or found[1] < 0)
 
     def _is_of_none(self, expr: Arithmetic) -> bool:
@@ -243,7 +239,7 @@ class _Finder:
         counted = self.calls.get(divisor.id) if isinstance(divisor, ColumnRef) else None
         if counted is None or counted.function != "count":
             return False
-        about = counted.arguments, counted.condition
+        about = _about(counted)
         return any(
             call is not None and call.function in _NULL_OF_NONE and about == _about(call)
             for call in (self.calls.get(column) for column in _strict_columns(expr.left))
@@ -253,9 +249,6 @@ class _Finder:
         """Whether the number always fits its type."""
         own, found = type_of(expr), _computed(expr, self.ranges)
         return own is not None and found is not None and _is_within(found, own)
-
-    def _interval(self, expr: Expr) -> Interval | None:
-        return _interval(expr, self.ranges)
 
 
 def _about(call: AggregateCall) -> tuple[tuple[Expr, ...], Expr | None]:
@@ -557,7 +550,7 @@ def _of_call(
         constant = all(isinstance(x, Literal) and x.value is not None for x in call.arguments)
         is_all = is_filled and call.condition is None and constant
         return Fraction(1 if is_all else 0), Fraction(2**63 - 1 if rows is None else rows)
-    if len(call.arguments) != 1 or call.function not in ("sum", "avg", "mean", "min", "max"):
+    if len(call.arguments) != 1 or call.function not in _NULL_OF_NONE:
         return None
     found = _interval(call.arguments[0], ranges)
     if found is None or call.function in ("min", "max"):
