@@ -14,7 +14,7 @@ from tests.support.random_cases import random_cases
 from tests.support.run_cli import Capsys
 
 
-@random_cases(2, 30, 2500, also="1 20")
+@random_cases(2, 12, 2500, also="1 20")
 def test_answers_through_sketches_are_right(
     cases: Collection[int], tmp_path: Path, capsys: Capsys
 ) -> None:

@@ -186,7 +186,10 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float) else float(value)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(k, marks=() if k in ("int", "double") else pytest.mark.long) for k in KINDS],
+)
 def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None:
     rows = rows_of(kind)
     own = KINDS[kind][0]
