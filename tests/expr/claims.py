@@ -187,6 +187,8 @@ def shown(array: pa.ChunkedArray | pa.Array) -> Sequence[Any]:
         array = array.cast(pa.int64())
     if pa.types.is_date(array.type):
         array = array.cast(pa.int32())
+    if pa.types.is_string(array.type):
+        array = array.cast(pa.binary())  # Spark has texts that are not UTF-8.
     return [_shown(value) for value in array.to_pylist()]
 
 
