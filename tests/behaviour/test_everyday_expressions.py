@@ -65,7 +65,8 @@ BASE = 1_774_744_200_000_000
 """2026-03-29 00:30 UTC, half an hour before summer time begins in Europe."""
 ZONES = ("UTC", "Europe/Berlin", "+05:30")
 REFUSALS = (QueryError, RecaptureNeededError, UnsupportedError, UsageError)
-"""What says that somebody cannot answer, not that the query fails."""
+"""What says that somebody cannot answer, not that the query fails. Whether a value can be computed
+may depend on it: `not_exact`, or `answer_not_kept` after a capture."""
 
 
 @cache
@@ -144,8 +145,10 @@ def complaints(opened: Any, spark: Any, name: str, shape: str, sql: str) -> list
         try:
             found = opened.query(name, by=by).to_arrow()
         except ImpctlError as error:
-            may_refuse = by == "engine" or (by == "state" and not is_kept)
-            is_refusal = isinstance(error, REFUSALS) and not isinstance(error, EvaluationError)
+            is_inexact = error.code in ("not_exact", "answer_not_kept")
+            may_refuse = by == "engine" or (by == "state" and (is_inexact or not is_kept))
+            is_refusal = is_inexact or isinstance(error, REFUSALS)
+            is_refusal = is_refusal and not isinstance(error, EvaluationError)
             if expected is not None and not (may_refuse and is_refusal):
                 said.append(f"{by}: {error.code}: {error}")
             continue
