@@ -47,7 +47,7 @@ def changes(
         )
     if out is not None:
         # Before anything that takes its time.
-        check_goal(out)
+        check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
     found = _found(desk, spec, since, whole=whole)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from impctl.app.results.started import StartedResult
 from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
 from impctl.app.starting.promising_columns import Promise, group_column, promising
 from impctl.app.starting.text import SCHEMA_FILE, FirstTable, ProposedColumn, workload_text
+from impctl.app.workbench.output import check_output, write_whole
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
@@ -62,6 +64,7 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
     out = folder / "demo.yaml"
     _refuse_existing(out, force=force)
     path = folder / "sales"
+    check_output(path)
     if not (force and path.exists()):
         reporter.step(f"writing {path}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,14 +136,12 @@ def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str,
     """Write file and schema once they pass; the names of the queries."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        draft = out.with_name(f".{out.name}.draft")
-        draft.write_text(text, encoding="utf-8")
-        try:
-            queries = _checked(draft, reporter)
-            _write_schema(out.with_name(SCHEMA_FILE), force=force)
-            os.replace(draft, out)
-        finally:
-            draft.unlink(missing_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=out.parent) as draft:
+            draft.write(text)
+            draft.flush()
+            queries = _checked(Path(draft.name), reporter)
+        _write_schema(out.with_name(SCHEMA_FILE), force=force)
+        write_whole(out, text)
     except OSError as error:
         raise StorageError(
             f"File `{out}` cannot be written: {error.strerror}",
@@ -166,7 +167,7 @@ def _write_schema(file: Path, *, force: bool) -> None:
     text = schema_text()
     if file.exists() and not force and '"urn:impctl:workload:' not in file.read_text("utf-8"):
         raise _existing(file)
-    file.write_text(text, encoding="utf-8")
+    write_whole(file, text)
 
 
 def _store_of(out: Path) -> str:
@@ -175,6 +176,7 @@ def _store_of(out: Path) -> str:
 
 
 def _refuse_existing(out: Path, *, force: bool) -> None:
+    check_output(out)
     if out.exists() and not (force and out.is_file()):
         raise _existing(out)
 

@@ -47,7 +47,7 @@ def query(
     """
     if out is not None:
         # Before anything that takes its time.
-        check_goal(out)
+        check_goal(out, desk.reserved)
     is_plain = not params and sql is None and at is None and not required
     if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
         known = told_at_once(desk, query, where)

@@ -25,7 +25,7 @@ from impctl.app.using.request import asked
 from impctl.app.using.text import is_for_others, written_query
 from impctl.app.using.unread import Unread
 from impctl.app.using.worth import worth_using
-from impctl.app.workbench.whole_file import write_whole
+from impctl.app.workbench.output import check_output, write_whole
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, TableError
 from impctl.plan.nodes import Fixpoint, nodes_of
@@ -52,6 +52,8 @@ def rewrite(
 
     `files`: where to write which data files the text reads, by table, as JSON.
     """
+    if files is not None:
+        check_output(files, desk.reserved)
     found = asked(desk, query, params, sql, at, use, required=required)
     if isinstance(found, Unread):
         return _as_it_stands(desk, found, files)

@@ -77,7 +77,7 @@ def simulate(
     if request.report is not None:
         from impctl.app.simulating.page import write_page
 
-        found.append(write_page(request.report, result))
+        found.append(write_page(request.report, result, desk.reserved))
     return Outcome(tuple(found), (*warnings, *replay.warnings, *model.warnings))
 
 

@@ -20,8 +20,7 @@ from impctl.app.workbench.settings import (
     Settings,
 )
 from impctl.cli.job import Display, Job
-from impctl.cli.metrics import maintained_now, with_metrics
-from impctl.cli.socket.listening import listening
+from impctl.cli.metrics import check_metrics, maintained_now, with_metrics
 from impctl.cli.stopping import Stopping, stopping
 from impctl.cli.streams import give_up
 from impctl.errors import UsageError
@@ -40,7 +39,6 @@ def follow_request(
     pending_rows: int | None,
     max_wait: float | None,
     max_runs: int | None,
-    socket: Path | None = None,
 ) -> FollowRequest | None:
     """What the flags ask for; None without `--follow`. UsageError for flags that need another."""
     given = {
@@ -59,7 +57,6 @@ def follow_request(
         pending_rows,
         max_wait,
         max_runs,
-        socket,
     )
 
 
@@ -85,6 +82,7 @@ def follow_job(
         from impctl.app.follow import follow
         from impctl.cli.output.follow import json_line, text_line
 
+        check_metrics(metrics, {"the workload file": str(settings.workload)})
         line = json_line if display.json else text_line
 
         def write(outcome: Outcome, run: FollowedRun) -> None:
@@ -101,8 +99,7 @@ def follow_job(
                 show=show,
             )
 
-        with listening(request.socket):
-            until_asked(watch, write)
+        until_asked(watch, write)
 
     return Job("maintain", display, work, has_lines=True, is_long=True)
 

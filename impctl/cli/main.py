@@ -1,20 +1,15 @@
 """The entry point of the console script.
 
 Law: signals are taken before anything else is loaded, so that a command which is told to end while
-it still loads says so as it does later. Whether another process does the command's work is asked
-before what does it is loaded.
+it still loads says so as it does later.
 Out of scope: what the commands are (`cli.application`), running one (`cli.boundary`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from impctl.cli.interrupt import answer_for, ignoring, take_signals, told
-
-if TYPE_CHECKING:
-    import typer
 
 
 def main() -> None:
@@ -32,19 +27,13 @@ def main() -> None:
     words = sys.argv[1:]
     taken = take_signals(answer_for(words, os.environ))
     atexit.register(ignoring, taken)  # the first to be registered is the last to run
-    code = None
-    if "IMPCTL_SOCKET" in os.environ or any(word.startswith("--socket") for word in words):
-        from impctl.cli.socket.asking import answered_elsewhere
-
-        code = answered_elsewhere(words, os.environ)
-    if code is None:
-        code = done(words)
+    code = _done(words)
     told(code)
     sys.exit(code)
 
 
-def done(words: Sequence[str], app: typer.Typer | None = None) -> int:
-    """The exit code of the command, done by this process; signals are taken already."""
+def _done(words: Sequence[str]) -> int:
+    """The exit code of the command; signals are taken already."""
     import os
 
     from impctl.cli.streams import open_streams
@@ -58,9 +47,7 @@ def done(words: Sequence[str], app: typer.Typer | None = None) -> int:
 
     hide_pandas()
     try:
-        if app is None:
-            is_completing = COMPLETION_VARIABLE in os.environ
-            app = build_app(COMMANDS if is_completing else commands_for(words))
-        return run(app, words)
+        is_completing = COMPLETION_VARIABLE in os.environ
+        return run(build_app(COMMANDS if is_completing else commands_for(words)), words)
     except KeyboardInterrupt:
         return INTERRUPTED  # while the outcome was being shown, for long

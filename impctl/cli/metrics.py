@@ -7,7 +7,7 @@ that is a failure of the run. Out of scope: its text (`app.results.metrics`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,12 +31,20 @@ MetricsFile = Annotated[
 ]
 
 
+def check_metrics(path: Path | None, reserved: Mapping[str, str]) -> None:
+    """UsageError where metrics must not be written; `reserved` as for `check_output`."""
+    if path is not None:
+        from impctl.app.workbench.output import check_output
+
+        check_output(path, reserved)
+
+
 def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:
     """The outcome, its metrics written; one failure more where they could not be."""
     if path is None:
         return outcome
     from impctl.app.results.results import Failure
-    from impctl.app.workbench.whole_file import write_whole
+    from impctl.app.workbench.output import write_whole
 
     try:
         write_whole(path, text(outcome))

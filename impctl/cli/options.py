@@ -24,7 +24,6 @@ from impctl.app.workbench.envvars import (
     POLICY,
     SHARED_STORE,
     SKETCH,
-    SOCKET,
     SPARK_PROFILE,
     STORE,
 )
@@ -174,18 +173,6 @@ SketchRequired = Annotated[
     typer.Option(
         "--require-sketch",
         help="Fail where there is no sketch, instead of going without one with a warning.",
-    ),
-]
-
-Socket = Annotated[
-    Path | None,
-    typer.Option(
-        "--socket",
-        metavar="PATH",
-        envvar=SOCKET,
-        show_default=False,
-        help="Have the process answer that follows with this socket. Without one: as without.",
-        autocompletion=left_to_shell,
     ),
 ]
 

@@ -27,6 +27,7 @@ from impctl.spark.failures import plain_failures
 from impctl.spark.guarded import guarded
 from impctl.spark.object_stores import reader_options, spark_uri
 from impctl.spark.shuffles import few_listing_tasks
+from impctl.tables.data_files import DataFiles
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
@@ -83,6 +84,7 @@ def snapshot_frame(
     wanted = list(dict.fromkeys(snapshot.readable(name) for name in names))
     chosen = snapshot.files if files is None else tuple(files)
     _refuse_hidden(snapshot, chosen)
+    DataFiles(snapshot).check(chosen)
     with plain_failures({snapshot.table: snapshot.version}):
         if not chosen:
             return spark.createDataFrame([], _schema(wanted, snapshot, physical=False))

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
 from impctl.tables.calendars import hybrid_columns, is_surely_modern
+from impctl.tables.data_files import DataFiles, read_failure
 from impctl.tables.failures import READ_FAILURES
-from impctl.tables.rows import file_name, file_system, read_failure
 from impctl.tables.schema import PHYSICAL_NAME
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
@@ -132,9 +132,9 @@ def _field_names(kind: Any) -> Iterator[str]:
 
 
 def _footers(snapshot: Snapshot, files: Sequence[DataFile]) -> Iterator[pq.FileMetaData]:
-    store = file_system(snapshot, files)
+    opened = DataFiles(snapshot, files)
     for file in files:
         try:
-            yield pq.read_metadata(file_name(file, store), filesystem=store)
+            yield opened.footer(file)
         except READ_FAILURES as error:
             raise read_failure(snapshot, file, error) from error

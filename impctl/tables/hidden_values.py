@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
+from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
-from impctl.tables.rows import file_name, file_system
 from impctl.tables.snapshot import DataFile, Snapshot
 
 MAX_FOOTERS = 64
@@ -67,11 +67,11 @@ def hiding_columns(
 
 def _reader(snapshot: Snapshot, files: Sequence[DataFile]) -> Any:
     """What reads the footer of one of these files; None for one that cannot be read."""
-    store = file_system(snapshot, files)
+    opened = DataFiles(snapshot, files)
 
     def footer(file: DataFile) -> pq.FileMetaData | None:
         try:
-            return pq.read_metadata(file_name(file, store), filesystem=store)
+            return opened.footer(file)
         except READ_FAILURES:
             return None
 

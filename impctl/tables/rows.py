@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
-from impctl.errors import HistoryGoneError, ImpctlError, StorageError, TableError
+from impctl.errors import TableError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
 from impctl.tables.calendars import check_calendar, hybrid_columns
-from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
+from impctl.tables.data_files import DataFiles, read_failure
+from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
-from impctl.tables.storage import local_path, object_store
 
 _SLICES = 2
 """A slice is one of the first so many of its row group: those before it are decoded too."""
@@ -95,7 +95,7 @@ class FileReader:
         self._snapshot = snapshot
         self._columns = columns
         self._arrow_schema = pa.schema([(c.name, arrow_type(c.type)) for c in columns])
-        self._filesystem = file_system(snapshot, files)
+        self._files = DataFiles(snapshot, files)
 
     def empty(self) -> pa.Table:
         """No rows, in the form that `read` returns."""
@@ -124,10 +124,7 @@ class FileReader:
     ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
         """What is decoded of a file, part by part, with what `_made` wants to know of it."""
         try:
-            name = file_name(file, self._filesystem)
-            with pq.ParquetFile(
-                name, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
-            ) as parquet:
+            with self._files.open(file) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
                 stored = list(names.values())
                 old = hybrid_columns(parquet.metadata, stored)
@@ -142,8 +139,7 @@ class FileReader:
     def described(self, file: DataFile) -> tuple[Any, Mapping[ColumnName, str]]:
         """The Parquet metadata of `file`, and what it calls each of the columns that it holds."""
         try:
-            name = file_name(file, self._filesystem)
-            with pq.ParquetFile(name, filesystem=self._filesystem) as parquet:
+            with self._files.open(file) as parquet:
                 return parquet.metadata, self._stored_names(parquet.schema_arrow.names, file)
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
@@ -201,10 +197,7 @@ class FileReader:
     ) -> tuple[pa.Table, int]:
         """What `load` takes of a file: data, rows and the position of the first one."""
         try:
-            name = file_name(file, self._filesystem)
-            with pq.ParquetFile(
-                name, filesystem=self._filesystem, coerce_int96_timestamp_unit="us"
-            ) as parquet:
+            with self._files.open(file) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
                 stored = list(names.values())
                 data, rows, start = load(parquet, stored)
@@ -307,38 +300,3 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
             hint="leave the column out of the query; dates and times are read up to year 9999",
             code="column_unreadable",
         ) from error
-
-
-def file_system(snapshot: Snapshot, files: Iterable[DataFile] = ()) -> Any:
-    """None for a table on the local disk; deltalake's own store otherwise.
-
-    It takes the log's word for the sizes of these files, where the log tells one.
-    """
-    if local_path(snapshot.path) is not None:
-        return None
-    sizes = {file.below_root: file.size for file in files if file.below_root and file.size}
-    return object_store(snapshot.path, snapshot.storage_options, sizes)
-
-
-def file_name(file: DataFile, filesystem: Any) -> str:
-    """The file as `file_system`'s answer calls it; FileNotFoundError outside the store's root."""
-    if filesystem is None:
-        return file.uri
-    if file.below_root is None:
-        raise FileNotFoundError(f"{file.uri} is not below the table's root")
-    return file.below_root
-
-
-def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> ImpctlError:
-    """The error for a data file that could not be read."""
-    if is_missing(error):
-        return HistoryGoneError(
-            f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"
-            f" data file {file.uri} is gone",
-            hint="run `impctl capture`; to keep files longer raise"
-            " `delta.deletedFileRetentionDuration` before the next VACUUM",
-        )
-    return StorageError(
-        f"Reading a data file of table `{snapshot.table}` failed: {failure_text(error)}",
-        hint=f"check that the file can be read: {file.uri}",
-    )

@@ -22,7 +22,13 @@ from deltalake import DeltaTable
 
 from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
-from impctl.errors import ImpctlError, SchemaChangedError, StorageError, TableError
+from impctl.errors import (
+    ImpctlError,
+    SchemaChangedError,
+    StorageError,
+    TableError,
+    UnsupportedError,
+)
 from impctl.tables.bounds import ColumnBounds, Flags
 from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
@@ -86,6 +92,8 @@ class Snapshot:
     reader_features: frozenset[str]
     writer_features: frozenset[str]
     storage_options: Mapping[str, str] | None = field(repr=False)
+    clone_of: tuple[str, ...]
+    """Folders of other tables whose files this one may name: it is a shallow clone of them."""
     actions: pa.Table = field(repr=False, compare=False)
     """deltalake's add actions, one row a file, statistics as nested columns."""
     uris: tuple[str, ...] = field(repr=False, compare=False)
@@ -95,6 +103,11 @@ class Snapshot:
         default_factory=dict, init=False, repr=False, compare=False
     )
     """What `tables.statistics` has read of the actions so far, by column."""
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The folders that files may lie below, the table's own first."""
+        return (self.path, *self.clone_of)
 
     @property
     def schema(self) -> Schema:
@@ -214,7 +227,10 @@ def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
 
 
 def take_snapshot(
-    delta: DeltaTable, table: TableName, storage_options: Mapping[str, str] | None
+    delta: DeltaTable,
+    table: TableName,
+    storage_options: Mapping[str, str] | None,
+    clone_of: tuple[str, ...] = (),
 ) -> Snapshot:
     """The snapshot of the version that `delta` is at; TableError for what cannot be read."""
     metadata = delta.metadata()
@@ -234,6 +250,7 @@ def take_snapshot(
         actions = pa.table(delta.get_add_actions(flatten=False))
         root = _root(path)
         uris = tuple(_uri(root, logged) for logged in actions.column("path").to_pylist())
+        _check_places(table, uris, (path, *clone_of))
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
@@ -257,9 +274,27 @@ def take_snapshot(
         reader_features=reader_features,
         writer_features=frozenset(protocol.writer_features or ()),
         storage_options=storage_options,
+        clone_of=clone_of,
         actions=actions,
         uris=uris,
         deletions=deletions,
+    )
+
+
+def _check_places(table: TableName, uris: Iterable[str], roots: Iterable[str]) -> None:
+    starts = [_root(root) for root in roots]
+    for uri in uris:
+        if all(_below(start, uri) is None for start in starts):
+            raise outside_table(table, uri)
+
+
+def outside_table(table: TableName, uri: str) -> UnsupportedError:
+    """The error for a file that the log names and that lies outside the table's folder."""
+    return UnsupportedError(
+        f"The log of table `{table}` names a file outside the table's folder: {uri}",
+        hint=f"if the table is a shallow clone, list the cloned table's folder under"
+        f" `tables.{table}.clone_of`; otherwise do not read the table",
+        code="file_outside_table",
     )
 
 
@@ -320,7 +355,9 @@ def below_root(path: str, uri: str) -> str | None:
 
 
 def _below(root: str, uri: str) -> str | None:
-    return uri[len(root) :] if uri.startswith(root) else None
+    if not uri.startswith(root) or ("/.." in uri and ".." in uri[len(root) - 1 :].split("/")):
+        return None
+    return uri[len(root) :]
 
 
 def _root(path: str) -> str:

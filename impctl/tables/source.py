@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from urllib.parse import unquote
 
@@ -45,6 +45,8 @@ class DeltaSource:
     table_id: str
     delta: DeltaTable = field(repr=False, compare=False)
     """deltalake's table at `version`; nobody may move it to another one."""
+    clone_of: tuple[str, ...] = ()
+    """Folders of other tables whose files the log may name."""
 
     def snapshot(self, version: TableVersion | None = None) -> Snapshot:
         """The table at `version` (default: the pinned one).
@@ -52,9 +54,9 @@ class DeltaSource:
         Raises TableRecreatedError for a version the table never reached or that was another
         table's, HistoryGoneError for one that the log no longer holds.
         """
-        if version is None or version == self.version:
-            return take_snapshot(self.delta, self.name, self.storage_options)
-        return take_snapshot(self._at(version), self.name, self.storage_options)
+        is_pinned = version is None or version == self.version
+        delta = self.delta if version is None or is_pinned else self._at(version)
+        return take_snapshot(delta, self.name, self.storage_options, self.clone_of)
 
     def at(self, version: TableVersion) -> DeltaSource:
         """The same table, pinned at `version`; errors as for `snapshot`."""
@@ -79,7 +81,10 @@ class DeltaSource:
 
 
 def open_source(
-    name: TableName, path: str, storage_options: Mapping[str, str] | None = None
+    name: TableName,
+    path: str,
+    storage_options: Mapping[str, str] | None = None,
+    clone_of: tuple[str, ...] = (),
 ) -> DeltaSource:
     """Open the Delta table at a local path or URI and pin its newest version."""
     _check_path(name, path)
@@ -89,9 +94,14 @@ def open_source(
         raise _not_a_table(name, path) from error
     except READ_FAILURES as error:
         raise _open_failure(name, path, error) from error
-    return DeltaSource(
-        name, path, storage_options, delta.version(), str(delta.metadata().id), delta
-    )
+    table_id, roots = str(delta.metadata().id), clone_roots(clone_of)
+    return DeltaSource(name, path, storage_options, delta.version(), table_id, delta, roots)
+
+
+def clone_roots(clone_of: Iterable[str]) -> tuple[str, ...]:
+    """These folders and URIs as a source has them: local ones as paths."""
+    paths = ((path, local_path(path)) for path in clone_of)
+    return tuple((path if local is None else local).rstrip("/") for path, local in paths)
 
 
 def recreated(source: DeltaSource, to_do: str = "run `impctl capture`") -> TableRecreatedError:
@@ -114,7 +124,7 @@ def other_history(source: DeltaSource) -> TableRecreatedError:
 
 def refresh(source: DeltaSource) -> DeltaSource:
     """The same table, pinned at the version that is newest now."""
-    return open_source(source.name, source.path, source.storage_options)
+    return open_source(source.name, source.path, source.storage_options, source.clone_of)
 
 
 def advance(source: DeltaSource) -> DeltaSource:

@@ -7,7 +7,9 @@ Out of scope: data files (`tables.rows`).
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -43,9 +45,18 @@ def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
     """A text file below the table's root; OSError when it cannot be read."""
     folder = local_path(path)
     if folder is not None:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
+        with open(os.path.join(folder, name), encoding="utf-8", opener=_open_regular) as file:
             return file.read()
     return _read_remote(path, options, name).decode("utf-8")
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """A descriptor of a regular file; OSError for anything else, such as a FIFO, at once."""
+    file = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "It is not a regular file", path)
 
 
 def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> bytes:

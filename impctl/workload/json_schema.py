@@ -113,6 +113,12 @@ def _tables() -> JsonSchema:
             },
             "changes": changes_schema(),
             "expiry": _expiry(),
+            "clone_of": {
+                "description": "Folders of the tables that this one is a shallow clone of. Without "
+                "it, a log that names a file outside of the table's folder is refused.",
+                "type": "array",
+                "items": text_of("A folder, relative to this file, or a URI."),
+            },
         },
         required=["path"],
     )

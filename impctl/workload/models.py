@@ -166,6 +166,8 @@ class TableSpec:
     """Whether credentials may come from the surroundings of the process."""
     coming: tuple[ComingSpec, ...] | None = None
     expiry: ExpirySpec | None = None
+    clone_of: tuple[str, ...] = ()
+    """Absolute paths or URIs of tables whose files the log may name: a shallow clone's."""
 
     @property
     def never_changes(self) -> bool:

@@ -122,7 +122,7 @@ def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableS
 def _how(spec: TableSpec) -> tuple[object, ...]:
     """What two entries for one path must share to be one source."""
     lives = None if spec.expiry is None else (spec.expiry.column.lower(), spec.expiry.after)
-    return spec.storage_options, spec.ambient, lives
+    return spec.storage_options, spec.ambient, spec.clone_of, lives
 
 
 def _same_changes(
@@ -170,7 +170,7 @@ def _read_table(
         entry.value,
         where,
         ("path",),
-        ("storage_options", "names", "credentials", "changes", "expiry"),
+        ("storage_options", "names", "credentials", "changes", "expiry", "clone_of"),
     )
     if fields is None:
         return None, ()
@@ -180,6 +180,12 @@ def _read_table(
     own = _is_ambient(written, inside(where, "credentials"), reading, otherwise=ambient)
     coming = read_changes(fields.get("changes"), inside(where, "changes"), reading)
     expiry = _read_expiry(fields.get("expiry"), inside(where, "expiry"), reading)
+    place = inside(where, "clone_of")
+    roots = [
+        read_path(node, place, base, reading)
+        for node in reading.elements(fields.get("clone_of"), place) or []
+    ]
+    clone_of = tuple(root for root in roots if root is not None)
     place = inside(where, "names")
     nodes = reading.elements(fields.get("names"), place) or []
     texts = [(node, reading.text(node, place)) for node in nodes]
@@ -190,7 +196,8 @@ def _read_table(
         # What the catalog calls the table is a name of it, and checked as one.
         others.append((fields["path"], path.removeprefix(CATALOG_SCHEME)))
     at, names = reading.at(entry.key), tuple(text for _, text in others)
-    return TableSpec(name, path, options or {}, at, names, own, coming, expiry), others
+    spec = TableSpec(name, path, options or {}, at, names, own, coming, expiry, clone_of)
+    return spec, others
 
 
 def _read_expiry(node: Node | None, where: str, reading: FileReading) -> ExpirySpec | None:

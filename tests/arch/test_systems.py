@@ -28,8 +28,6 @@ _NAMES = {module: names.split() for module, names in _LISTED.items()}
 _ALLOWED = {
     "store/system.py": {"fcntl", "os.geteuid"},
     "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
-    "cli/socket/answering.py": {"os.fork", "signal.SIGCHLD"},
-    "cli/socket/wire.py": {"os.geteuid"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
     "app/workbench/memory_limit.py": {"os.sysconf"},

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import HistoryGoneError, StorageError, TableError, TableRecreatedError
 from impctl.tables.change.changes import read_changes
-from impctl.tables.rows import file_name, read_rows
+from impctl.tables.rows import read_rows
 from impctl.tables.source import oldest_version, open_source, refresh
 from impctl.tables.storage import object_store
 from tests.tables import handmade
@@ -132,4 +132,4 @@ def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), data, partition_by=["k"])
     store = object_store(tmp_path.as_uri(), None)
     for file in open_source("t", str(tmp_path)).snapshot().files:
-        assert pq.ParquetFile(file_name(file, store), filesystem=store).metadata.num_rows == 1
+        assert pq.ParquetFile(file.below_root, filesystem=store).metadata.num_rows == 1

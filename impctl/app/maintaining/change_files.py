@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from impctl.aliases import QueryName, TableName, TableVersion
+from impctl.app.workbench.output import check_output, whole_file
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, UsageError
 from impctl.store.records import StoredQuery
@@ -87,8 +87,8 @@ class ChangeFiles:
         said = {**(changes.schema.metadata or {}), _SAID: lead.as_json().encode()}
         with _translated(path):
             _make_lasting(path.parent)
-            with _put_in_place(path) as part:
-                pq.write_table(changes.replace_schema_metadata(said), part)
+            with whole_file(path) as file:
+                pq.write_table(changes.replace_schema_metadata(said), file)
             for other in _left_behind(lead, path):
                 other.unlink(missing_ok=True)
             sync_entries(path.parent)
@@ -114,7 +114,7 @@ def check_change_files(
     if desk.settings.dry_run:
         return
     folder = given.absolute()
-    _check_apart(desk, folder)
+    check_output(folder, desk.reserved)
     try:
         _make_lasting(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -138,20 +138,6 @@ def answer_not_kept(spec: QuerySpec) -> UsageError:
         code="answer_not_kept",
         location=spec.location,
     )
-
-
-def _check_apart(desk: Workbench, folder: Path) -> None:
-    """UsageError for a folder in a table, where files belong to its log, or in the store."""
-    real = folder.resolve()
-    owned = {f"table `{name}`": spec.path for name, spec in desk.workload.tables.items()}
-    owned["the store"] = str(desk.store_path)
-    for owner, path in owned.items():
-        if "://" not in path and real.is_relative_to(Path(path).resolve()):
-            raise UsageError(
-                f"The folder for changes is inside {owner}: {folder}",
-                hint="name a folder apart from tables and store",
-                code="changes_folder",
-            )
 
 
 def _left_behind(lead: Lead, path: Path) -> list[Path]:
@@ -188,21 +174,6 @@ def _told(path: Path, query: QueryName) -> dict[str, Any] | None:
         if said.get("query") == query and said.keys() >= {"since", "versions"}:
             return dict(said)
     return None
-
-
-@contextmanager
-def _put_in_place(path: Path) -> Iterator[Path]:
-    """A file to be written beside it, which takes its place once it is safe."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        with part.open("rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
 
 
 def _make_lasting(folder: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from impctl.app.measuring.generate import DEFAULT_GROUPS, DEFAULT_ROWS, generate
 from impctl.app.measuring.networks import list_given
+from impctl.app.workbench.output import check_output
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.large_joins.power_law import USUAL_EXPONENT
@@ -91,6 +92,7 @@ def requests_of(
 
 def make_data(requests: Sequence[DataRequest], folder: Path, reporter: Reporter) -> None:
     """Write the tables that are not there as requested."""
+    check_output(folder)
     for request in requests:
         marker = folder / f".{request.name}.request.json"
         target = folder / request.name

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from impctl.app.measuring.networks import in_files, network_tables
 from impctl.app.results.made import GenerateResult
 from impctl.app.results.results import Outcome
+from impctl.app.workbench.output import check_output
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
@@ -56,6 +57,7 @@ _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region
 
 def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
     """Write the tables of the request; one result each."""
+    check_output(request.folder)
     if request.example is Example.TPCH:
         return _tpch(request, reporter)
     if request.example is Example.SOCIAL:

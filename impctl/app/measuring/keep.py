@@ -8,14 +8,15 @@ goes through it. Out of scope: what is in it (`bench.record_json`).
 from __future__ import annotations
 
 import os
-from errno import EACCES, EISDIR, ENOTDIR
+from collections.abc import Mapping
+from errno import ENOTDIR
 from pathlib import Path
 
 from impctl.app.results.made import WrittenResult
 from impctl.app.results.results import Failure, Outcome
+from impctl.app.workbench.output import try_output, write_whole
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import SuiteRequest
-from impctl.app.workbench.whole_file import is_special, part_of, write_whole
 from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
@@ -32,7 +33,7 @@ def try_kept(request: SuiteRequest) -> None:
             hint="give the record and the page a file each",
         )
     for kind, path in paths.items():
-        _tried(kind, path)
+        _tried(kind, path, {"the workload file": request.suite})
 
 
 def write_kept(request: SuiteRequest, record: Record) -> tuple[WrittenResult, ...]:
@@ -85,19 +86,9 @@ def _written(kind: str, path: Path, text: str) -> WrittenResult:
     return WrittenResult(kind, str(path))
 
 
-def _tried(kind: str, path: Path) -> None:
-    """Go as far as a file beside the one asked for, which is removed again."""
+def _tried(kind: str, path: Path, reserved: Mapping[str, str]) -> None:
     try:
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
-        if is_special(path):
-            if os.access(path, os.W_OK):
-                return  # opening a pipe would wait for its reader
-            raise PermissionError(EACCES, os.strerror(EACCES))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = part_of(path)
-        part.write_text("", encoding="utf-8")
-        part.unlink()
+        try_output(path, reserved)
     except OSError as error:
         raise _not_written(kind, path, error) from error
 

@@ -7,14 +7,14 @@ Out of scope: what a figure draws (`bench.report_chart`), text and JSON (`cli.ou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
 from impctl.app.results.amounts import duration_text, moment_text, number_text, size_text, span_text
 from impctl.app.results.made import WrittenResult
 from impctl.app.results.simulated import SimulatedSetting, SimulateResult
-from impctl.app.workbench.whole_file import write_whole
+from impctl.app.workbench.output import write_whole
 from impctl.bench.headlines import Headline
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from impctl.bench.report import Page, render_page
@@ -39,10 +39,10 @@ _METHOD = (
 )
 
 
-def write_page(path: Path, result: SimulateResult) -> WrittenResult:
+def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) -> WrittenResult:
     """Write the page; StorageError where that cannot be."""
     try:
-        write_whole(path, render(result))
+        write_whole(path, render(result), reserved)
     except OSError as error:
         raise StorageError(
             f"The report could not be written to `{path}`: {error.strerror}",

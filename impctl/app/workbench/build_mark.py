@@ -24,11 +24,6 @@ def build_mark() -> str:
 
     Empty where the program does not lie in files.
     """
-    return mark_now()
-
-
-def mark_now() -> str:
-    """The mark of the files as they are by now."""
     package = Path(__file__).parents[2]
     reader = find_spec("sqlglot")
     if reader is None or reader.origin is None:

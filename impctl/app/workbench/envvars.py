@@ -32,7 +32,6 @@ NOW = "IMPCTL_NOW"
 SPARK_MEMORY = "IMPCTL_SPARK_MEMORY"
 MEMORY = "IMPCTL_MEMORY"
 BY = "IMPCTL_BY"
-SOCKET = "IMPCTL_SOCKET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ ENVVARS = (
     EnvVar(SPARK_PROFILE, "YAML file with Spark settings", "--spark-profile", "0.1.0"),
     EnvVar(BATCH_ROWS, "Changes that make up one eager batch", "--batch-rows", "0.1.0"),
     EnvVar(BY, "Who answers queries: kept rows, the engine or Spark", "--by", "0.1.0"),
-    EnvVar(SOCKET, "Who answers `query`, `maintain` and `status`, if there", "--socket", "0.1.0"),
     EnvVar(
         MEMORY,
         "What a process may take: to answer a query, to fill the state of a capture, to follow",

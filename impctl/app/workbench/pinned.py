@@ -16,7 +16,7 @@ from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.errors import ImpctlError
 from impctl.plan.names import CATALOG_SCHEME
 from impctl.tables.change.arrivals import Seen, pinned_anew, seen
-from impctl.tables.source import DeltaSource, advance, open_source
+from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 from impctl.workload.credentials import require_credentials
 from impctl.workload.models import TableSpec
 
@@ -89,6 +89,8 @@ class PinnedTables:
             return None
         if known.source.storage_options != (dict(spec.storage_options) or None):
             return None
+        if known.source.clone_of != clone_roots(spec.clone_of):
+            return None
         try:
             return pinned_anew(known)
         except ImpctlError:
@@ -99,8 +101,9 @@ class PinnedTables:
         spec = self._specs[table]
         path = self._path(spec)
         if not spec.ambient:
-            require_credentials(table, path, spec.storage_options, os.environ)
-        return open_source(table, path, dict(spec.storage_options) or None)
+            for place in (path, *spec.clone_of):
+                require_credentials(table, place, spec.storage_options, os.environ)
+        return open_source(table, path, dict(spec.storage_options) or None, spec.clone_of)
 
     def _path(self, spec: TableSpec) -> str:
         if not spec.path.startswith(CATALOG_SCHEME):

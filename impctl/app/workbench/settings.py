@@ -84,14 +84,13 @@ class FollowRequest:
 
     Tables are looked at every `interval`. With `pending_rows` or `max_wait` queries without a
     trigger have one: so many rows, or `fresh_within`. `max_runs` counts runs that had something to
-    do. Other commands are answered on the `socket`, if any.
+    do.
     """
 
     interval: float = DEFAULT_INTERVAL
     pending_rows: int | None = None
     max_wait: float | None = None
     max_runs: int | None = None
-    socket: Path | None = None
 
 
 def store_of(settings: Settings, workload: Workload) -> str:

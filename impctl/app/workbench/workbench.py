@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import QueryName
 from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.memory import Memory
+from impctl.app.workbench.output import check_new_store
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
@@ -30,8 +31,9 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.source import DeltaSource
+from impctl.tables.storage import local_path
 from impctl.workload.load import load_spark_profile
-from impctl.workload.models import Policy, QuerySpec, SparkSpec, Workload
+from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.reading import suggestion
 
 if TYPE_CHECKING:
@@ -89,6 +91,19 @@ class Workbench:
     def store_path(self) -> Path:
         return Path(store_of(self.settings, self.workload))
 
+    @property
+    def reserved(self) -> dict[str, str]:
+        """Local paths that no output may have, by what they are: tables, store, files read."""
+        found = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
+        found["the store"] = str(self.store_path)
+        found["the workload file"] = str(self.settings.workload)
+        if self.settings.spark_profile is not None:
+            found["the Spark profile"] = str(self.settings.spark_profile)
+        batches = [one for one in self.workload.updates if isinstance(one, InsertSpec)]
+        read = {f"update `{one.name}`": one.file for one in batches if one.file is not None}
+        places = {owner: local_path(path) for owner, path in (found | read).items()}
+        return {owner: path for owner, path in places.items() if path is not None}
+
     def store(self) -> Store:
         """The store, created if need be (writing commands)."""
         if self._store is not None and self._store.is_absent:
@@ -96,6 +111,8 @@ class Workbench:
             self.close()
         if self._store is None:
             shared = self.settings.shared_store
+            if not Store.exists(self.store_path, is_shared=shared):
+                check_new_store(self.store_path)
             self._store = Store.open(self.store_path, is_shared=shared)
         return self._store
 

@@ -7,12 +7,12 @@ runs, as far as it can be known then. Out of scope: which rows (`app.query`).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
 
-from impctl.app.workbench.whole_file import whole_file
+from impctl.app.workbench.output import check_output, whole_file
 from impctl.app.writing.formats import RowsFormat, ending_of
 from impctl.app.writing.json_values import unique_names
 from impctl.app.writing.lines import text_of
@@ -21,9 +21,10 @@ from impctl.errors import StorageError, UnsupportedError
 _TEXTS = {".csv": RowsFormat.CSV, ".jsonl": RowsFormat.JSONL}
 
 
-def check_goal(path: Path) -> None:
+def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
     """UsageError or StorageError where no answer can be written to this file."""
     ending_of(path)
+    check_output(path, reserved)
     if not path.parent.is_dir():
         made = f"mkdir -p {shlex.quote(str(path.parent))}"
         raise StorageError(

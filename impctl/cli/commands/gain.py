@@ -9,7 +9,7 @@ import typer
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.durations import seconds
 from impctl.cli.job import Job, display_of, on_workbench
-from impctl.cli.metrics import MetricsFile, with_metrics
+from impctl.cli.metrics import MetricsFile, check_metrics, with_metrics
 from impctl.cli.options import (
     AsJson,
     QueryNames,
@@ -55,6 +55,7 @@ def gain(
         from impctl.app.gain import gain
         from impctl.app.results.metrics import gain_metrics
 
+        check_metrics(metrics, desk.reserved)
         return with_metrics(gain(desk, tuple(query or ()), since), metrics, gain_metrics)
 
     settings = settings_of(workload, store=store)

@@ -17,7 +17,13 @@ from impctl.cli.due_options import DueOnly, PointName, due_use_case
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
 from impctl.cli.job import Display, Job, display_of, on_workbench
-from impctl.cli.metrics import MetricsFile, failure_told, maintained_now, with_metrics
+from impctl.cli.metrics import (
+    MetricsFile,
+    check_metrics,
+    failure_told,
+    maintained_now,
+    with_metrics,
+)
 from impctl.cli.options import (
     AsJson,
     DetailedExitcode,
@@ -134,18 +140,6 @@ Scrub = Annotated[
 ]
 
 
-Listening = Annotated[
-    Path | None,
-    typer.Option(
-        "--socket",
-        metavar="PATH",
-        show_default=False,
-        help="With --follow: answer `query`, `maintain` and `status` there. Without: ask there.",
-        autocompletion=left_to_shell,
-    ),
-]
-
-
 def maintain(
     workload: WorkloadFile = DEFAULT_FILE,
     query: QueryNames = None,
@@ -170,7 +164,6 @@ def maintain(
     metrics: MetricsFile = None,
     changes: Changes = None,
     scrub: Scrub = None,
-    socket: Listening = None,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -188,7 +181,7 @@ def maintain(
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)
     asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
-    request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs, socket)
+    request = follow_request(follow, asked.pause, pending_rows, max_wait, max_runs)
     display = display_of(json, quiet, verbose)
     return _job(settings, display, asked, request, batch_rows, metrics, detailed=detailed_exitcode)
 
@@ -216,6 +209,7 @@ def _use_case(
     maintained = due_use_case(asked, batch_rows)
 
     def use_case(desk: Workbench) -> Outcome:
+        check_metrics(metrics, desk.reserved)
         with failure_told(metrics):
             outcome = maintained(desk)
         return with_metrics(outcome, metrics, maintained_now)

@@ -16,7 +16,6 @@ from impctl.cli.options import (
     PolicyName,
     QueryNames,
     Quiet,
-    Socket,
     StoreFolder,
     Verbose,
     WorkloadFile,
@@ -39,7 +38,6 @@ def status(
     runs: Annotated[
         int, typer.Option("--runs", metavar="N", min=0, help="How many of the last runs to show.")
     ] = 3,
-    socket: Socket = None,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,

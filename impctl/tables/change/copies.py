@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow.parquet as pq
-
 from impctl.tables.commits import Commits, is_of_spark
+from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.footers import ExpectedNames
-from impctl.tables.rows import file_name, file_system
 from impctl.tables.snapshot import Snapshot, logged_file
 
 _VECTORS = "deletionVectors"
@@ -33,12 +31,11 @@ def has_faithful_copies(commits: Commits, after: Snapshot) -> bool:
     if _VECTORS in after.reader_features:
         return False
     expected = ExpectedNames.of(after)
-    store = file_system(after)
+    opened = DataFiles(after)
 
     def is_well_read(path: str) -> bool:
         try:
-            name = file_name(logged_file(after.path, path), store)
-            footer = pq.read_metadata(name, filesystem=store)
+            footer = opened.footer(logged_file(after.path, path))
         except READ_FAILURES:
             return False
         return not expected.miscopied(footer).columns

@@ -24,8 +24,9 @@ from impctl.tables.calendars import is_hybrid
 from impctl.tables.change.feed_files import CHANGE_TYPE, FeedRows, read_feed_files
 from impctl.tables.change.lone_doubles import doubles_of, has_lone_doubles
 from impctl.tables.commits import Commits
+from impctl.tables.data_files import DataFiles, read_failure
 from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
-from impctl.tables.rows import bare_rows, file_name, file_system, read_failure, spellings
+from impctl.tables.rows import bare_rows, spellings
 from impctl.tables.snapshot import Snapshot, logged_file, null_when_empty
 from impctl.tables.source import DeltaSource
 
@@ -68,6 +69,7 @@ def read_change_feed(
     if doubles and any(has_lone_doubles(footer, doubles) for footer in footers):
         return None
     extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
+    DataFiles(after).check(logged_file(after.path, path) for path in commits.files())
     found = _loaded(source, since + 1, after.version, columns, extra)
     if found is None:
         return None
@@ -180,11 +182,11 @@ def _footers(after: Snapshot, commits: Commits) -> Iterator[pq.FileMetaData]:
 
     A file that is gone is left out: the feed then fails by itself if it needs it.
     """
-    store = file_system(after)
+    opened = DataFiles(after)
     for path in commits.files():
         file = logged_file(after.path, path)
         try:
-            yield pq.read_metadata(file_name(file, store), filesystem=store)
+            yield opened.footer(file)
         except READ_FAILURES as error:
             if not is_missing(error):
                 raise read_failure(after, file, error) from error

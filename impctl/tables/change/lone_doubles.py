@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
+from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
-from impctl.tables.rows import file_name, file_system
 from impctl.tables.snapshot import Snapshot, logged_file
 
 
@@ -40,11 +40,10 @@ def rewrote_lone_doubles(
     """Whether one of these removed files may have hidden NaN; so too where it cannot be read."""
     if not doubles:
         return False
-    store = file_system(after)
+    opened = DataFiles(after)
     for path in removed:
         try:
-            name = file_name(logged_file(after.path, path), store)
-            footer = pq.read_metadata(name, filesystem=store)
+            footer = opened.footer(logged_file(after.path, path))
         except READ_FAILURES:
             return True
         if has_lone_doubles(footer, doubles):

@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from impctl.aliases import ColumnName
 from impctl.tables.change.lone_doubles import doubles_of, rewrote_lone_doubles
 from impctl.tables.commits import Commits
+from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
-from impctl.tables.rows import file_name, file_system
 from impctl.tables.snapshot import Snapshot, logged_file
 
 _WRITER = "delta-rs"
@@ -63,11 +61,10 @@ def _counted(metrics: Mapping[str, Any], images: Mapping[str, int]) -> int | Non
 
 def _rows(after: Snapshot, paths: Sequence[str]) -> int:
     """Rows in these files; -1 where one cannot be read, which its reader tells."""
-    store, rows = file_system(after), 0
+    opened, rows = DataFiles(after), 0
     for path in paths:
         try:
-            name = file_name(logged_file(after.path, path), store)
-            rows += int(pq.read_metadata(name, filesystem=store).num_rows)
+            rows += int(opened.footer(logged_file(after.path, path)).num_rows)
         except READ_FAILURES:
             return -1
     return rows

@@ -1,1 +1,0 @@
-"""Commands answered by a process that is up already, over a Unix socket of its owner."""
