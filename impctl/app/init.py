@@ -67,7 +67,10 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
     check_output(path)
     if not (force and path.exists()):
         reporter.step(f"writing {path}")
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_written(folder, error) from error
         create_table(str(path), running_example_table())
     _put(out, DEMO_TEXT, reporter, force=force)
     file = shlex.quote(str(out))
@@ -143,11 +146,15 @@ def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str,
         _write_schema(out.with_name(SCHEMA_FILE), force=force)
         write_whole(out, text)
     except OSError as error:
-        raise StorageError(
-            f"File `{out}` cannot be written: {error.strerror}",
-            hint="check that the folder is there and that you may write in it",
-        ) from error
+        raise _not_written(out, error) from error
     return queries
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"`{path}` cannot be written: {error.strerror}",
+        hint="check that the folder is there and that you may write in it",
+    )
 
 
 def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ class DataFiles:
         return pq.read_metadata(name, filesystem=store)
 
     def check(self, files: Iterable[DataFile]) -> None:
-        """UnsupportedError where one of these files must not be opened; for readers other than this."""
+        """UnsupportedError where one of these must not be opened; for readers other than this."""
         for file in files:
             self._check_local(file, self._root(file))
 

@@ -541,8 +541,11 @@ def test_what_cannot_be_written_to_is_refused_before_anything_is_maintained(kept
     folder = kept.workload.parent
     grow(folder)
     (folder / "taken").write_text("")
-    for given in (folder / "a" / "out", folder / "a", folder / ".impctl" / "x", folder / "taken"):
-        assert kept("maintain", "--changes", str(given)).refusal == (2, "changes_folder"), given
+    reserved = (folder / "a" / "out", folder / "a", folder / ".impctl" / "x", kept.workload)
+    for given in reserved:
+        assert kept("maintain", "--changes", str(given)).refusal == (2, "output_reserved"), given
+    taken = str(folder / "taken")
+    assert kept("maintain", "--changes", taken).refusal == (2, "changes_folder")
     assert all(stored(folder, name).generation == 1 for name in QUERIES)
     assert not (folder / "a" / "out").exists()
 

@@ -23,7 +23,7 @@ from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
 
 
-def try_kept(request: SuiteRequest) -> None:
+def try_kept(request: SuiteRequest, reserved: Mapping[str, str]) -> None:
     """StorageError where a file asked for could not be written, UsageError where both are one."""
     asked = {"record": request.out, "report": request.report}
     paths = {kind: path for kind, path in asked.items() if path is not None}
@@ -33,7 +33,7 @@ def try_kept(request: SuiteRequest) -> None:
             hint="give the record and the page a file each",
         )
     for kind, path in paths.items():
-        _tried(kind, path, {"the workload file": request.suite})
+        _tried(kind, path, reserved)
 
 
 def write_kept(request: SuiteRequest, record: Record) -> tuple[WrittenResult, ...]:

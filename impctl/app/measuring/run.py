@@ -40,7 +40,7 @@ def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
     """The record, the files asked for, and what failed."""
     planned = planned_suite(request, reporter)
     with closing(planned.desk):
-        try_kept(request)
+        try_kept(request, planned.desk.reserved)
         make_data(planned.data, planned.folder, reporter)
         return _recorded(planned, request, reporter)
 
@@ -53,7 +53,7 @@ def run_workload(
     delta_rows: Sequence[int],
 ) -> Outcome:
     """The same for a workload that is open: no data, but a folder on the disk of its tables."""
-    try_kept(request)
+    try_kept(request, desk.reserved)
     with scratch_folder(BENCH_SCRATCH, folder_beside(desk, desk.workload.tables)) as folder:
         planned = planned_workload(desk, request, queries, delta_rows, folder)
         return _recorded(planned, request, desk.reporter)

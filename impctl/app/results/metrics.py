@@ -2,7 +2,7 @@
 
 Law: one `# HELP` and `# TYPE` per name, all of its samples together; counters end in `_total`,
 units are seconds and bytes. What failed is told as 0 of `impctl_maintain_success`.
-Out of scope: writing the file (`app.workbench.whole_file`).
+Out of scope: writing the file (`app.workbench.output`).
 """
 
 from __future__ import annotations

@@ -32,22 +32,11 @@ def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None
     for owner, known in reserved.items():
         if goal.is_relative_to(os.path.realpath(known)):
             raise _reserved(path, owner)
-    _check_apart_from_tables(path)
-    for folder in (goal, *goal.parents):
-        if Layout(folder).catalog.is_file():
-            raise _reserved(path, f"the store at `{folder}`")
-
-
-def check_new_store(path: Path) -> None:
-    """UsageError for a store that would be made inside a Delta table, where VACUUM removes it."""
-    _check_apart_from_tables(path)
-
-
-def _check_apart_from_tables(path: Path) -> None:
-    goal = Path(os.path.realpath(path))
     for folder in (goal, *goal.parents):
         if (folder / "_delta_log").is_dir():
             raise _reserved(path, f"the Delta table at `{folder}`")
+        if Layout(folder).catalog.is_file():
+            raise _reserved(path, f"the store at `{folder}`")
 
 
 def _reserved(path: Path, owner: str) -> UsageError:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from impctl.aliases import QueryName
 from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.memory import Memory
-from impctl.app.workbench.output import check_new_store
+from impctl.app.workbench.output import check_output
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
@@ -112,7 +112,7 @@ class Workbench:
         if self._store is None:
             shared = self.settings.shared_store
             if not Store.exists(self.store_path, is_shared=shared):
-                check_new_store(self.store_path)
+                check_output(self.store_path)
             self._store = Store.open(self.store_path, is_shared=shared)
         return self._store
 

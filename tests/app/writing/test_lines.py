@@ -247,7 +247,7 @@ def test_parquet_has_each_name_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a", "a.json", "a.parquet.gz", ".csv", "-"])
 def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: str) -> None:
     with refused(UsageError, "answer_ending") as caught:
-        check_goal(tmp_path / name)
+        check_goal(tmp_path / name, {})
     assert all(ending in str(caught.value.hint) for ending in (".parquet", ".csv", ".jsonl"))
 
 
@@ -255,8 +255,8 @@ def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
     for path, about in (("no/a.csv", "no folder"), ("folder.csv", "it is a folder")):
         with refused(StorageError, "answer_not_written", about):
-            check_goal(tmp_path / path)
-    check_goal(tmp_path / "a.csv")
+            check_goal(tmp_path / path, {})
+    check_goal(tmp_path / "a.csv", {})
     assert not (tmp_path / "no").exists()
 
 
