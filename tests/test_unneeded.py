@@ -12,7 +12,10 @@ pytest.importorskip("pandas")
 
 def printed(code: str) -> str:
     answer = subprocess.run(
-        [sys.executable, "-c", f"import sys\n{code}"], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", f"import sys\n{code}"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return answer.stdout
 

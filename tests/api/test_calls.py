@@ -260,7 +260,7 @@ def test_importing_costs_nothing_and_work_without_spark_imports_no_pyspark(folde
         "assert 'pyspark' not in sys.modules\n"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", program, str(folder / "w.yaml")],
+        [sys.executable, "-P", "-c", program, str(folder / "w.yaml")],
         capture_output=True,
         text=True,
         env=dict(os.environ),

@@ -311,7 +311,7 @@ def test_the_lock_and_its_holder(cli: Cli, tmp_path: Path, is_dead: bool) -> Non
         "with store.lock(1, 'maintain'):\n  print('held', flush=True)\n  sys.stdin.read()\n"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"

@@ -92,5 +92,7 @@ def test_posix_only_names_stand_where_they_are_asked_for() -> None:
 @pytest.mark.slow
 def test_every_module_imports_without_them() -> None:
     code = _HIDING.format(modules=_MODULES, os=_NAMES["os"], signal=_NAMES["signal"])
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False
+    )
     assert run.stdout == "all imported\n", run.stderr

@@ -90,7 +90,10 @@ class SketchReplay(ChangingTables):
         which = [] if name == "gc" else [part for one in self.sketched for part in ("--query", one)]
         command = [name, str(self._file), "--store", str(self._store), *which, *words]
         ran = subprocess.run(
-            [sys.executable, "-c", _COMMAND, *command], capture_output=True, text=True, check=False
+            [sys.executable, "-P", "-c", _COMMAND, *command],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert ran.returncode == 0, ran.stderr
 

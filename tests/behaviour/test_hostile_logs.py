@@ -132,9 +132,7 @@ def test_no_request_is_sent(
 
 @pytest.mark.parametrize("name", LOCAL)
 @pytest.mark.parametrize("place", PLACES)
-def test_no_other_file_is_opened(
-    place: str, name: str, hostile: Callable[[str, str], Cli]
-) -> None:
+def test_no_other_file_is_opened(place: str, name: str, hostile: Callable[[str, str], Cli]) -> None:
     refuses(hostile(name, place), place)
 
 

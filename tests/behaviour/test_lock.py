@@ -29,7 +29,7 @@ with Store.open(Path(sys.argv[1])) as store, store.lock(5, "a test that waits"):
 @contextmanager
 def held_lock(store: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the writer's lock while the block runs."""
-    command = [sys.executable, "-c", HOLDER, str(store)]
+    command = [sys.executable, "-P", "-c", HOLDER, str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"

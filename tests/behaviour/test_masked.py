@@ -106,7 +106,7 @@ def test_no_process_prints_it(cli: Cli, tmp_path: Path, words: list[str]) -> Non
     """What libraries say while they load and when all ends is printed too."""
     signed(cli, SECRET, str(tmp_path / "gone"))
     done = subprocess.run(
-        [sys.executable, "-m", "impctl", "capture", str(cli.workload), *words],
+        [sys.executable, "-P", "-m", "impctl", "capture", str(cli.workload), *words],
         capture_output=True,
         text=True,
     )

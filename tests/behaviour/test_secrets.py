@@ -99,7 +99,7 @@ def write(folder: Path, table: str = "t", extra: str = "", conf: str = "") -> Pa
 def run(folder: Path, *arguments: str) -> str:
     """All that a process of its own says, streams of its children too."""
     env = {**os.environ, "ZQ_KEY": SECRETS["AWS_ACCESS_KEY_ID"]}
-    command = [sys.executable, "-m", "impctl", *arguments]
+    command = [sys.executable, "-P", "-m", "impctl", *arguments]
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False
     )

@@ -30,7 +30,7 @@ updates:
 @pytest.fixture(scope="module")
 def script() -> str:
     """What `impctl completion bash` prints."""
-    command = [sys.executable, "-m", "impctl", "completion", "bash"]
+    command = [sys.executable, "-P", "-m", "impctl", "completion", "bash"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -41,7 +41,7 @@ def folder(tmp_path: Path, script: str) -> Path:
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     (tmp_path / "bin").mkdir()
     script = tmp_path / "bin" / "impctl"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m impctl "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m impctl "$@"\n')
     script.chmod(0o755)
     return tmp_path
 
@@ -170,7 +170,7 @@ def test_completing_names_loads_nothing_heavy(folder: Path) -> None:
         "COMP_CWORD": "4",
     }
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, env=asked,
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, cwd=folder, env=asked,
         check=False,
     )  # fmt: skip
     assert ran.stdout.split() == ["q_top", "q_brand"]

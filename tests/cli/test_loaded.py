@@ -63,7 +63,7 @@ def loaded_by(folder: Path, *words: str) -> set[str]:
     code = f"import os; os.dup2({write}, 3); {TOLD.strip()}".replace("; import", "\nimport", 1)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("IMPCTL_")}
     ran = subprocess.Popen(
-        [sys.executable, "-c", code, *words],
+        [sys.executable, "-P", "-c", code, *words],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ from impctl.cli.exit_codes import EXIT_CODES
 from impctl.errors import INTERRUPTED, InterruptedRunError
 
 HEAVY = ("numpy", "pyarrow", "deltalake", "sqlglot", "pydantic", "pyspark", "rich", "yaml")
-SCRIPT = [sys.executable, "-m", "impctl"]
+SCRIPT = [sys.executable, "-P", "-m", "impctl"]
 
 
 def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
 def test_importing_the_command_line_imports_nothing_heavy() -> None:
     code = "import sys, impctl.cli.application as m; m.build_app(); print(*sys.modules)"
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
     )
     assert set(answer.stdout.split()).isdisjoint(HEAVY)
 
@@ -41,7 +41,7 @@ def test_importing_the_command_line_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize("words", [["--help"], [], ["maintain", "-h"], ["--version"]])
 def test_help_is_fast(words: list[str]) -> None:
     """Beside what the parser of the command line needs to load, on any machine."""
-    loading = min(seconds_used(sys.executable, "-c", "import typer") for _ in range(2))
+    loading = min(seconds_used(sys.executable, "-P", "-c", "import typer") for _ in range(2))
     assert min(seconds_used(*SCRIPT, *words) for _ in range(2)) <= 5 * loading
 
 

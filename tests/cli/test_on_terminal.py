@@ -44,7 +44,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(*arguments: object) -> list[str]:
-    return ["-m", "impctl", *map(str, arguments)]
+    return ["-P", "-m", "impctl", *map(str, arguments)]
 
 
 def on_terminal(*arguments: object) -> str:

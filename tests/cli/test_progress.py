@@ -75,7 +75,7 @@ def on_terminal(program: str) -> str:
     ours, theirs = pty.openpty()
     environment = {"TERM": "xterm", "PATH": os.environ["PATH"]}
     with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=theirs, stderr=theirs, env=environment
+        [sys.executable, "-P", "-c", program], stdout=theirs, stderr=theirs, env=environment
     ) as process:
         os.close(theirs)
         shown = b""

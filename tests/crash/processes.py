@@ -36,7 +36,7 @@ def spoken(*command: str) -> Spoken:
 def start(workload: Path, command: str, *words: str, **environment: str) -> subprocess.Popen[str]:
     """`impctl COMMAND WORKLOAD --json ...`, running."""
     return subprocess.Popen(
-        [sys.executable, "-m", "impctl", command, str(workload), "--json", *words],
+        [sys.executable, "-P", "-m", "impctl", command, str(workload), "--json", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -60,7 +60,7 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, "status", "w.yaml"],
+        [sys.executable, "-P", "-c", program, "status", "w.yaml"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -17,7 +17,7 @@ NUMBERS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
 
 
 def python(program: str, *words: str) -> Spoken:
-    return spoken(sys.executable, "-c", program, *words)
+    return spoken(sys.executable, "-P", "-c", program, *words)
 
 
 def signalled_at(place: str, number: signal.Signals, after: str = "pass") -> str:

@@ -63,7 +63,7 @@ def test_no_jvm_is_left(tmp_path: Path, number: int, stage: str, seconds: float)
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary), _MARK: mark}
     environment["PYTHONPATH"] = os.pathsep.join(sys.path)
-    words = [sys.executable, "-m", "impctl", "query"]
+    words = [sys.executable, "-P", "-m", "impctl", "query"]
     process = subprocess.Popen(
         [*words, write_workload(tmp_path), "--query", "by_g", "--by", "spark"],
         env=environment,

@@ -25,7 +25,7 @@ def workload(tmp_path: Path) -> Path:
 def shell(workload: Path, command: str, redirected: str) -> Spoken:
     """`impctl COMMAND` with streams as a shell redirects them; `{}` stands for the workload."""
     words = command.replace("{}", f"'{workload}'")
-    return spoken("bash", "-c", f"'{sys.executable}' -m impctl {words} {redirected}")
+    return spoken("bash", "-c", f"'{sys.executable}' -P -m impctl {words} {redirected}")
 
 
 BAD = (">/dev/full", ">&-")

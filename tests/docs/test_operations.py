@@ -58,7 +58,8 @@ class Site:
         (folder / "impctl" / "bin").mkdir(parents=True)
         script = folder / "impctl" / "bin" / "impctl"
         script.write_text(
-            f'#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} exec {sys.executable} -m impctl "$@"\n'
+            f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT))} "
+            f'exec {sys.executable} -P -m impctl "$@"\n'
         )
         script.chmod(0o755)
         create_table(str(folder / "sales" / "t"), rows(0, 0, 3))

@@ -26,7 +26,7 @@ def check_page(page: str, folder: Path, columns: int) -> None:
         program, *arguments = shlex.split(command)
         assert program == "impctl"
         done = subprocess.run(
-            [sys.executable, "-m", "impctl", *arguments],
+            [sys.executable, "-P", "-m", "impctl", *arguments],
             cwd=folder,
             env=environment,
             capture_output=True,

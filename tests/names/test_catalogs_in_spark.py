@@ -66,7 +66,7 @@ def test_a_table_is_found_where_the_catalog_says(tmp_path: Path, kind: str) -> N
     create_table(str(tmp_path / "some sales"), ROWS)
     (tmp_path / "w.yaml").write_text(WORKLOAD)
     ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), kind],
+        [sys.executable, "-P", "-c", SCRIPT, str(tmp_path), kind],
         capture_output=True,
         text=True,
         cwd=tmp_path,

@@ -198,7 +198,7 @@ class OnDisk:
 
     def _afresh(self) -> Wall:
         """`impctl maintain` in a process of its own, from starting Python to its end."""
-        command = [sys.executable, "-m", "impctl", "maintain", str(self.workload)]
+        command = [sys.executable, "-P", "-m", "impctl", "maintain", str(self.workload)]
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         subprocess.run(command, check=True, capture_output=True)
         wall, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -155,7 +155,7 @@ def test_a_goal_that_is_missed_is_said_and_no_failure(capsys: pytest.CaptureFixt
 
 def test_a_peer_that_ends_is_told() -> None:
     with pytest.raises(PeerFailedError, match="ended with 0"):
-        Peer([sys.executable, "-c", ""], {})
+        Peer([sys.executable, "-P", "-c", ""], {})
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def address(tmp_path: Path, launched_here: None) -> Iterator[str]:
 def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None:
     def impctl(*words: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "impctl", *words],
+            [sys.executable, "-P", "-m", "impctl", *words],
             cwd=tmp_path,
             env={**os.environ, "SPARK_REMOTE": address},
             capture_output=True,

@@ -84,7 +84,7 @@ def test_settings_arrive_unseen() -> None:
     surroundings = "--conf spark.sql.ansi.enabled=false --conf spark.sql.session.timeZone=CET"
     env = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{surroundings} pyspark-shell"}
     done = subprocess.run(
-        [sys.executable, "-c", STARTED, f"SECRET{ODD}SECRET"],
+        [sys.executable, "-P", "-c", STARTED, f"SECRET{ODD}SECRET"],
         env=env,
         capture_output=True,
         text=True,
@@ -102,7 +102,11 @@ def installed(folder: Path, defaults: str) -> list[str]:
         "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.legacy.timeParserPolicy=LEGACY pyspark-shell",
     }
     done = subprocess.run(
-        [sys.executable, "-c", INSTALLED], env=env, capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", INSTALLED],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stderr == ""
     return done.stdout.splitlines()

@@ -56,7 +56,7 @@ def test_a_newer_spark_is_taken(version):
 @pytest.mark.usefixtures("launched_here")
 def test_nothing_but_the_answer_is_printed():
     answer = subprocess.run(
-        [sys.executable, "-c", LOUD_PROGRAM], capture_output=True, text=True, check=False
+        [sys.executable, "-P", "-c", LOUD_PROGRAM], capture_output=True, text=True, check=False
     )
     assert answer.stderr == ""
     assert answer.stdout == "EvaluationError\n"

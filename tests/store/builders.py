@@ -151,7 +151,7 @@ def referenced(store: Store, query: str = "q") -> int:
 def started(script: str, *arguments: object, **more: Any) -> subprocess.Popen[str]:
     """Another process that runs the script, and finds the modules that this one finds."""
     return subprocess.Popen(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        [sys.executable, "-P", "-c", script, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

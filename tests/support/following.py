@@ -66,7 +66,7 @@ class Following:
 @contextmanager
 def following(workload: Path, *options: str, command: str = "maintain") -> Iterator[Following]:
     """The process for as long as the block runs."""
-    words = [sys.executable, "-m", "impctl", command, str(workload), "--follow", "--json"]
+    words = [sys.executable, "-P", "-m", "impctl", command, str(workload), "--follow", "--json"]
     options = options if "--interval" in options else ("--interval", "30ms", *options)
     process = subprocess.Popen(
         [*words, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0

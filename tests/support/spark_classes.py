@@ -70,7 +70,7 @@ def _begin(archive: Path, options: str) -> None:
     options = f"{options} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
     # By a shell that does not wait: whose child it is would have to.
     subprocess.run(
-        ["sh", "-c", 'nohup "$@" >/dev/null 2>&1 </dev/null &', "sh", sys.executable, "-c"]
+        ["sh", "-c", 'nohup "$@" >/dev/null 2>&1 </dev/null &', "sh", sys.executable, "-P", "-c"]
         + [_LIKE_TESTS, str(unfinished), str(archive)],
         env={**os.environ, "SPARK_SUBMIT_OPTS": options},
         check=True,

@@ -35,7 +35,16 @@ def table(lake: Lake) -> WrittenTable:
 def test_of_two_runs_at_once_each_batch_is_in_once(lake: Lake) -> None:
     place = lake.workload(lake.make("t"), appends(6))
     lake.server.delay(20)
-    command = [sys.executable, "-m", "impctl", "apply", str(place.cli.workload), "--all", "--json"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "impctl",
+        "apply",
+        str(place.cli.workload),
+        "--all",
+        "--json",
+    ]
     runs = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(2)

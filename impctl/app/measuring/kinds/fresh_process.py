@@ -58,8 +58,8 @@ def _run_afresh(verb: str, scratch: Workbench, spec: QuerySpec) -> ProcessRun:
     file = scratch.store_path.parent / "workload.yaml"
     document = workload_document(scratch.workload, spec, scratch.store_path)
     file.write_text(json.dumps(document, default=str))
-    run = [sys.executable, "-m", "impctl", verb, str(file), "--query", spec.name]
-    command = [sys.executable, "-c", _LAUNCHER, *run]
+    run = [sys.executable, "-P", "-m", "impctl", verb, str(file), "--query", spec.name]
+    command = [sys.executable, "-P", "-c", _LAUNCHER, *run]
     pipe = subprocess.PIPE
     launcher = subprocess.Popen(
         command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
