@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from impctl.aliases import QueryName
 from impctl.api.settle import settled
-from impctl.app.results.results import Outcome
+from impctl.app.results.results import Outcome, Result
 from impctl.app.workbench.memory import Memory
 from impctl.app.workbench.open_tables import OpenTables
 from impctl.app.workbench.sessions import SessionBeside
@@ -51,6 +51,9 @@ class _Told:
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         if self._progress is not None:
             self._progress(message, done, total)
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Nothing: the call returns it."""
 
 
 class Opened:

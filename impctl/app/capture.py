@@ -54,9 +54,10 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 )
         return Outcome(tuple(results), (), tuple(failures))
     with desk.writing("capture") as store:
-        for spec in specs:
+        for number, spec in enumerate(specs, start=1):
             if not spec.is_sketched:
                 results.append(unsketched_capture(spec.name))
+                desk.reporter.finished(results[-1], number, len(specs))
                 continue
             with Isolated(failures, spec):
                 prepared = prepare(desk, spec)
@@ -64,6 +65,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                     desk, store, prepared, code="asked", reason="capture was asked for"
                 )
                 results.append(_result(desk.tables, prepared, captured))
+                desk.reporter.finished(results[-1], number, len(specs))
                 if captured.reason == COULD_NOT:
                     warnings.append(
                         f"query `{spec.name}` is captured without state, and recaptured when its "

@@ -4,8 +4,9 @@ Law: the best way that policy and plan allow, and every result says which and wh
 never silent. Policies: `auto` recaptures when nothing else works; `incremental` never recaptures
 (exit 7 says what to do); `strict` takes only exact maintenance (exit 4 otherwise); `full` always
 recaptures. A query that fails leaves its sketch as it was and does not stop the others; where only
-its sketch fails on a row, a recapture too, and Spark answers the query, that is a warning. A run
-with nothing to do reads no SQL, unless a sketch is to be used.
+its sketch fails on a row, a recapture too, and Spark answers the query, that is a warning. That a
+query can have no sketch is a result, and a failure only where `--strict` asks for it. A run with
+nothing to do reads no SQL, unless a sketch is to be used or a query has none.
 Out of scope: what is done with a stale sketch (`app.maintaining.run`).
 """
 
@@ -17,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from impctl.aliases import QueryName
 from impctl.app.maintaining.maintained import maintain_queries
-from impctl.app.results.results import Outcome
+from impctl.app.preparing.refused import is_refused
+from impctl.app.results.results import Failure, Outcome
+from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import EvaluationError, ImpctlError
@@ -62,8 +65,23 @@ def maintain_specs(
         check_change_files(desk, specs, desk.settings.changes, is_named=is_named)
     size = DEFAULT_BATCH_ROWS if batch_rows is None else batch_rows
     outcome = maintain_queries(desk, specs, size, kept, for_use=for_use)
+    if not (for_use or desk.settings.strict):
+        outcome = _without_refused(desk, outcome)
     fails_on_rows = any(isinstance(one.error, EvaluationError) for one in outcome.failures)
     return _answered_by_spark(desk, outcome) if fails_on_rows and not for_use else outcome
+
+
+def _without_refused(desk: Workbench, outcome: Outcome) -> Outcome:
+    """The outcome with a result instead of a failure for each query that can have no sketch."""
+    specs = {spec.name: spec for spec in desk.queries(None)}
+    results, failures = [*outcome.results], list[Failure]()
+    for failure in outcome.failures:
+        error, query = failure.error, failure.query
+        if query is not None and is_refused(specs[query], error):
+            results.append(unsketched_maintain(query, error.code, error.message))
+        else:
+            failures.append(failure)
+    return replace(outcome, results=tuple(results), failures=tuple(failures))
 
 
 def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:

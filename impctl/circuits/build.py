@@ -24,7 +24,7 @@ from impctl.circuits.flows import (
     Flow,
     Source,
     check,
-    known_type,
+    known_type_of,
     typed,
 )
 from impctl.circuits.joins import build_join, build_selected
@@ -52,7 +52,6 @@ from impctl.engine.operators import aggregate, one_row, scan
 from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
-from impctl.expr.types import type_of
 from impctl.plan.answer_lineage import is_open
 from impctl.plan.nodes import (
     Aggregate,
@@ -325,7 +324,7 @@ class Builder(Plumbing):
         used = [node.keys[place] for place in chosen]
         inputs = [(key.attribute.id, key.expr) for key in used]
         outputs = (*inputs, *calls.arguments)
-        columns = tuple((name, known_type(type_of(expr), node.span)) for name, expr in outputs)
+        columns = tuple((name, known_type_of(expr, node.span)) for name, expr in outputs)
         prepared = self.project(below, outputs, columns, node)
 
         def made(calls: Calls) -> aggregate.Aggregate:

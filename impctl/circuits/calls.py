@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import BlockedError, known_type
+from impctl.circuits.flows import BlockedError, known_type, known_type_of
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import spread
 from impctl.engine.accumulators import Accumulator, Count, FloatSum, sum_of
@@ -110,7 +110,7 @@ class _Slots:
         """The count of an argument, which has its name and slot; `once` for DISTINCT."""
         slot = self._found.setdefault((argument, once), len(self._found))
         name = f"{self._prefix}{slot}"
-        self.types[name] = known_type(type_of(argument), span)
+        self.types[name] = known_type_of(argument, span)
         return Count(name, slot)
 
     @property
@@ -171,7 +171,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
         raise BlockedError(f"{function.upper()} of distinct values is left to Spark", call.span)
     if condition is not None:
         arguments = tuple(
-            Case(((condition, argument),), Literal(None, known_type(type_of(argument), call.span)))
+            Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
             for argument in arguments or (Literal(1, INTEGER),)
         )
     is_distinct = call.distinct and function in ("count", "sum")
@@ -201,7 +201,7 @@ def _both(one: Expr | None, other: Expr) -> Expr:
 def _sum(
     argument: Expr, guard: Count, call: AggregateCall, span: Span | None, *, bounded: bool
 ) -> Accumulator:
-    kind = known_type(type_of(argument), span)
+    kind = known_type_of(argument, span)
     result = sum_type(kind)
     if result is None:
         raise BlockedError(f"SUM over `{kind}` is left to Spark", span)
@@ -216,7 +216,7 @@ def _sum(
 def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     """Sums of the argument and of its squares: exact where 38 digits hold them, else as doubles."""
     argument = call.arguments[0]
-    kind = known_type(type_of(argument), span)
+    kind = known_type_of(argument, span)
     if not kind.is_numeric:
         raise BlockedError(f"{call.function.upper()} over `{kind}` is left to Spark", span)
     factor = argument

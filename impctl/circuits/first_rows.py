@@ -20,6 +20,7 @@ from impctl.circuits.flows import (
     Flow,
     check,
     known_type,
+    known_type_of,
     refuse_approximate,
 )
 from impctl.circuits.likely_rows import build_likely
@@ -28,7 +29,6 @@ from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
-from impctl.expr.types import type_of
 from impctl.plan.nodes import SortKey, TopK, Witness
 from impctl.plan.rules.witnesses import first_by
 
@@ -139,7 +139,7 @@ class _Parts:
         computed += self._computed("part", self.node.partition_by)
         for _, expr in computed:
             check(expr, self.node.span)
-        types = tuple((key, known_type(type_of(expr), self.node.span)) for key, expr in computed)
+        types = tuple((key, known_type_of(expr, self.node.span)) for key, expr in computed)
         columns = (*self._columns, *types)
         own = {name for name, _ in self._columns}
         passed = [(name, ref) for name, ref in flow.refs() if name in own]

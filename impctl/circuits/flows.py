@@ -19,11 +19,17 @@ from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import ColumnRef, Expr, Span
-from impctl.expr.support import find_blocker, find_condition_blocker
+from impctl.expr.support import Blocker, find_blocker, find_condition_blocker
+from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Join, Plan, SetOperation
+from impctl.plan.render_expr import expr_text, shortened
 from impctl.values import dataclass
 
 Column = tuple[AttributeId, SqlType]
+
+
+_LONGEST = 60
+"""Characters of an expression that a message shows."""
 
 
 class BlockedError(ImpctlError):
@@ -96,30 +102,41 @@ def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None
     return replace(node, left=left.rows, right=right.rows)
 
 
-def known_type(found: SqlType | None, span: Span | None) -> SqlType:
-    """The type, or BlockedError where the engine does not know it."""
+def known_type(found: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
+    """The type of `what`, or BlockedError where the engine does not know it."""
     if found is None or found.kind is Kind.OTHER:
-        raise BlockedError("an expression has a type the engine does not know", span)
+        raise BlockedError(f"{what} has a type the engine does not know", span)
     return found
+
+
+def known_type_of(expr: Expr, span: Span | None) -> SqlType:
+    """The type of an expression, or BlockedError where the engine does not know it."""
+    return known_type(type_of(expr), expr.span or span, _shown(expr))
 
 
 def typed(attributes: Iterable[Attribute], span: Span | None) -> tuple[Column, ...]:
     """Identity and type of each attribute."""
-    return tuple((attribute.id, known_type(attribute.type, span)) for attribute in attributes)
+    return tuple((one.id, known_type(one.type, span, f"`{one.name}`")) for one in attributes)
+
+
+def _shown(expr: Expr) -> str:
+    return f"`{shortened(expr_text(expr), _LONGEST)}`"
 
 
 def check(expr: Expr, span: Span | None) -> None:
     """BlockedError where the engine cannot compute the expression."""
-    blocker = find_blocker(expr)
-    if blocker is not None:
-        raise BlockedError(blocker.reason, blocker.part.span or span)
+    _raise(find_blocker(expr), span)
 
 
 def check_condition(expr: Expr, span: Span | None) -> None:
     """BlockedError where the engine cannot tell whether the expression is true."""
-    blocker = find_condition_blocker(expr)
+    _raise(find_condition_blocker(expr), span)
+
+
+def _raise(blocker: Blocker | None, span: Span | None) -> None:
     if blocker is not None:
-        raise BlockedError(blocker.reason, blocker.part.span or span)
+        reason = blocker.reason.replace("an expression", _shown(blocker.part), 1)
+        raise BlockedError(reason, blocker.part.span or span)
 
 
 def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:

@@ -20,7 +20,7 @@ from impctl.circuits.flows import (
     Flow,
     check,
     check_condition,
-    known_type,
+    known_type_of,
     over_rows,
     typed,
 )
@@ -425,7 +425,7 @@ class _Parts:
             check(key, self.node.span)
             ids.append(f"{name}{number}")
             computed.append((ids[-1], key))
-        types = [(key, known_type(type_of(expr), self.node.span)) for key, expr in computed]
+        types = [(key, known_type_of(expr, self.node.span)) for key, expr in computed]
         columns = (*flow.columns, *types)
         if computed:
             flow = self.builder.project(flow, (*flow.refs(), *computed), columns, self.node)
@@ -435,7 +435,7 @@ class _Parts:
         """The right side's keys, each once, and the keys that join with them."""
         name = self.builder.name("keys")
         columns = tuple(
-            (f"{name}/{number}", known_type(type_of(key.right), self.node.span))
+            (f"{name}/{number}", known_type_of(key.right, self.node.span))
             for number, key in enumerate(keys)
         )
         outputs = [(identity, key.right) for (identity, _), key in zip(columns, keys, strict=True)]

@@ -12,7 +12,7 @@ Out of scope: top-k by exact values (`circuits.first_rows`).
 from __future__ import annotations
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import BlockedError, Column, Flow, check, known_type
+from impctl.circuits.flows import BlockedError, Column, Flow, check, known_type_of
 from impctl.circuits.plumbing import Plumbing, bounds_of
 from impctl.data.schema import DOUBLE
 from impctl.engine.operators.bounds import Parted
@@ -21,7 +21,6 @@ from impctl.engine.operators.project import Project
 from impctl.engine.operators.top import Cut
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
-from impctl.expr.types import type_of
 from impctl.plan.nodes import TopK
 
 
@@ -92,7 +91,7 @@ def _with_keys(
     kept = [
         column for column in below.columns if keeps_bounds or column[0] not in below.approximate
     ]
-    own = [(of, known_type(type_of(expr), node.span)) for of, expr in ((order, key.expr), *parts)]
+    own = [(of, known_type_of(expr, node.span)) for of, expr in ((order, key.expr), *parts)]
     ids = {of for of, _ in kept}
     passed = [(of, ref) for of, ref in below.refs() if of in ids]
     at = builder.put(Project((*passed, (order, key.expr), *parts)), below)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from impctl.aliases import AttributeId
-from impctl.circuits.flows import BlockedError, Flow, known_type, typed
+from impctl.circuits.flows import BlockedError, Flow, known_type_of, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.operators.window import CHOOSING, RANKS, Placed
@@ -41,7 +41,7 @@ def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
     A number that loses nothing by it has the value's type, whatever type Spark makes of both.
     """
     value, *default = call.arguments[::2]
-    kind = known_type(type_of(value), span)
+    kind = known_type_of(value, span)
     if not default or type_of(default[0]) == kind:
         return (value, *default)
     own = type_of(default[0])
@@ -90,7 +90,7 @@ def build_placed(
                 expr, expr.id if isinstance(expr, ColumnRef) else f"{name}/{len(computed)}"
             )
     added = [(own, expr) for expr, own in computed.items() if own not in rows.ids]
-    kinds = [(own, known_type(type_of(expr), node.span)) for own, expr in added]
+    kinds = [(own, known_type_of(expr, node.span)) for own, expr in added]
     if added:
         rows = builder.project(rows, (*rows.refs(), *added), (*rows.columns, *kinds), node)
     rows = builder.sure(rows, (*computed.values(), *partition))

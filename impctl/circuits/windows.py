@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.circuits.flows import BlockedError, Flow, known_type, typed
+from impctl.circuits.flows import BlockedError, Flow, known_type_of, typed
 from impctl.circuits.placed_rows import build_placed, check_placed
 from impctl.circuits.plumbing import Plumbing
 from impctl.engine.operators.join import Join as JoinOperator
@@ -99,7 +99,7 @@ def _beside(
     keys = grouping.keys
     ids = [k.expr.id if isinstance(k.expr, ColumnRef) else f"{name}/{k.attribute.id}" for k in keys]
     computed = [(own, key.expr) for own, key in zip(ids, keys, strict=True) if own not in rows.ids]
-    types = [(own, known_type(type_of(expr), node.span)) for own, expr in computed]
+    types = [(own, known_type_of(expr, node.span)) for own, expr in computed]
     alone = builder.union([rows], rows.columns, ())
     if computed:
         alone = builder.project(alone, (*rows.refs(), *computed), (*rows.columns, *types), node)

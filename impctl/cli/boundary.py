@@ -16,6 +16,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ from impctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from impctl.app.results.results import Failure, Outcome
+    from impctl.app.results.results import Failure, Outcome, Result
     from impctl.cli.output.protocol import Output
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
@@ -73,12 +74,22 @@ def execute(job: Job) -> int:
     from impctl.cli.progress import reporting
 
     outcome: Outcome | str | None
+    output = _output(job.command, job.display)
+    shown: list[Result] = []
+
+    def show_now(result: Result, place: str) -> None:
+        # Where nobody reads, or stdout takes no more, the end of the run says so.
+        with suppress(BrokenPipeError, OutputFailedError):
+            if output.finished(result, place):
+                sys.stdout.flush()
+                shown.append(result)
+
     interrupting()
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
         logging.disable(logging.CRITICAL)
     progress = reporting(
-        job.display, sys.stderr, os.environ, has_lines=job.has_lines, is_long=job.is_long
+        job.display, sys.stderr, os.environ, show_now, has_lines=job.has_lines, is_long=job.is_long
     )
     try:
         with warnings.catch_warnings(), progress as reporter:
@@ -97,12 +108,18 @@ def execute(job: Job) -> int:
         outcome = Outcome(failures=(Failure(None, unexpected(error)),))
     if outcome is None:
         return _flushed((job.command,), 0)
-    return _present(job.command, job.display, outcome, detailed=job.detailed)
+    return _present(output, job.display, outcome, shown, detailed=job.detailed)
 
 
 def _present(
-    command: str | None, display: Display, outcome: Outcome | str, *, detailed: bool = False
+    output: Output,
+    display: Display,
+    outcome: Outcome | str,
+    shown: Sequence[Result] = (),
+    *,
+    detailed: bool = False,
 ) -> int:
+    """Show what is not `shown` yet, and the end; the exit code."""
     from impctl.app.results.ending import gravest, is_pending, with_unsound
     from impctl.app.results.results import Outcome
     from impctl.cli.output.protocol import show
@@ -116,12 +133,12 @@ def _present(
     if display.verbosity >= 2:
         _trace(whole.failures)
     try:
-        output = _output(command, display)
         if text is not None:
             output.document(text)
         for result in whole.results:
-            show(output, result)
-        output.end(whole.warnings, whole.failures, decisive)
+            if not any(result is one for one in shown):
+                show(output, result)
+        output.end(whole.warnings, whole.failures, decisive, whole.note)
         sys.stdout.flush()
     except BrokenPipeError:
         return _after_broken_pipe(code)
@@ -179,11 +196,9 @@ def _fail(arguments: Sequence[str], error: ImpctlError) -> int:
     from impctl.app.results.results import Failure, Outcome
 
     words = [word for word in arguments if not word.startswith("-")]
-    return _present(
-        words[0] if words else None,
-        Display(json="--json" in arguments),
-        Outcome(failures=(Failure(None, error),)),
-    )
+    display = Display(json="--json" in arguments)
+    output = _output(words[0] if words else None, display)
+    return _present(output, display, Outcome(failures=(Failure(None, error),)))
 
 
 def _usage_error(error: Exception) -> UsageError:

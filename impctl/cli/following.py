@@ -82,7 +82,8 @@ def follow_job(
         from impctl.app.follow import follow
         from impctl.cli.output.follow import json_line, text_line
 
-        check_metrics(metrics, {"the workload file": str(settings.workload)})
+        if metrics is not None:
+            check_metrics(metrics, {"the workload file": str(settings.workload)})
         line = json_line if display.json else text_line
 
         def write(outcome: Outcome, run: FollowedRun) -> None:

@@ -90,7 +90,7 @@ def in_workbench(
         telling()
     if not settings.dry_run:
         return outcome
-    return replace(outcome, warnings=(*outcome.warnings, "dry run: nothing was written"))
+    return replace(outcome, note="dry run: nothing was written")
 
 
 def one_query(command: str, names: list[str] | None) -> str | None:

@@ -31,12 +31,11 @@ MetricsFile = Annotated[
 ]
 
 
-def check_metrics(path: Path | None, reserved: Mapping[str, str]) -> None:
+def check_metrics(path: Path, reserved: Mapping[str, str]) -> None:
     """UsageError where metrics must not be written; `reserved` as for `check_output`."""
-    if path is not None:
-        from impctl.app.workbench.output import check_output
+    from impctl.app.workbench.output import check_output
 
-        check_output(path, reserved)
+    check_output(path, reserved)
 
 
 def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], str]) -> Outcome:

@@ -1,7 +1,8 @@
 """How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`.
 
 A run that is known to be long, or to have no end, says also without `-v` what it begins with, and
-then once a minute where it is: in a log or a pipe it would look dead.
+then once a minute where it is: in a log or a pipe it would look dead. Results that come one by one
+are shown as they come.
 
 Law: a bar is gone when the run ends, and never drawn where stderr is not a terminal, also under
 FORCE_COLOR; nothing is written after the run. Out of scope: results and warnings.
@@ -11,25 +12,50 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from impctl.app.results.amounts import duration_text
-from impctl.app.workbench.reporter import Reporter, SilentReporter
+from impctl.app.workbench.reporter import Reporter
 from impctl.cli.job import Display
 from impctl.cli.output.terminal import can_move, has_colour
 from impctl.cli.output.wording import plain
 
+if TYPE_CHECKING:
+    from impctl.app.results.results import Result
+
 _MINUTE = 60.0
+Show = Callable[["Result", str], None]
+"""Shows a result with a remark on how far the run is; empty where it had one result only."""
 
 
-class LineReporter:
+class ResultReporter:
+    """Shows results as they come, and no steps."""
+
+    def __init__(self, show: Show, spark_log: str = "off") -> None:
+        self.spark_log = spark_log
+        self._show = show
+        self._begun = time.monotonic()
+
+    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        """Nothing."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """Show the result with `3 of 22, about 2 min left`, as long as the others took."""
+        place = f"{done} of {total}" if total > 1 else ""
+        if done < total:
+            left = (time.monotonic() - self._begun) * 1000 / done * (total - done)
+            place += f", about {duration_text(left)} left"
+        self._show(result, place)
+
+
+class LineReporter(ResultReporter):
     """A line per step."""
 
-    def __init__(self, stream: TextIO, spark_log: str = "off") -> None:
+    def __init__(self, stream: TextIO, show: Show, spark_log: str = "off") -> None:
+        super().__init__(show, spark_log)
         self._stream = stream
-        self.spark_log = spark_log
 
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """`[2/3] message`."""
@@ -37,15 +63,13 @@ class LineReporter:
         self._stream.flush()
 
 
-class PulseReporter:
+class PulseReporter(ResultReporter):
     """The first step at once, then the one at hand after each further `every` seconds."""
 
-    spark_log = "off"
-
-    def __init__(self, stream: TextIO, every: float = _MINUTE) -> None:
+    def __init__(self, stream: TextIO, show: Show, every: float = _MINUTE) -> None:
+        super().__init__(show)
         self._stream = stream
         self._every = every
-        self._begun = time.monotonic()
         self._at: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="impctl-pulse", daemon=True)
@@ -86,32 +110,33 @@ def reporting(
     display: Display,
     stream: TextIO,
     environment: Mapping[str, str],
+    show: Show,
     *,
     has_lines: bool = False,
     is_long: bool = False,
 ) -> Iterator[Reporter]:
     """The reporter that suits the display and the stream, for the length of a run.
 
-    A run that `has_lines` of its own gets no bar.
+    Results that come one by one are given to `show`. A run that `has_lines` of its own gets no bar.
     """
     can_draw = not has_lines and can_move(stream, environment)
     if display.verbosity > 0:
-        yield LineReporter(stream, "warn" if display.verbosity > 1 else "off")
+        yield LineReporter(stream, show, "warn" if display.verbosity > 1 else "off")
     elif display.verbosity < 0 or display.json or not (can_draw or is_long):
-        yield SilentReporter()
+        yield ResultReporter(show)
     elif not can_draw:
-        pulse = PulseReporter(stream)
+        pulse = PulseReporter(stream, show)
         try:
             yield pulse
         finally:
             pulse.end()
     else:
-        with _bar(stream, has_colour(stream, environment)) as reporter:
+        with _bar(stream, show, has_colour(stream, environment)) as reporter:
             yield reporter
 
 
 @contextmanager
-def _bar(stream: TextIO, colour: bool) -> Iterator[Reporter]:
+def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -122,15 +147,20 @@ def _bar(stream: TextIO, colour: bool) -> Iterator[Reporter]:
         BarColumn(bar_width=20),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # What is printed meanwhile goes to stdout, not to where the bar is.
+    progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
+    with progress:
         task = progress.add_task("starting", total=None)
 
-        class BarReporter:
-            spark_log = "off"
+        def show_alone(result: Result, place: str) -> None:
+            progress.stop()
+            show(result, place)
+            progress.start()
 
+        class BarReporter(ResultReporter):
             def step(self, message: str, done: int = 0, total: int = 0) -> None:
                 progress.update(
                     task, description=plain(message), completed=done, total=total or None
                 )
 
-        yield BarReporter()
+        yield BarReporter(show_alone)

@@ -34,6 +34,8 @@ class FakeApp:
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     settings: list[Any] = field(default_factory=list)
     steps: tuple[str, ...] = ()
+    finished: tuple[Any, ...] = ()
+    """Results that come one by one."""
     closed: int = 0
 
     def use_case(self, name: str) -> Callable[..., Any]:
@@ -50,6 +52,8 @@ class FakeApp:
         self.settings.append(settings)
         for number, message in enumerate(self.steps, start=1):
             reporter.step(message, number, len(self.steps))
+        for number, result in enumerate(self.finished, start=1):
+            reporter.finished(result, number, len(self.finished))
         try:
             yield "the workbench"
         finally:

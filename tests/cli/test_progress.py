@@ -19,7 +19,7 @@ PROGRAM = """
 import os, sys, time
 from impctl.cli.job import Display
 from impctl.cli.progress import reporting
-with reporting(Display(), sys.stderr, os.environ) as reporter:
+with reporting(Display(), sys.stderr, os.environ, print) as reporter:
     reporter.step("capturing [q_top]", 1, 2)
     time.sleep(0.3)
 print("done")
@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("variables", [{}, {"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "TTY": "1"}])
 def test_a_pipe_gets_no_bar_whatever_the_variables(variables: dict[str, str]) -> None:
     stream = io.StringIO()
-    with reporting(Display(), stream, variables) as reporter:
+    with reporting(Display(), stream, variables, print) as reporter:
         reporter.step("capturing", 1, 2)
     assert stream.getvalue() == ""
 
@@ -42,21 +42,21 @@ def test_a_pipe_gets_no_bar_whatever_the_variables(variables: dict[str, str]) ->
 @pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
 def test_quiet_and_json_get_no_bar_on_a_terminal(display: Display) -> None:
     stream = Terminal()
-    with reporting(display, stream, {}) as reporter:
+    with reporting(display, stream, {}, print) as reporter:
         reporter.step("capturing", 1, 2)
     assert stream.getvalue() == ""
 
 
 def test_a_dumb_terminal_gets_no_bar() -> None:
     stream = Terminal()
-    with reporting(Display(), stream, {"TERM": "dumb"}) as reporter:
+    with reporting(Display(), stream, {"TERM": "dumb"}, print) as reporter:
         reporter.step("capturing", 1, 2)
     assert stream.getvalue() == ""
 
 
 def test_lines_with_verbose() -> None:
     stream = io.StringIO()
-    with reporting(Display(verbosity=1), stream, {}) as reporter:
+    with reporting(Display(verbosity=1), stream, {}, print) as reporter:
         reporter.step("capturing\x1b[2J", 1, 2)
         reporter.step("done")
     assert stream.getvalue() == "[1/2] capturing\\x1b[2J\ndone\n"
@@ -95,7 +95,7 @@ def read_or_end(descriptor: int) -> bytes:
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
 def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.StringIO) -> None:
-    with reporting(Display(), stream, {}, has_lines=True, is_long=True) as reporter:
+    with reporting(Display(), stream, {}, print, has_lines=True, is_long=True) as reporter:
         reporter.step("following q_top\x1b[2J")
         assert stream.getvalue() == "following q_top\\x1b[2J\n"
         reporter.step("maintaining", 1, 2)
@@ -105,7 +105,7 @@ def test_a_long_run_with_lines_of_its_own_says_at_once_what_it_does(stream: io.S
 @pytest.mark.parametrize("display", [Display(verbosity=-1), Display(json=True)])
 def test_quiet_and_json_are_silent_however_long_it_takes(display: Display) -> None:
     stream = io.StringIO()
-    with reporting(display, stream, {}, is_long=True) as reporter:
+    with reporting(display, stream, {}, print, is_long=True) as reporter:
         reporter.step("measuring")
     assert stream.getvalue() == ""
 
@@ -120,7 +120,7 @@ def test_a_long_run_says_where_it_is_as_time_passes() -> None:
             return super().write(text)
 
     stream = Watched()
-    pulse = PulseReporter(stream, every=0.01)
+    pulse = PulseReporter(stream, print, every=0.01)
     pulse.step("measuring shop.yaml")
     pulse.step("figure changes", 1, 2)
     assert written.wait(10)
@@ -136,6 +136,6 @@ def test_a_long_run_says_where_it_is_as_time_passes() -> None:
 def test_a_pulse_that_nobody_reads_ends_nothing() -> None:
     stream = io.StringIO()
     stream.close()
-    pulse = PulseReporter(stream)
+    pulse = PulseReporter(stream, print)
     pulse.step("measuring")
     pulse.end()

@@ -7,6 +7,8 @@ Out of scope: the records themselves (`app.results.results`), exit codes of a pr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from impctl.app.results.due import DueResult
 from impctl.app.results.foreseen import REFUSED, PlanResult
 from impctl.app.results.results import (
@@ -44,7 +46,7 @@ def with_unsound(outcome: Outcome) -> Outcome:
         and result.query not in told
         and (error := _unsoundness(result)) is not None
     ]
-    return Outcome(outcome.results, outcome.warnings, (*outcome.failures, *found))
+    return replace(outcome, failures=(*outcome.failures, *found))
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:

@@ -387,3 +387,5 @@ class Outcome:
     results: tuple[Result, ...] = ()
     warnings: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
+    note: str = ""
+    """What to know of the run itself, for people."""

@@ -51,16 +51,18 @@ def unsketched_plan(query: str, policy: str) -> PlanResult:
     )
 
 
-def unsketched_maintain(query: str) -> MaintainResult:
-    """As `maintain` says it: of no table and no attribute."""
+def unsketched_maintain(
+    query: str, code: str = SKETCH_NONE, reason: str = ASKED_FOR_NONE
+) -> MaintainResult:
+    """As `maintain` says it, of no table and no attribute; of a query that can have none, too."""
     return MaintainResult(
         query=query,
         table="",
         attribute="",
         total=0,
         action="none",
-        reason_code=SKETCH_NONE,
-        reason=ASKED_FOR_NONE,
+        reason_code=code,
+        reason=reason,
         since={},
         versions={},
         added=(),

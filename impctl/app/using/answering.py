@@ -126,6 +126,13 @@ def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | Non
         return None
 
 
+def _not_by_engine(prepared: PreparedQuery, blocked: ImpctlError) -> str:
+    """Why the engine cannot run the query, with the place in the file where one is to blame."""
+    place = prepared.place(blocked.span) if isinstance(blocked, BlockedError) else None
+    where = "" if place is None else f" ({place})"
+    return f"the engine cannot run it: {blocked.message}{where}"
+
+
 def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
     store = desk.reading_store()
     stored = None if store is None else store.load(prepared.spec.name)
@@ -138,7 +145,7 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
     try:
         compile_answer(desk.memory.answer(prepared.planned))
     except (BlockedError, UnsupportedError) as blocked:
-        why = f"the engine cannot run it: {blocked.message}"
+        why = _not_by_engine(prepared, blocked)
         return AnsweredEntry(str(AnsweredBy.SPARK), why, None, spark_ms)
     by, why = AnsweredBy.ENGINE if expected.is_engine else AnsweredBy.SPARK, expected.why
     if stored is not None and stored.state_meta.get("answer"):
@@ -244,7 +251,7 @@ def _by_engine(
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
             raise _cannot(found.prepared, blocked) from None
-        return f"the engine cannot run it: {blocked.message}"
+        return _not_by_engine(found.prepared, blocked)
     except (EvaluationError, NotExactError, TableError) as error:
         is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
         if by is AnsweredBy.ENGINE or is_partial:

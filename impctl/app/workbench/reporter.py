@@ -6,7 +6,10 @@ Out of scope: bars and lines (`cli.progress`); warnings, which belong to the `Ou
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from impctl.app.results.results import Result
 
 
 class Reporter(Protocol):
@@ -19,6 +22,9 @@ class Reporter(Protocol):
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
         """`message` says what begins now, as one short line."""
 
+    def finished(self, result: Result, done: int, total: int) -> None:
+        """A result as soon as it is there, the last of `done`; the outcome has it too."""
+
 
 class SilentReporter:
     """Says nothing."""
@@ -26,4 +32,7 @@ class SilentReporter:
     spark_log = "off"
 
     def step(self, message: str, done: int = 0, total: int = 0) -> None:
+        """Nothing."""
+
+    def finished(self, result: Result, done: int, total: int) -> None:
         """Nothing."""

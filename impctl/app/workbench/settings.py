@@ -75,6 +75,8 @@ class Settings:
     now: str | None = None
     """What the clock is to say, as written; None: the machine's time."""
     changes: Path | None = None
+    strict: bool = False
+    """Whether a query that can have no sketch fails a run of `maintain`."""
     """Where `maintain` writes what came and went of answers; None: nowhere."""
 
 

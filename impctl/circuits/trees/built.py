@@ -20,6 +20,7 @@ from impctl.circuits.flows import (
     Flow,
     check,
     known_type,
+    known_type_of,
     refuse_approximate,
     typed,
 )
@@ -40,7 +41,6 @@ from impctl.engine.spread import Spread
 from impctl.engine.trees.enumerated import Shown
 from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
-from impctl.expr.types import type_of
 from impctl.plan.nodes import ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
@@ -257,7 +257,7 @@ def _prepared(
 ) -> _Prepared:
     span = None if shape.top is None else shape.top.span
     kept = [(f"{name}/{at}", expr) for at, expr in enumerate(node.kept)]
-    types = [(one, known_type(type_of(expr), span)) for one, expr in (*kept, *arguments)]
+    types = [(one, known_type_of(expr, span)) for one, expr in (*kept, *arguments)]
     held = list(types)
     for ref, place in node.shown:
         if ref.type.is_fractional:

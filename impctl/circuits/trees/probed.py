@@ -12,13 +12,12 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 
 from impctl.aliases import AccessId, AttributeId
-from impctl.circuits.flows import Column, Flow, known_type, refuse_approximate
+from impctl.circuits.flows import Column, Flow, known_type, known_type_of, refuse_approximate
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.shape import CircleRows
 from impctl.engine.operators.probe import Probe
 from impctl.engine.probing.spec import Circle, Probed
 from impctl.expr.nodes import ColumnRef, Expr, conjuncts, substitute
-from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Scan, Select, attributes_of
 from impctl.sketch.partition import RangePartition
 from impctl.values import dataclass
@@ -60,7 +59,7 @@ def build_circle(
         forms = list(dict.fromkeys(chain.from_iterable(alike)))
         exprs = [substitute(form, dict(one.names)) for form in forms]
         columns = tuple(
-            (f"{name}/{at}.{place}", known_type(type_of(expr), rows.span))
+            (f"{name}/{at}.{place}", known_type_of(expr, rows.span))
             for place, expr in enumerate(exprs)
         )
         outputs = [(column, expr) for (column, _), expr in zip(columns, exprs, strict=True)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from impctl.circuits.calls import is_ordered, plain_call, read_calls
-from impctl.circuits.flows import BlockedError, known_type
+from impctl.circuits.flows import BlockedError, known_type_of
 from impctl.circuits.trees.blocks import Block, answered_blocks, block_of, branches_of
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.growing import Changed, grown, objection_to
@@ -21,7 +21,6 @@ from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
 from impctl.circuits.trees.taken_apart import Asked, taken_apart
 from impctl.engine import spread
 from impctl.engine.trees.spec import Mode
-from impctl.expr.types import type_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -172,7 +171,7 @@ def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
             name = output.call.function.upper()
             text = f"{name} can only be told of columns of the relation that has the group columns"
             return NoTree(Reason.CALL, text, output.call.span)
-        if is_ordered(plain) and known_type(type_of(plain.arguments[0]), plain.span).is_fractional:
+        if is_ordered(plain) and known_type_of(plain.arguments[0], plain.span).is_fractional:
             # Values kept are those of GROUP BY.
             text = f"{plain.function.upper()} of doubles may tell 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)

@@ -55,7 +55,8 @@ def gain(
         from impctl.app.gain import gain
         from impctl.app.results.metrics import gain_metrics
 
-        check_metrics(metrics, desk.reserved)
+        if metrics is not None:
+            check_metrics(metrics, desk.reserved)
         return with_metrics(gain(desk, tuple(query or ()), since), metrics, gain_metrics)
 
     settings = settings_of(workload, store=store)

@@ -40,6 +40,7 @@ from impctl.cli.options import (
     Quiet,
     SparkProfile,
     StoreFolder,
+    Strict,
     Verbose,
     WorkloadFile,
     settings_of,
@@ -164,6 +165,7 @@ def maintain(
     metrics: MetricsFile = None,
     changes: Changes = None,
     scrub: Scrub = None,
+    strict: Strict = False,
     dry_run: DryRun = False,
     detailed_exitcode: DetailedExitcode = False,
     json: AsJson = False,
@@ -177,7 +179,7 @@ def maintain(
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """
     settings = settings_of(workload, params=param, store=store, memory=memory, disk=disk, now=now)
-    settings = replace(settings, policy=policy, changes=changes, dry_run=dry_run)
+    settings = replace(settings, policy=policy, changes=changes, strict=strict, dry_run=dry_run)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     settings = replace(settings, imbalance=imbalance, large_change=large_change, scrub=scrub)
     asked = due_request(due, point, interval, tuple(query or ()), follow=follow)
@@ -209,7 +211,8 @@ def _use_case(
     maintained = due_use_case(asked, batch_rows)
 
     def use_case(desk: Workbench) -> Outcome:
-        check_metrics(metrics, desk.reserved)
+        if metrics is not None:
+            check_metrics(metrics, desk.reserved)
         with failure_told(metrics):
             outcome = maintained(desk)
         return with_metrics(outcome, metrics, maintained_now)

@@ -7,11 +7,18 @@ codes. Out of scope: JSON; exit codes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 
 from impctl.app.results.results import Failure
 from impctl.cli.output.wording import plain
 from impctl.errors import Location, WorkloadError
+
+_QUERY = re.compile(r"[Qq]uery `([^`]*)`")
+_NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w`@])")
+"""A number on its own: not part of a name, a version or a path."""
+_SHOWN = 5
+"""Queries named in a warning that several share."""
 
 Mark = Callable[[str, str], str]
 """Gives a word its colour where colour is on."""
@@ -43,6 +50,32 @@ def _lines(same: Sequence[Failure], mark: Mark) -> list[str]:
     if error.hint is not None:
         lines.append(f"{mark('hint', '36')}: {plain(error.hint)}")
     return lines
+
+
+def grouped_by_cause(warnings: Iterable[str]) -> list[str]:
+    """The warnings, each once: those that differ in the query they name, and in numbers, as one."""
+    alike: dict[str, list[str]] = {}
+    for warning in dict.fromkeys(warnings):
+        named = set(_QUERY.findall(warning))
+        key = _NUMBER.sub("#", _QUERY.sub("each query", warning)) if len(named) == 1 else warning
+        alike.setdefault(key, []).append(warning)
+    return [same[0] if len(same) == 1 else _as_one(same) for same in alike.values()]
+
+
+def _as_one(same: Sequence[str]) -> str:
+    """`18 queries (a, b, ..): the sketch of each query holds 90 to 95 of 96 ranges`."""
+    names = [f"`{match[1]}`" for match in map(_QUERY.search, same) if match is not None]
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    texts = [_QUERY.sub("each query", one) for one in same]
+    numbers = iter(zip(*map(_NUMBER.findall, texts), strict=True))
+    text = _NUMBER.sub(lambda _: _span(next(numbers)), texts[0])
+    return f"{len(same)} queries ({shown}): {text}"
+
+
+def _span(numbers: Sequence[str]) -> str:
+    """One number, or the least and the greatest of them."""
+    found = sorted(set(numbers), key=lambda text: float(text.replace(",", "")))
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
 def summary_line(failed: Sequence[str], total: int) -> str:

@@ -43,12 +43,20 @@ class JsonOutput:
     status = explain = verify = generate = plan = due = simulate = _keep
     record = comparison = written = suite = gc = _keep
 
+    def finished(self, result: Result, place: str) -> bool:
+        """A document has all results, at its end."""
+        return False
+
     def document(self, text: str) -> None:
         """A JSON text becomes the one result."""
         self._results.append(json.loads(text))
 
     def end(
-        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+        self,
+        warnings: tuple[str, ...],
+        failures: tuple[Failure, ...],
+        decisive: Failure | None,
+        note: str = "",
     ) -> None:
         """Print the document."""
         envelope: dict[str, Json] = {

@@ -64,13 +64,20 @@ class Output(Protocol):
     def suite(self, result: SuiteResult) -> None: ...
     def gc(self, result: GcResult) -> None: ...
 
+    def finished(self, result: Result, place: str) -> bool:
+        """Show a result while the run goes on, with how far it is; whether it is shown so."""
+
     def document(self, text: str) -> None:
         """A text that is a whole document of its own, shown as it is."""
 
     def end(
-        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+        self,
+        warnings: tuple[str, ...],
+        failures: tuple[Failure, ...],
+        decisive: Failure | None,
+        note: str = "",
     ) -> None:
-        """Warnings and failures; `decisive` is the failure that gave the exit code."""
+        """Warnings and failures; `decisive` gave the exit code, the `note` is for people."""
 
 
 def show(output: Output, result: Result) -> None:

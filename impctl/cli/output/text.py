@@ -31,6 +31,7 @@ from impctl.app.results.results import (
     QueryResult,
     Record,
     RecordComparison,
+    Result,
     RewriteResult,
     StatusResult,
     VerifyResult,
@@ -45,7 +46,7 @@ from impctl.cli.output.check import check_lines, check_word, summed_up
 from impctl.cli.output.cluster import cluster_lines
 from impctl.cli.output.doctor import finding_lines
 from impctl.cli.output.due import due_lines, due_word
-from impctl.cli.output.errors import failure_lines, summary_line
+from impctl.cli.output.errors import failure_lines, grouped_by_cause, summary_line
 from impctl.cli.output.explain import explain_lines
 from impctl.cli.output.foreseen import (
     apply_lines,
@@ -56,6 +57,7 @@ from impctl.cli.output.foreseen import (
 )
 from impctl.cli.output.gain import gain_lines
 from impctl.cli.output.gc import gc_lines
+from impctl.cli.output.protocol import show
 from impctl.cli.output.simulated import simulated_lines
 from impctl.cli.output.status import status_lines
 from impctl.cli.output.suite import comparison_lines, record_lines
@@ -99,6 +101,8 @@ class TextOutput:
         self._named: set[str] = set()
         self._words: dict[str, str] = {}
         """What was said of each query, for the line that sums up."""
+        self._place = ""
+        """How far the run is, behind the first line of a result."""
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
@@ -113,14 +117,14 @@ class TextOutput:
             self._block(rebalance_lines(result) if result.reason else capture_lines(result))
             return
         if result.mode == SKETCH_NONE:
-            self._say(f"{result.query}: without a sketch, {result.reason}")
+            self._say(f"{result.query}: without a sketch, {result.reason}{self._place}")
             return
         if result.action == "none":
             self._say(f"{result.query}: not rebalanced, {sketches_text(result.sketches)}")
             self._detail(result.reason)
             return
         done = "rebalanced" if result.action == "rebalance" else "captured"
-        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
+        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}{self._place}")
         self._detail(result.reason)
         who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
         self._detail(
@@ -165,7 +169,7 @@ class TextOutput:
         self._named.add(result.query)
         sketch = f"{result.table}.{result.attribute}"
         versions = versions_text(result.versions, result.since, result.moments)
-        if result.reason_code == SKETCH_NONE:
+        if not result.table:
             self._say(f"{result.query}: without a sketch, {result.reason}")
             return
         if result.action == "none":
@@ -309,8 +313,7 @@ class TextOutput:
 
     def record(self, result: Record) -> None:
         """A table per figure."""
-        for line in record_lines(result):
-            self._say(line)
+        self._lines([plain(line) for line in record_lines(result)])
 
     def comparison(self, result: RecordComparison) -> None:
         """What differs beyond the noise."""
@@ -332,19 +335,35 @@ class TextOutput:
         for line in gc_lines(result):
             self._say(line)
 
+    def finished(self, result: Result, place: str) -> bool:
+        """The result, its place behind its first line."""
+        self._place = f" ({place})" if place else ""
+        show(self, result)
+        self._place = ""
+        return True
+
     def document(self, text: str) -> None:
         """The text, as it is."""
         self._stdout.write(text.rstrip("\n") + "\n")
 
     def end(
-        self, warnings: tuple[str, ...], failures: tuple[Failure, ...], decisive: Failure | None
+        self,
+        warnings: tuple[str, ...],
+        failures: tuple[Failure, ...],
+        decisive: Failure | None,
+        note: str = "",
     ) -> None:
-        """Warnings (unless quiet) and every failure on stderr."""
+        """The note and warnings (unless quiet) and every failure on stderr."""
         self._stdout.flush()
-        for warning in warnings:
-            self._note(self._marked("warning", "33") + f": {plain(warning)}", is_plain=True)
-        for line in failure_lines(failures, self._marked):
-            self._stderr.write(line + "\n")
+        if note:
+            self._note(note)
+        head = self._marked("warning", "33")
+        for warning in grouped_by_cause(warnings):
+            for line in _wrapped(f"{head}: {plain(warning)}", self._stderr):
+                self._note(line, is_plain=True)
+        for text in failure_lines(failures, self._marked):
+            for line in _wrapped(text, self._stderr):
+                self._stderr.write(line + "\n")
         self._summary(failures)
 
     def _summary(self, failures: tuple[Failure, ...]) -> None:
@@ -363,7 +382,7 @@ class TextOutput:
         self._stdout.write("".join(f"{line}\n" for line in lines))
 
     def _say(self, line: str) -> None:
-        self._stdout.write(plain(line) + "\n")
+        self._lines(_wrapped(plain(line), self._stdout))
 
     def _block(self, lines: Sequence[str]) -> None:
         """The first line, the others below it."""
@@ -377,7 +396,7 @@ class TextOutput:
 
     def _whole(self, text: str) -> None:
         """A command or statement on a line of its own: broken, it could not be copied."""
-        self._say("  " + text)
+        self._lines([plain("  " + text)])
 
     def _note(self, line: str, *, is_plain: bool = False) -> None:
         if not self._quiet:
@@ -390,6 +409,12 @@ class TextOutput:
 
     def _marked(self, word: str, colour: str) -> str:
         return marked(word, colour) if self._colour else word
+
+
+def _wrapped(text: str, stream: TextIO) -> list[str]:
+    """A text that is plain already as lines, further ones after some more than its own indent."""
+    indent = text[: len(text) - len(text.lstrip(" "))]
+    return wrapped(text[len(indent) :], width_for(os.environ, stream), indent, indent + "  ")
 
 
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:

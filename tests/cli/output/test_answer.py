@@ -94,7 +94,7 @@ def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
         (("--json", "--format", "csv"), "`--json` excludes `--format`"),
         (("--out", "a.csv", "--format", "csv"), "`--out` excludes `--format`"),
         (("--out", "a.xlsx"), "The ending of the file names no format"),
-        (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`, `jsonl`, `markdown`"),
+        (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`,\n  `jsonl`, `markdown`"),
         (("--limit", "-1"), "Invalid value for `--limit`"),
     ],
 )

@@ -6,6 +6,7 @@ side by side; why a row is in an answer.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -212,7 +213,7 @@ def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
     ran = impctl("verify", "w.yaml")
     assert "  missing {0, NULL}\n  more than needed {NULL}\n" in ran.stdout
-    assert "on `sales.price`, it lacks ranges: 0, NULL" in ran.stderr
+    assert "on `sales.price`, it lacks ranges: 0, NULL" in " ".join(ran.stderr.split())
 
 
 def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
@@ -241,7 +242,8 @@ def test_the_place_of_an_error_comes_first(fake, impctl) -> None:
     ran = impctl("explain", "w.yaml")
     assert ran.code == 3
     assert ran.stderr == (
-        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported [query_unsupported]\n"
+        "error: w.yaml:9:14: `q_top`: Function `MEDIAN` is not supported\n"
+        "  [query_unsupported]\n"
         "hint: use AVG\n"
     )
 
@@ -420,8 +422,8 @@ def test_the_rows_and_what_is_proved_of_them(fake, impctl) -> None:
     fake.answer = Outcome((WHY,))
     ran = impctl("why", "w.yaml", "--row", "n=17")
     assert ran.stdout == (
-        "reach: n=17, at=2026-01-31T12:00:00, name=NULL is derived from 3 rows, a smallest set: no "
-        "fewer rows derive it\n"
+        "reach: n=17, at=2026-01-31T12:00:00, name=NULL is derived from 3 rows, a\n"
+        "  smallest set: no fewer rows derive it\n"
         "  links: src=1, dst=4, cost=1.50\n"
         "  links: src=4, dst=17, cost=NULL\n"
         "  ... and 1 row more\n"
@@ -590,7 +592,7 @@ UNJUDGED = replace(
     changes=(replace(TIME, verdict=Difference.UNJUDGED), OTHER),
     edited=EXAMPLES["comparison"].only_old,
 )
-DRY = "warning: dry run: nothing was written\n"
+DRY = "dry run: nothing was written\n"
 WHOLE: dict[str, tuple[str, Any, str]] = {
     **{name: (f"{name} w.yaml", EXAMPLES[name], text) for name, text in OF_EXAMPLES.items()},
     "a batch": (
@@ -726,7 +728,7 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     "answers of which only the numbers of rows were compared": (
         "verify",
         replace(EXAMPLES["verify"], counts_only=True),
-        "sales@1, results equal (only counted: a LIMIT without ORDER BY)\n",
+        "sales@1, results equal (only counted: a\n  LIMIT without ORDER BY)\n",
     ),
     "a long sketch, in one line": (
         "status",
@@ -760,3 +762,38 @@ def test_what_is_not_smallest_is_not_said_to_be(fake, impctl, changed, told: str
     ran = impctl("why", "w.yaml", "--row", "n=17")
     assert told in " ".join((ran.stderr + ran.stdout).split())
     assert ("smallest" in ran.stdout) is ("claim" not in changed)
+
+
+def test_warnings_of_one_cause_are_one(fake, impctl) -> None:
+    def spans(query: str, share: int) -> str:
+        return f"the sketch of query `{query}` on `t.day` skips no file: each spans {share}% of 96"
+
+    names = "abcdefg"
+    fake.answer = Outcome(
+        warnings=(
+            *(spans(name, 90 + at) for at, name in enumerate(names)),
+            "query `h` was recaptured: the file `p1` is gone",
+            spans("a", 90),
+            "query `i` was recaptured: the file `p2` is gone",
+        )
+    )
+    assert " ".join(impctl("capture", "w.yaml").stderr.split()) == (
+        "warning: 7 queries (`a`, `b`, `c`, `d`, `e`, ...): the sketch of each query on `t.day` "
+        "skips no file: each spans 90 to 96% of 96 "
+        "warning: query `h` was recaptured: the file `p1` is gone "
+        "warning: query `i` was recaptured: the file `p2` is gone"
+    )
+    shown = json.loads(impctl("capture", "w.yaml", "--json").stdout)["warnings"]
+    assert len(shown) == 10
+
+
+def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
+    first = EXAMPLES["capture"]
+    second, third = replace(first, query="q_two"), replace(first, query="q_three")
+    fake.finished, fake.answer = (first, second), Outcome((first, second, third))
+    lines = [line for line in impctl("capture", "w.yaml").stdout.splitlines() if "captured" in line]
+    assert [line.split(":")[0] for line in lines] == ["q_top", "q_two", "q_three"]
+    assert " (1 of 2, about " in lines[0]
+    assert lines[1].endswith(" (2 of 2)")
+    results = json.loads(impctl("capture", "w.yaml", "--json").stdout)["results"]
+    assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
