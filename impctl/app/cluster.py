@@ -20,26 +20,38 @@ from impctl.app.capturing.cluster_forecast import (
     sketched_most,
 )
 from impctl.app.preparing.partitions import is_partitionable
+from impctl.app.results.amounts import size_text
 from impctl.app.results.clustered import ClusteredSketch, ClusterResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
+from impctl.plural import count_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.cluster import check_clusterable, cluster_table
 from impctl.workload.reading import suggestion
 
 
-def cluster(desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]) -> Outcome:
-    """Cluster the tables named, or those that sketches are stored for and gain of it."""
+def cluster(
+    desk: Workbench,
+    tables: Sequence[TableName],
+    by: Sequence[ColumnName],
+    *,
+    may_lose: bool = False,
+) -> Outcome:
+    """Cluster the tables named, or those that sketches are stored for and gain of it.
+
+    An order by which more sketches would read more than less is refused unless it `may_lose`.
+    """
     wanted = _wanted(desk, tables, by)
     results: list[ClusterResult] = []
     failures: list[Failure] = []
     uses = sketch_uses(desk, desk.reading_store(), failures)
     for table in wanted or tuple(uses):
         try:
-            results.append(_clustered(desk, table, by, uses.get(table, []), bool(wanted)))
+            used = uses.get(table, [])
+            results.append(_clustered(desk, table, by, used, bool(wanted), may_lose=may_lose))
         except ImpctlError as error:
             failures.append(Failure(None, error))
     return Outcome(tuple(results), _warnings(desk, wanted, uses), tuple(failures))
@@ -83,6 +95,8 @@ def _clustered(
     by: Sequence[ColumnName],
     uses: Sequence[SketchUse],
     is_named: bool,
+    *,
+    may_lose: bool,
 ) -> ClusterResult:
     snapshot = desk.tables.snapshot(table)
     columns = _columns(snapshot, by, uses)
@@ -93,6 +107,7 @@ def _clustered(
         by=columns,
         reason=_reason(columns, forecast.files),
         files=len(snapshot.files),
+        bytes=snapshot.bytes,
         sketches=forecast.sketches,
         foreseen=desk.settings.dry_run,
     )
@@ -103,6 +118,9 @@ def _clustered(
     check_clusterable(snapshot, columns)
     if desk.settings.dry_run:
         return result
+    if not may_lose and len(result.losers) > len(result.winners):
+        raise _loses(result)
+    desk.reporter.finished(replace(result, foreseen=True), 1, 1)
     desk.reporter.step(f"clustering {table} by {', '.join(columns)}")
     watch = Stopwatch()
     with held_signals():
@@ -116,6 +134,18 @@ def _clustered(
         files_after=len(desk.tables.snapshot(table).files),
         elapsed_ms=watch.ms,
         sketches=tuple(came),
+    )
+
+
+def _loses(result: ClusterResult) -> UsageError:
+    names = ", ".join(f"`{one.query}`" for one in result.losers)
+    return UsageError(
+        f"Clustering table `{result.table}` by {', '.join(f'`{name}`' for name in result.by)} "
+        f"would write {size_text(result.bytes)} again, and {len(result.losers)} of "
+        f"{count_text(len(result.sketches), 'sketch', 'sketches')} would read more files than now: "
+        f"{names}",
+        hint="choose other columns (`--dry-run` shows what each sketch would read), or add `--yes`",
+        code="cluster_loses",
     )
 
 

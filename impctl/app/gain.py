@@ -52,7 +52,8 @@ def _gained(
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
     kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
     upkeep = sum(run.elapsed_ms for run in kept)
-    saved = (found.bytes_plain - found.bytes) * _MS_PER_BYTE
+    answers_bytes = found.answers * _bytes_read(desk, store, spec) if found.answers else 0
+    saved = (found.bytes_plain - found.bytes + answers_bytes) * _MS_PER_BYTE
     verdict = _verdict(found, saved, upkeep)
     return GainResult(
         query=spec.name,
@@ -72,14 +73,22 @@ def _gained(
         saved_ms=saved,
         verdict=verdict,
         kept_answers=found.answers,
+        answers_bytes=answers_bytes,
         hint=_hint(verdict, found, len(kept), partial(_order_hint, forecasts, store, spec)),
     )
+
+
+def _bytes_read(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> int:
+    """Bytes of the query's tables, which it reads without its materialized result."""
+    stored = None if store is None else store.load(spec.name)
+    tables = () if stored is None else stored.versions
+    return sum(desk.tables.snapshot(table).bytes for table in tables)
 
 
 def _verdict(found: Uses, saved: float, upkeep: float) -> str:
     if not found.uses and not found.answers:
         return NOT_USED_YET
-    if found.uses and saved >= upkeep:
+    if saved >= upkeep:
         return PAYS
     return ANSWERS if found.answers else COSTS_MORE
 

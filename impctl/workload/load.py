@@ -8,6 +8,7 @@ Out of scope: settings beside the file (`app`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode
@@ -200,6 +201,25 @@ def read_workload(
     )
 
 
+_SPARK_NAMES = """
+    cores.max default.parallelism driver.cores driver.extraClassPath driver.extraJavaOptions
+    driver.host driver.maxResultSize driver.memory driver.memoryOverhead
+    dynamicAllocation.enabled dynamicAllocation.maxExecutors dynamicAllocation.minExecutors
+    eventLog.dir eventLog.enabled executor.cores executor.extraClassPath
+    executor.extraJavaOptions executor.instances executor.memory executor.memoryOverhead
+    jars jars.excludes jars.ivy jars.packages jars.repositories kryoserializer.buffer.max
+    local.dir master memory.fraction memory.offHeap.enabled memory.offHeap.size serializer
+    sql.adaptive.coalescePartitions.enabled sql.adaptive.enabled sql.adaptive.skewJoin.enabled
+    sql.ansi.enabled sql.autoBroadcastJoinThreshold sql.broadcastTimeout sql.caseSensitive
+    sql.catalogImplementation sql.extensions sql.files.maxPartitionBytes sql.session.timeZone
+    sql.shuffle.partitions sql.sources.partitionOverwriteMode sql.timestampType
+    sql.warehouse.dir ui.enabled ui.port
+"""
+_SPARK_SETTINGS = tuple(f"spark.{name}" for name in _SPARK_NAMES.split())
+"""Settings in common use: one that is spelled almost like one of these was meant to be it."""
+_ALIKE = 0.93
+
+
 def _read_store(node: Node, base: Path, reading: FileReading) -> str | None:
     store = read_path(node, "`store`", base, reading)
     written = reading.text(node, "`store`") if store is not None else None
@@ -224,5 +244,15 @@ def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None
     if fields is None:
         return None
     master = reading.text(fields.get("master"), inside(path, "master"))
-    conf = reading.settings(fields.get("conf"), inside(path, "conf"))
-    return SparkSpec(master, conf or {})
+    where = inside(path, "conf")
+    conf = reading.settings(fields.get("conf"), where) or {}
+    for name in conf:
+        close = get_close_matches(name.lower(), map(str.lower, _SPARK_SETTINGS), 1, _ALIKE)
+        meant = next((one for one in _SPARK_SETTINGS if [one.lower()] == close), name)
+        if name not in _SPARK_SETTINGS and meant != name:
+            reading.report(
+                fields["conf"],
+                f"Spark has no setting `{name}`, and would ignore it",
+                f"did you mean `{meant}`?",
+            )
+    return SparkSpec(master, conf)

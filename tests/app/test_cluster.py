@@ -111,6 +111,17 @@ def test_what_statistics_do_not_tell_is_never_left_out(cli: Cli, column: str) ->
     assert all(entry["files_after"] for entry in done["sketches"])
 
 
+def test_an_order_by_which_more_is_lost_than_won_needs_a_yes(cli: Cli) -> None:
+    cli.good("capture", "--query", "g")
+    cli.good("cluster")
+    assert cli("cluster", "--table", "t", "--by", "f").refusal == (2, "cluster_loses")
+    assert DeltaTable(str(cli.workload.parent / "t")).version() == 1
+    shown = cli.text("cluster", "--table", "t", "--by", "f", "--dry-run")
+    assert "sketches that would read more than now: g" in shown
+    shown = cli.text("cluster", "--table", "t", "--by", "f", "--yes")
+    assert shown.index("would be written again") < shown.index("t: version 2")
+
+
 def test_columns_and_tables_that_are_not_there(cli: Cli) -> None:
     assert cli("cluster", "--table", "u").error["code"] == "cluster_table_unknown"
     assert cli("cluster", "--table", "t", "--by", "nope").error["code"] == "column_unknown"

@@ -171,7 +171,10 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
     found = cli.one("gain")
     assert (found["kept_answers"], found["uses"], found["verdict"]) == (3, 0, "answers")
     assert found["last_use"] is not None
-    assert "3 answers from kept rows" in cli.text("gain")
+    table = DeltaTable(str(cli.workload.parent / "t"))
+    size = sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
+    assert found["answers_bytes"] == 3 * size
+    assert "3 answers from the materialized result" in cli.text("gain")
     assert "3 answers from kept rows; the last" in cli.text("status")
     assert ", answer kept" in cli.text("status")
     status = cli.one("status")
@@ -188,3 +191,14 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
 def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
     found = Uses(uses=uses, bytes=1, bytes_plain=100)
     assert said in _hint(COSTS_MORE, found, runs, lambda: "")
+
+
+def test_several_queries_are_summed_up(cli: Cli) -> None:
+    text = cli.workload.read_text()
+    more = f'"{SQL}"}}, kept: {{sql: "{SQL}", answer: true}}'
+    cli.workload.write_text(text.replace(f'"{SQL}"}}', more))
+    cli.good("capture")
+    for name in ("q", "kept", "kept"):
+        cli.good("query", "--query", name, "--sketch", "auto")
+    shown = cli.text("gain")
+    assert "2 queries: 1 use of sketches, 2 answers from materialized results skipped" in shown

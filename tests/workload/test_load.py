@@ -305,6 +305,33 @@ def test_a_byte_order_mark_and_windows_line_ends(load: Load) -> None:
     assert load(HEAD.replace("\n", "\r\n")).queries["q"].sql == "SELECT 1"
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("spark.sql.session.timezone", "spark.sql.session.timeZone"),
+        ("spark.sql.shuffle.partition", "spark.sql.shuffle.partitions"),
+        ("spark.sql.ansi.enable", "spark.sql.ansi.enabled"),
+    ],
+)
+def test_a_misspelt_spark_setting(problems: Problems, name: str, meant: str) -> None:
+    (found,) = problems(HEAD + f"spark: {{conf: {{{name}: x}}}}\n")
+    assert f"`{name}`" in found
+    assert f"`{meant}`" in found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.sql.session.timeZone",
+        "spark.sql.catalog.shop",
+        "spark.driver.port",
+        "spark.hadoop.fs.s3a.endpoint",
+    ],
+)
+def test_other_spark_settings_are_passed_on(load: Load, name: str) -> None:
+    assert load(HEAD + f"spark: {{conf: {{{name}: x}}}}\n").spark.conf == {name: "x"}
+
+
 def test_a_spark_profile(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text("master: local[2]\nconf: {spark.ui.enabled: false, m: '${M}'}\n")

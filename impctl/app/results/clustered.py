@@ -28,15 +28,29 @@ class ClusteredSketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterResult:
-    """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`)."""
+    """One table: `action` is cluster, or none (a dry run, or nothing to gain: see `reason`).
+
+    `bytes` is the size of the table's files, all of which are written again.
+    """
 
     table: str
     action: str
     by: tuple[str, ...]
     reason: str
     files: int
+    bytes: int = 0
     files_after: int | None = None
     version: int | None = None
     elapsed_ms: float = 0.0
     sketches: tuple[ClusteredSketch, ...] = ()
     foreseen: bool = False
+
+    @property
+    def losers(self) -> tuple[ClusteredSketch, ...]:
+        """The sketches that are expected to read more than now."""
+        return tuple(one for one in self.sketches if one.bytes_expected > one.bytes)
+
+    @property
+    def winners(self) -> tuple[ClusteredSketch, ...]:
+        """Those that are expected to read less."""
+        return tuple(one for one in self.sketches if one.bytes_expected < one.bytes)

@@ -12,7 +12,7 @@ from impctl.values import dataclass
 
 PAYS, COSTS_MORE, NOT_USED_YET = "pays", "costs_more", "not_used"
 ANSWERS = "answers"
-"""Answers were told from kept rows; what these save is not estimated."""
+"""The materialized result was read, and saved less than its upkeep so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,9 +20,10 @@ class GainResult:
     """The uses of one query's sketches since a moment, and the runs that kept them up to date.
 
     `files`, `rows` and `bytes` were read, `..._plain` would have been by the query's conditions
-    alone; of `uses`, `used` went through a sketch. `kept_answers` were told from kept rows and
-    read no file; they are no uses, but `last_use` is of either. `upkeep_ms` is what captures and
-    maintaining took. `saved_ms` is an estimate: bytes left out at the rate at which Spark reads.
+    alone; of `uses`, `used` went through a sketch. `kept_answers` came from the materialized
+    result and read no file; they are no uses, but `last_use` is of either. `answers_bytes` is what
+    they would have read of the tables as they are now. `upkeep_ms` is what captures and maintaining
+    took. `saved_ms` is an estimate: all bytes skipped, at the rate at which Spark reads.
     """
 
     query: str
@@ -42,6 +43,7 @@ class GainResult:
     saved_ms: float
     verdict: str
     kept_answers: int = 0
+    answers_bytes: int = 0
     hint: str = ""
 
     @property

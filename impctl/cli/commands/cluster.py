@@ -41,6 +41,10 @@ def cluster(
             help="Order files by this column; repeat for a Z-order. Default: those sketched.",
         ),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Go on even if more sketches would read more than less."),
+    ] = False,
     store: StoreFolder = None,
     dry_run: DryRun = False,
     json: AsJson = False,
@@ -59,7 +63,7 @@ def cluster(
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.cluster import cluster
 
-        return cluster(desk, tuple(tables or ()), tuple(by or ()))
+        return cluster(desk, tuple(tables or ()), tuple(by or ()), may_lose=yes)
 
     settings = settings_of(workload, store=store, dry_run=dry_run)
     return on_workbench("cluster", display_of(json, quiet, verbose), settings, use_case)

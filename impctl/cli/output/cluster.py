@@ -19,12 +19,19 @@ def cluster_lines(result: ClusterResult) -> list[str]:
             f" before, {result.files_after:,} now, {duration_text(result.elapsed_ms)}"
         )
     elif result.foreseen:
-        head = f"{result.table}: would be {result.reason}, {result.files:,} now"
+        head = (
+            f"{result.table}: would be {result.reason}, {result.files:,} now; all "
+            f"{size_text(result.bytes)} would be written again"
+        )
         if not result.reason.startswith(("sorted", "in Z-order")):
             head = f"{result.table}: would be left as it is: {result.reason}"
     else:
         head = f"{result.table}: left as it is: {result.reason}"
-    return [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
+    lines = [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
+    if result.action != "cluster" and result.losers:
+        names = ", ".join(one.query for one in result.losers)
+        lines.append(plain(f"sketches that would read more than now: {names}"))
+    return lines
 
 
 def _sketch_text(entry: ClusteredSketch) -> str:

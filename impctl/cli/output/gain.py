@@ -5,7 +5,7 @@ Law: what was counted comes before what is estimated. Out of scope: JSON (`cli.o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import duration_text, size_text
 from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
@@ -19,10 +19,30 @@ def gain_lines(result: GainResult) -> list[str]:
     last = "" if result.last_use is None else f", the last {result.last_use:%Y-%m-%d %H:%M:%SZ}"
     counted = count_text(result.uses, "use")
     if result.kept_answers:
-        answers = f"{count_text(result.kept_answers, 'answer')} from kept rows"
+        answers = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
         counted = f"{counted}, {answers}" if result.uses else answers
     head = f"{result.query}: {counted}{since}{last}"
     return [plain(text) for text in (head, *_details(result))]
+
+
+def total_lines(results: Sequence[GainResult]) -> list[str]:
+    """All queries together, in two lines."""
+    uses = sum(result.uses for result in results)
+    answers = sum(result.kept_answers for result in results)
+    plain_bytes = sum(result.bytes_plain + result.answers_bytes for result in results)
+    skipped = sum(result.bytes_left_out + result.answers_bytes for result in results)
+    upkeep = sum(result.upkeep_ms for result in results)
+    saved = sum(result.saved_ms for result in results)
+    counted = (
+        f"{count_text(len(results), 'query', 'queries')}: {count_text(uses, 'use')} of sketches, "
+        f"{count_text(answers, 'answer')} from materialized results"
+    )
+    return [
+        counted,
+        f"skipped {size_text(skipped)} of {size_text(plain_bytes)} "
+        f"({skipped / max(plain_bytes, 1):.0%}); saved about {duration_text(saved)}, upkeep took "
+        f"{duration_text(upkeep)}",
+    ]
 
 
 def _details(result: GainResult) -> Iterator[str]:
@@ -36,11 +56,12 @@ def _details(result: GainResult) -> Iterator[str]:
             ", of what the query's own conditions leave"
         )
     if result.kept_answers:
-        yield "answers from kept rows read no file; what they save is not estimated"
+        yield f"its materialized result saved reading about {size_text(result.answers_bytes)}"
     if result.uses > result.used:
         yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"
     upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
-    saved = f"; saved about {duration_text(result.saved_ms)}" if result.uses else ""
+    is_used = result.uses or result.kept_answers
+    saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""
     yield f"upkeep: {upkeep}{saved}"
     if result.verdict == COSTS_MORE:
         yield f"costs more than it saves: {result.hint}"

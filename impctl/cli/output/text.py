@@ -55,7 +55,7 @@ from impctl.cli.output.foreseen import (
     plan_word,
     rebalance_lines,
 )
-from impctl.cli.output.gain import gain_lines
+from impctl.cli.output.gain import gain_lines, total_lines
 from impctl.cli.output.gc import gc_lines
 from impctl.cli.output.protocol import show
 from impctl.cli.output.simulated import simulated_lines
@@ -101,6 +101,7 @@ class TextOutput:
         self._named: set[str] = set()
         self._words: dict[str, str] = {}
         """What was said of each query, for the line that sums up."""
+        self._gains: list[GainResult] = []
         self._place = ""
         """How far the run is, behind the first line of a result."""
 
@@ -162,6 +163,7 @@ class TextOutput:
 
     def gain(self, result: GainResult) -> None:
         """What was left out, and what it took."""
+        self._gains.append(result)
         self._block(gain_lines(result))
 
     def maintain(self, result: MaintainResult) -> None:
@@ -354,6 +356,8 @@ class TextOutput:
         note: str = "",
     ) -> None:
         """The note and warnings (unless quiet) and every failure on stderr."""
+        if len(self._gains) > 1:
+            self._block(total_lines(self._gains))
         self._stdout.flush()
         if note:
             self._note(note)
