@@ -105,7 +105,7 @@ def test_what_statistics_do_not_tell_is_never_left_out(cli: Cli, column: str) ->
     """NaN and long texts have no bounds: nothing is gained, and nothing is wrong."""
     cli.good("capture")
     before = bag(cli)
-    done = cli.one("cluster", "--table", "t", "--by", column)
+    done = cli.one("cluster", "--table", "t", "--by", column, "--yes")
     assert done["by"] == [column]
     assert bag(cli) == before
     assert all(entry["files_after"] for entry in done["sketches"])

@@ -30,7 +30,7 @@ from impctl.sketch.files_after import share_after
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery, StoredSketch
-from impctl.tables.overlap import is_sorted
+from impctl.tables.overlap import is_sorted, overlap
 from impctl.tables.range_counts import likely_counts
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.cluster import bytes_per_file, clustered_by
@@ -172,11 +172,16 @@ def _expected(
     """What the sketch leaves now, and would of files in the new order."""
     sketch = use.sketch
     left = use.left(desk).files[sketch.table]
-    now, total = bytes_of(left), desk.tables.snapshot(sketch.table).bytes
+    snapshot = desk.tables.snapshot(sketch.table)
+    now, total = bytes_of(left), snapshot.bytes
     share = min(1.0, now / max(total, 1))
     if sketch.attribute in columns:
         after = share_after(sketch.fragments, sketch.partition, use.rows, files, columns)
         share = min(share, after)
+    elif share < 1:
+        # A new file takes its rows from as many old ones as share values of the columns.
+        mixed = max(overlap(snapshot, name) for name in columns) * len(snapshot.files)
+        share = 1 - (1 - share) ** max(mixed, 1.0)
     return ClusteredSketch(
         query=use.prepared.spec.name,
         attribute=sketch.attribute,
