@@ -45,8 +45,8 @@ class ResultReporter:
         """Show the result with `3 of 22, about 2 min left`, as long as the others took."""
         place = f"{done} of {total}" if total > 1 else ""
         if done < total:
-            left = (time.monotonic() - self._begun) * 1000 / done * (total - done)
-            place += f", about {duration_text(left)} left"
+            left = (time.monotonic() - self._begun) / done * (total - done)
+            place += f", about {left:.0f} s left" if left < 90 else f", about {left / 60:.0f} min left"
         self._show(result, place)
 
 
