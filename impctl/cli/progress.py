@@ -46,7 +46,8 @@ class ResultReporter:
         place = f"{done} of {total}" if total > 1 else ""
         if done < total:
             left = (time.monotonic() - self._begun) / done * (total - done)
-            place += f", about {left:.0f} s left" if left < 90 else f", about {left / 60:.0f} min left"
+            about = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
+            place += f", about {about} left"
         self._show(result, place)
 
 
