@@ -15,7 +15,7 @@ from impctl.cli.output.wording import plain
 from impctl.errors import Location, WorkloadError
 
 _QUERY = re.compile(r"[Qq]uery `([^`]*)`")
-_NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?(?![\w`@])")
+_NUMBER = re.compile(r"(?<![\w`.@-])\d+(?:,\d{3})*(?:\.\d+)?%?(?![\w`@])")
 """A number on its own: not part of a name, a version or a path."""
 _SHOWN = 5
 """Queries named in a warning that several share."""
@@ -74,7 +74,7 @@ def _as_one(same: Sequence[str]) -> str:
 
 def _span(numbers: Sequence[str]) -> str:
     """One number, or the least and the greatest of them."""
-    found = sorted(set(numbers), key=lambda text: float(text.replace(",", "")))
+    found = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 

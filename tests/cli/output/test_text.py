@@ -779,7 +779,7 @@ def test_warnings_of_one_cause_are_one(fake, impctl) -> None:
     )
     assert " ".join(impctl("capture", "w.yaml").stderr.split()) == (
         "warning: 7 queries (`a`, `b`, `c`, `d`, `e`, ...): the sketch of each query on `t.day` "
-        "skips no file: each spans 90 to 96% of 96 "
+        "skips no file: each spans 90% to 96% of 96 "
         "warning: query `h` was recaptured: the file `p1` is gone "
         "warning: query `i` was recaptured: the file `p2` is gone"
     )
