@@ -12,6 +12,7 @@
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
     │   ├── EvaluationError              3  the query itself fails on a row (overflow, ...)
+    │   │   └── OutOfMemoryError         3  it takes more memory than it may, or than there is
     │   └── UnsupportedExpressionError   3  an expression that only Spark computes
     ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
     ├── UnsoundSketchError               5  verification found a sketch too small
@@ -40,6 +41,7 @@ Out of scope: rendering (see `cli.boundary`).
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -209,8 +211,31 @@ def is_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException" and not isinstance(error, Exception)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the system, or a limit of it, refused memory."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    )
+
+
+def out_of_memory(error: BaseException) -> OutOfMemoryError:
+    """The error for that. What the failed calls had computed is freed."""
+    import traceback  # takes longer to load than many a command to run
+
+    traceback.clear_frames(error.__traceback__)
+    found = OutOfMemoryError(
+        "The system has no more memory for this process",
+        hint="free memory or raise the limit of the process; "
+        "with a smaller `--memory` Spark takes over earlier",
+    )
+    found.__cause__ = error
+    return found
+
+
 def unexpected(error: BaseException) -> ImpctlError:
     """An error that nobody raised on purpose, with its first line and how to report it."""
+    if is_out_of_memory(error):
+        return out_of_memory(error)
     first = (str(error).strip().splitlines() or ["no message"])[0]
     if is_panic(error):
         found = ImpctlError(
@@ -292,6 +317,12 @@ class EvaluationError(UnsupportedError):
     """A row on which the query itself fails under ANSI rules, as it would in Spark."""
 
     default_code = "evaluation_failed"
+
+
+class OutOfMemoryError(EvaluationError):
+    """A run takes more memory than its limit, or than the system has."""
+
+    default_code = "out_of_memory"
 
 
 class UnsupportedExpressionError(UnsupportedError):

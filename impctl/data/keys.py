@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from impctl.data.memory import reserve
 from impctl.data.order import ascending
 from impctl.data.schema import Kind
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
@@ -28,6 +29,8 @@ _NULL_CODE = np.int64(0x2545F4914F6CDD1D)
 _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
 _SIGN = 1 << 63
+_TEXT_LOT = 1 << 19
+"""Bytes of texts whose codes are computed at once; more do not stay in the caches."""
 _MANY = 1000
 """Codes from which on looking at how far they spread pays."""
 _AS_THEY_ARE = slice(None)
@@ -47,6 +50,8 @@ def key_codes(columns: Sequence[Vector], length: int) -> Ints:
     """One code per row; shape (length,). A single integer-like column is its own code."""
     if not columns:
         return np.zeros(length, dtype=np.int64)
+    # The codes, those of one column, and what mixing takes.
+    reserve(3 * length * _TEXT_BASE.itemsize)
     codes = _column_codes(columns[0])
     for column in columns[1:]:
         mixed = _mix(codes.view(np.uint64)) ^ _column_codes(column).view(np.uint64)
@@ -111,16 +116,31 @@ def _text_codes(values: pa.Array) -> Ints:
     offsets = offsets[values.offset : values.offset + length + 1]
     sizes = np.diff(offsets)
     hashes = np.zeros(length, dtype=np.uint64)
-    total = int(offsets[-1] - offsets[0])
-    if total:
-        data = np.frombuffer(values.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
-        starts = offsets[:-1] - offsets[0]
-        places = np.arange(total) - np.repeat(starts, sizes)
-        powers = np.cumprod(np.full(int(sizes.max()) + 1, _TEXT_BASE, dtype=np.uint64))
-        terms = (data.astype(np.uint64) + np.uint64(1)) * powers[places]
-        filled = np.flatnonzero(sizes)
-        hashes[filled] = np.add.reduceat(terms, starts[filled])
+    if offsets[-1] > offsets[0]:
+        powers = np.cumprod(np.full(int(sizes.max()) + 1, _TEXT_BASE), dtype=np.uint64)
+        data = np.frombuffer(values.buffers()[2], dtype=np.uint8)
+        borders: Sequence[int] | Ints = (0, length)
+        if offsets[-1] - offsets[0] > _TEXT_LOT:
+            # Each byte takes some words, so that a lot of texts has few bytes, or is one text.
+            ends = np.arange(offsets[0], offsets[-1], _TEXT_LOT)[1:]
+            borders = np.unique([0, *np.searchsorted(offsets, ends), length])
+        for low, high in zip(borders[:-1], borders[1:], strict=True):
+            hashes[low:high] = _text_sums(data, offsets[low : high + 1], powers)
     return _mix(hashes + sizes.astype(np.uint64) * np.uint64(0xD1B54A32D192ED03)).view(np.int64)
+
+
+def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _Words:
+    """The polynomials of the texts between these offsets, shape (texts,)."""
+    sizes, start = np.diff(offsets), offsets[0]
+    sums = np.zeros(len(sizes), dtype=np.uint64)
+    filled = np.flatnonzero(sizes)
+    if len(filled):
+        starts = offsets[:-1] - start
+        places = np.arange(offsets[-1] - start) - np.repeat(starts, sizes)
+        reserve(3 * places.nbytes)
+        terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[places]
+        sums[filled] = np.add.reduceat(terms, starts[filled])
+    return sums
 
 
 def same_keys(left: Sequence[Vector], right: Sequence[Vector]) -> Bools | None:
@@ -234,6 +254,7 @@ def _is_sorted(codes: Ints) -> bool:
 
 def _grouped(codes: Ints, order: Positions | slice, also: Bools | None) -> Grouping:
     """The groups of sorted codes; a border lies where a code differs, and at what is `also` one."""
+    reserve(2 * codes.nbytes)
     ordered = codes[order]
     if len(ordered) == 0:
         nothing = np.zeros(0, dtype=np.int64)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from impctl.data.memory import reserve
 from impctl.data.vector import Ints
 
 MANY = 1_000
@@ -29,6 +30,8 @@ _CACHED = 1 << 19
 
 def ascending(codes: Ints) -> Ints:
     """Positions that sort the codes, equal ones as they come; shape (n,)."""
+    # The order, and beside it the words or what merging takes, with some digits.
+    reserve(3 * codes.nbytes)
     if len(codes) <= _FEW or _has_few_runs(codes):
         return np.argsort(codes, kind="stable")
     lowest = codes.min()

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from impctl.data.memory import reserve
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import TableError
 from impctl.values import dataclass
@@ -30,6 +31,10 @@ _INT_LIKE = frozenset(
     {Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ}
 )
 _TEXTUAL = frozenset({Kind.STRING, Kind.BINARY})
+_MANY = 1 << 10
+"""Values that may be worth weighing before they are made."""
+_WORD = 8
+"""Bytes of a value, or of where a text begins."""
 _NARROW_DIGITS = 18
 """Decimals of at most this precision always fit int64."""
 
@@ -51,8 +56,17 @@ class Vector:
     def is_textual(self) -> bool:
         return self.type.kind in _TEXTUAL
 
+    @property
+    def size(self) -> int:
+        """Bytes of the values; of Python numbers those of what points to them."""
+        size = int(self.values.nbytes)
+        size += 0 if self.valid is None else self.valid.nbytes
+        return size if self.error is None else size + self.error.nbytes
+
     def take(self, positions: npt.NDArray[Any]) -> Vector:
         """The values at these positions, in that order; shape (len(positions),)."""
+        if len(positions) >= _MANY:
+            reserve(self.size * len(positions) // len(self))
         if self.is_textual:
             values: Any = self.values.take(pa.array(positions))
         else:
@@ -128,9 +142,14 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
     Raises TableError for a type impctl never computes with.
     """
     if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+        if array.num_chunks == 1:
+            array = array.chunk(0)
+        else:
+            reserve(array.nbytes)
+            array = array.combine_chunks()
     if isinstance(array, pa.DictionaryArray):
         array = array.dictionary_decode()
+    reserve(len(array) * _WORD)
     valid = None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
     if kind.kind in _TEXTUAL:
         return Vector(kind, _textual(array, kind), valid)
@@ -220,6 +239,8 @@ def concat(vectors: list[Vector]) -> Vector:
     first = vectors[0]
     if len(vectors) == 1:
         return first
+    if sum(map(len, vectors)) >= _MANY:
+        reserve(sum(vector.size for vector in vectors))
     valid = None
     if any(vector.valid is not None for vector in vectors):
         valid = np.concatenate([vector.validity() for vector in vectors])

@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from impctl.data.memory import reserve
 from impctl.data.pages import StoredTable, check_each, checked_places, search
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
@@ -25,6 +26,9 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, from_table, hits_in, merge_at_once, merge_runs
 from impctl.values import dataclass
+
+_MANY = 1 << 14
+"""Rows of runs that may be worth weighing before they are merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,11 @@ def _bytes(run: Run) -> int:
 def _folded(key_types: Sequence[SqlType], alive: str, runs: Sequence[Run], is_oldest: bool) -> Run:
     """One run that means all of these."""
     check_each(runs)
+    if sum(map(len, runs)) >= _MANY:
+        # What comes out, a copy of the keys, and what sorts all of it.
+        keys = sum(int(part.nbytes) for run in runs for part in run.keys)
+        words = sum(int(run.codes.nbytes) for run in runs)
+        reserve(sum(map(_bytes, runs)) + keys + 2 * words)
     if len(runs) > 1:
         at_once = merge_at_once(runs, key_types, alive, is_oldest=is_oldest)
         if at_once is not None:

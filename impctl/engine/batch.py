@@ -34,6 +34,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.weights)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the columns and weights."""
+        return sum(column.size for column in self.columns.values()) + self.weights.nbytes
+
     def keep(self, mask: Bools) -> Batch:
         """The rows where `mask` is set."""
         kept = int(np.count_nonzero(mask))

@@ -14,12 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from impctl.data.memory import reserve
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.select import Select
 from impctl.stopwatch import Stopwatch
+
+_MANY = 1 << 12
+"""Rows that may be worth weighing before an operator works on them."""
 
 
 class Circuit(Operator):
@@ -135,6 +139,9 @@ class Circuit(Operator):
             batches = [known.get(wire) for wire in self._inputs[at]]
             output = None
             if any(batch is not None for batch in batches):
+                for batch in batches:
+                    if batch is not None and len(batch) >= _MANY:
+                        reserve(batch.size)
                 watch = Stopwatch()
                 output = self._operators[at].step(*batches)
                 self._spent[at] += watch.ms

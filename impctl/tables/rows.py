@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
+from impctl.data.memory import reserve
 from impctl.data.schema import Column, Kind
 from impctl.errors import TableError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
@@ -33,6 +34,11 @@ BATCH_ROWS = 1 << 19
 """Measured: half a million rows stay in the caches and are quickest; a million take twice the
 memory, and time to zero it, a quarter makes more runs of groups to merge."""
 
+_PART_ROWS = 1 << 15
+"""Fewer rows take longer to decode, each."""
+_WIDE = 1_024
+"""Bytes of a wide row."""
+
 
 def read_rows(
     snapshot: Snapshot, columns: Sequence[ColumnName], files: Sequence[DataFile] | None = None
@@ -44,7 +50,11 @@ def read_rows(
     wanted = [snapshot.readable(name) for name in columns]
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, wanted, chosen)
-    tables = [reader.read_live(file) for file in chosen]
+    tables: list[pa.Table] = []
+    for file in chosen:
+        # As large as those before it, or as it is on disk.
+        reserve(max(file.size, tables[-1].nbytes if tables else 0))
+        tables.append(reader.read_live(file))
     if not wanted:
         return bare_rows(sum(len(table) for table in tables))
     return pa.concat_tables([reader.empty(), *tables])
@@ -55,18 +65,22 @@ def read_batches(
     columns: Sequence[ColumnName],
     files: Sequence[DataFile] | None = None,
     least: int = BATCH_ROWS,
+    most: int | None = None,
 ) -> Iterator[pa.Table]:
     """The rows of these files (default: all) in batches, which bound the memory.
 
-    A batch has parts of files until there are `least` rows. Raises as `read_rows` does.
+    A batch has parts of files until there are `least` rows, or `most` bytes. Raises as `read_rows`
+    does.
     """
+    part_rows = BATCH_ROWS if most is None else min(BATCH_ROWS, max(_PART_ROWS, most // _WIDE))
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     held: list[pa.Table] = []
     for file in chosen:
-        for part in reader.read_groups(file):
+        for part in reader.read_groups(file, part_rows):
             held.append(part)
-            if sum(len(table) for table in held) >= least:
+            is_wide = most is not None and sum(table.nbytes for table in held) >= most
+            if is_wide or sum(len(table) for table in held) >= least:
                 yield _stacked(held, columns)
                 held = []
     if held:
@@ -110,17 +124,17 @@ class FileReader:
         kept[file.deleted] = False
         return table.filter(pa.array(kept))
 
-    def read_groups(self, file: DataFile) -> Iterator[pa.Table]:
-        """The rows of `file` that its deletion vector leaves, in parts of at most `BATCH_ROWS`:
-        memory does not depend on how long a writer made its row groups."""
+    def read_groups(self, file: DataFile, most: int | None = None) -> Iterator[pa.Table]:
+        """The rows of `file` that its deletion vector leaves, in parts of at most so many (default:
+        `BATCH_ROWS`): memory does not depend on how long a writer made its row groups."""
         start = 0
-        for data, rows, names, old in self._parts(file):
+        for data, rows, names, old in self._parts(file, BATCH_ROWS if most is None else most):
             table = self._made(data, rows, names, old, file)
             yield _live(table, file, start)
             start += rows
 
     def _parts(
-        self, file: DataFile
+        self, file: DataFile, most: int
     ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
         """What is decoded of a file, part by part, with what `_made` wants to know of it."""
         try:
@@ -131,7 +145,7 @@ class FileReader:
                 if not stored:
                     yield None, parquet.metadata.num_rows, names, old
                     return
-                for data in parquet.iter_batches(BATCH_ROWS, columns=stored):
+                for data in parquet.iter_batches(most, columns=stored):
                     yield data, len(data), names, old
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error

@@ -131,7 +131,7 @@ def filled_circuit(
     """A session whose circuit, that of `way`, stands at the pinned versions of its tables.
 
     By the engine where that is quicker and possible; else from a pass of Spark; None where neither
-    comes to a state, and the sketch alone has to be captured. EvaluationError with MEMORY_EXCEEDED
+    comes to a state, and the sketch alone has to be captured. OutOfMemoryError
     where the engine would take more memory than it may.
     """
     compiled = _compiled(way)

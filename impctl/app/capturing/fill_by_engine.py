@@ -12,7 +12,7 @@ for tables too large for one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
@@ -20,29 +20,28 @@ import pyarrow as pa
 from impctl.aliases import AccessId
 from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners.by_spark import Partners
-from impctl.app.preparing.read_ahead import one_ahead
+from impctl.app.preparing.read_ahead import Slices, one_ahead
 from impctl.app.preparing.wanted_files import files_of_table
-from impctl.app.workbench.memory_limit import MEMORY_EXCEEDED, MemoryLimit, memory_of
+from impctl.app.workbench.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery, Turn
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
-from impctl.errors import EvaluationError, JoinTooLargeError, NotExactError, TableError
+from impctl.errors import (
+    EvaluationError,
+    JoinTooLargeError,
+    NotExactError,
+    OutOfMemoryError,
+    TableError,
+)
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, rows_in
 
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""
-
-_FIRST_SLICE = 1_000
-_LEAST_SLICE = 100
-_JOINED_AT_ONCE = 8_000_000
-"""Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
-_ROOM = 400
-"""Bytes of memory allowed for each joined row of a slice, which passes several operators."""
 
 _LARGEST_LOAD_BESIDE_SPARK = 1_000_000
 """The same where Spark is running already and would send few rows back."""
@@ -66,8 +65,8 @@ def loaded(
 ) -> MaintainedQuery | None:
     """The session with its state; None where the engine could not do it and Spark has to.
 
-    EvaluationError where it would take more memory than it may (`MEMORY_EXCEEDED`), or functions
-    more nodes (`PROVENANCE_TOO_LARGE`).
+    OutOfMemoryError where it would take more memory than it may, EvaluationError where functions
+    take more nodes (`PROVENANCE_TOO_LARGE`).
 
     A column only Spark can read, a value on the way that is not exact, an overflow that only the
     order of the batches brought about: Spark decides these. Files that are gone are told at once.
@@ -75,7 +74,7 @@ def loaded(
     session = MaintainedQuery(limited(desk, compiled))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
-        with ThreadPoolExecutor(1) as reader:
+        with held_to(limit), ThreadPoolExecutor(1) as reader:
             pairs = Partners(desk, compiled, partitions, {}).pairs
             rows = _Rows(desk.tables, session, limit, reader)
             turns = session.turns(lambda table: desk.tables.snapshot(table).likely_rows)
@@ -84,8 +83,10 @@ def loaded(
             snapshot = desk.tables.snapshot(partition.table)
             read = rows.files[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
+    except OutOfMemoryError:
+        raise
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
-        if error.code in (MEMORY_EXCEEDED, PROVENANCE_TOO_LARGE):
+        if error.code == PROVENANCE_TOO_LARGE:
             raise
         return None
     return session
@@ -108,29 +109,8 @@ class _Rows:
         files = files_of_table(snapshot, compiled, turn.sources)
         self.files |= dict.fromkeys(turn.sources, files)
         columns = compiled.columns_of(turn.table, turn.sources)
-        batches = one_ahead(read_batches(snapshot, columns, files), self._reader)
-        return _bounded(self._session, batches, self._limit)
-
-
-def _bounded(
-    session: MaintainedQuery, batches: Iterable[pa.Table], limit: MemoryLimit
-) -> Iterator[pa.Table]:
-    """The batches of one table, cut so that no slice is joined to more rows than are held with
-    ease.
-
-    How many that are is learnt from the slice before.
-    """
-    most = _JOINED_AT_ONCE if limit.bytes is None else min(_JOINED_AT_ONCE, limit.bytes // _ROOM)
-    size = _FIRST_SLICE if session.compiled.writes_joins else None
-    for rows in batches:
-        at = 0
-        while at < len(rows):
-            # Of rows without a column a slice is as long as it is asked to be, rows or not.
-            part = rows.slice(at, min(size or len(rows), len(rows) - at))
-            before = session.circuit.joined_rows
-            yield part
-            limit.check()
-            joined = session.circuit.joined_rows - before
-            at += len(part)
-            if size is not None:
-                size = max(_LEAST_SLICE, most * len(part) // max(joined, len(part)))
+        most = batch_size(self._limit.bytes)
+        batches = read_batches(snapshot, columns, files, most=most)
+        slices = Slices(compiled, self._limit.bytes, self._limit.check)
+        for rows in one_ahead(batches, self._reader):
+            yield from slices.of(rows)

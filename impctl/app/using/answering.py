@@ -38,10 +38,12 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
+from impctl.data.memory import release
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
     NotExactError,
+    OutOfMemoryError,
     QueryError,
     RecaptureNeededError,
     TableError,
@@ -110,7 +112,7 @@ def answered(
     try:
         return _by_reading(desk, found, read, by, where)
     except EvaluationError as error:
-        if not read.pruned.filters:
+        if not read.pruned.filters or isinstance(error, OutOfMemoryError):
             raise
         found = _without_sketch(found, error)
     read = what_is_read(desk.tables, found, SketchUse.NEVER)
@@ -185,6 +187,7 @@ def _by_reading(
             if isinstance(run, Answered):
                 return replace(run, quicker=quicker)
             why = run
+            release()
         else:
             why = expected.why
     return replace(_by_spark(desk, found, read, why, where), quicker=quicker)
@@ -254,6 +257,8 @@ def _by_engine(
         return _not_by_engine(found.prepared, blocked)
     except (EvaluationError, NotExactError, TableError) as error:
         is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
+        # Whole groups need no less memory than parts of them.
+        is_partial = is_partial and not isinstance(error, OutOfMemoryError)
         if by is AnsweredBy.ENGINE or is_partial:
             raise
         return f"the engine could not tell: {error.message}"

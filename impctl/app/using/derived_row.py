@@ -23,7 +23,7 @@ from impctl.app.results.why import WhyEntry
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.row_given import RowGiven, condition_of_row
 from impctl.app.using.worth import what_is_read
-from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
+from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
@@ -70,12 +70,13 @@ def derived_row(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow:
     wanted = condition_of_row(given, outputs)
     root = apply_rules(Select(found.prepared.query.root, wanted))
     pruned = what_is_read(desk.tables, found, SketchUse.ALWAYS).pruned
-    tables = _Tables(desk, found, root, pruned)
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
-        made = made_rows(
-            root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
-        )
+        with held_to(limit):
+            tables = _Tables(desk, found, root, pruned)
+            made = made_rows(
+                root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
+            )
     except BlockedError as blocked:
         raise _not_traced(found, blocked) from None
     (number, row) = the_row(found, desk.session_zone, root, made)

@@ -20,9 +20,9 @@ from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.keyed_sketches import evened
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.app.preparing.read_ahead import one_ahead
+from impctl.app.preparing.read_ahead import Slices, one_ahead
 from impctl.app.using.answer_costs import rows_of
-from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
+from impctl.app.workbench.memory_limit import MemoryLimit, batch_size, held_to, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
@@ -94,8 +94,9 @@ def engine_answer(
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it, or the memory.
     """
-    found = engine_rows(desk, prepared, versions, pruned, sketches)
-    return answer_of_rows(found.ending, found.rows, desk.session_zone, where)
+    with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
+        found = engine_rows(desk, prepared, versions, pruned, sketches)
+        return answer_of_rows(found.ending, found.rows, desk.session_zone, where)
 
 
 def engine_rows(
@@ -116,19 +117,22 @@ def engine_rows(
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
-    with ThreadPoolExecutor(1) as reader:
-        read = _read(desk.tables, compiled, versions, pruned, used, left_out)
-        for table, rows in one_ahead(read, reader):
-            batches = [
-                _batch(source, rows, used) if source.table == table else None
-                for source in compiled.sources
-            ]
-            compiled.circuit.step(*batches)
+    with held_to(limit):
+        slices = Slices(compiled, limit.bytes, limit.check)
+        with ThreadPoolExecutor(1) as reader:
+            most = batch_size(limit.bytes)
+            read = _read(desk.tables, compiled, versions, pruned, used, left_out, most)
+            for table, rows in one_ahead(read, reader):
+                for part in slices.of(rows):
+                    batches = [
+                        _batch(source, part, used) if source.table == table else None
+                        for source in compiled.sources
+                    ]
+                    compiled.circuit.step(*batches)
+        for _ in compiled.circuit.filled():
             limit.check()
-    for _ in compiled.circuit.filled():
-        limit.check()
-    assert compiled.kept is not None
-    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+        assert compiled.kept is not None
+        return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
 
 def _read(
@@ -138,8 +142,10 @@ def _read(
     pruned: Pruned,
     used: Sketches,
     left_out: Mapping[TableName, LeftOut],
+    most: int | None,
 ) -> Iterator[tuple[TableName, pa.Table]]:
-    """Rows of all tables, the smaller ones first: they are what later rows look up."""
+    """Rows of all tables, the smaller ones first: they are what later rows look up. At most some
+    `most` bytes at once."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
     for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
         name = snapshot.table
@@ -149,7 +155,7 @@ def _read(
         columns += () if out is None else out.columns
         names, files = list(dict.fromkeys(columns)), pruned.files[name]
         least = _FEW_ROWS if rows_of(files) < _MANY_ROWS else BATCH_ROWS
-        for rows in read_batches(snapshot, names, files, least):
+        for rows in read_batches(snapshot, names, files, least, most):
             yield name, rows if out is None else out.rest(rows)
 
 

@@ -1,18 +1,21 @@
 """How much memory a run of the engine over tables may take, and how much the process has taken.
 
-Law: a bound on what is held, not on what is mapped from files, which the kernel can take back; a
-run that passes it ends before the machine does. Where a machine cannot tell, nothing is bounded.
+Law: a bound on what is held, not on what is mapped from files, which the kernel can take back. It
+is checked before large arrays are made (`data.memory`), so that a run ends before it exceeds it by
+more than small ones. Where a machine cannot tell, nothing is bounded.
 Out of scope: what becomes of a run that ends so (whoever began it).
 """
 
 from __future__ import annotations
 
 import os
-from mmap import PAGESIZE
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from impctl.app.workbench.settings import Settings
-from impctl.errors import EvaluationError
+from impctl.data.memory import SMALL, bounded, give_back, held_memory
+from impctl.errors import OutOfMemoryError, out_of_memory
 from impctl.workload.models import Workload
 from impctl.workload.scalars import share_from, size_from
 
@@ -26,6 +29,9 @@ _FILL = 50_000_000
 _TIMES = 4
 """What filling a join takes: so much, and so many times the bytes that its largest side is kept in
 (measured: 28 MB for 3 MB, 163 to 174 for 28, 355 for 84)."""
+
+_BATCHES = 24
+"""Batches of rows that a limit has room for."""
 
 _CGROUPS = (
     "/sys/fs/cgroup/memory.max",
@@ -82,15 +88,6 @@ def machine_memory() -> int | None:
     return whole
 
 
-def held_memory() -> int | None:
-    """Bytes of its own that the process holds now, mapped files aside."""
-    try:
-        resident, shared = Path("/proc/self/statm").read_text(encoding="ascii").split()[1:3]
-        return (int(resident) - int(shared)) * PAGESIZE
-    except (OSError, ValueError):
-        return None
-
-
 class MemoryLimit:
     """What may still be taken from now on; `limit` None is a share of the machine."""
 
@@ -99,16 +96,40 @@ class MemoryLimit:
         self.bytes = limit if limit is not None or whole is None else int(whole * _SHARE)
         self._before = held_memory() or 0
 
-    def check(self) -> None:
-        """EvaluationError where more was taken since."""
-        held = held_memory()
-        if self.bytes is not None and held is not None and held - self._before > self.bytes:
+    def check(self, more: int = 0) -> None:
+        """OutOfMemoryError where so many bytes more would exceed the limit."""
+        if self.bytes is None or not self._is_exceeded(self.bytes, more):
+            return
+        # Allocators keep what was freed; that is not in use.
+        give_back()
+        if self._is_exceeded(self.bytes, more):
             raise too_large(self.bytes)
 
+    def _is_exceeded(self, limit: int, more: int) -> bool:
+        held = held_memory()
+        return held is not None and held - self._before + more > limit
 
-def too_large(limit: int) -> EvaluationError:
+
+@contextmanager
+def held_to(limit: MemoryLimit) -> Iterator[None]:
+    """Within it no large arrays are made beyond the limit: OutOfMemoryError, also where the system
+    has no more memory."""
+    try:
+        with bounded(limit.check):
+            yield
+    except MemoryError as error:
+        raise out_of_memory(error) from None
+
+
+def batch_size(limit: int | None) -> int | None:
+    """Bytes of rows to be read at once: steps take several times as many, the next batch is read
+    meanwhile, and all that is to be little of the limit."""
+    return None if limit is None else max(SMALL, limit // _BATCHES)
+
+
+def too_large(limit: int) -> OutOfMemoryError:
     """The error for what would take more than that."""
-    return EvaluationError(
+    return OutOfMemoryError(
         f"The engine would take more than {limit / 1e6:,.0f} MB of memory",
         hint="leave `--by` out, and Spark answers; or give more with `--memory`",
         code=MEMORY_EXCEEDED,

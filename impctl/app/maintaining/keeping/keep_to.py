@@ -26,7 +26,7 @@ from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.data.given_back import give_back
+from impctl.data.memory import give_back
 from impctl.errors import ImpctlError
 from impctl.store.records import Chosen
 from impctl.store.store import Store

@@ -16,7 +16,7 @@ from impctl.app.using.derived_row import DerivedRow, the_row
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.kept_functions.state import absorbed_rows, files_left_out
 from impctl.app.using.row_given import RowGiven, condition_of_row
-from impctl.app.workbench.memory_limit import MemoryLimit, memory_of
+from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
@@ -43,7 +43,8 @@ def row_from_state(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow
     asked = Select(root, condition_of_row(given, attributes_of(root)))
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
-        made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
+        with held_to(limit):
+            made = made_rows(asked, {}, kept.first, limit.check, known, limits_of(desk))
     except BlockedError:
         # What stands above is not traced: the other way says so, by its place.
         return None

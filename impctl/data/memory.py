@@ -1,0 +1,88 @@
+"""Memory of the process: what it holds, the bound that a run keeps to, and giving it back.
+
+Law: whoever is about to make large arrays says so with `reserve`; within `bounded` that fails
+before they are made where they would exceed the bound. Small arrays are not announced: what a run
+takes may exceed its bound by these and by what one operation needs meanwhile. Memory that is mapped
+from files does not count, because the kernel can take it back. Where a machine does not tell what a
+process holds, nothing is bounded.
+Cost: some microseconds for each large array.
+Out of scope: how much a run may take (`app.workbench.memory_limit`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from mmap import PAGESIZE
+
+SMALL = 1 << 20
+"""Bytes that need not be reserved."""
+
+_CHECK: ContextVar[Callable[[int], None] | None] = ContextVar("memory_check", default=None)
+
+
+def reserve(size: int) -> None:
+    """Announce arrays of so many bytes; the error of `bounded` where they would be too large."""
+    if size >= SMALL:
+        check = _CHECK.get()
+        if check is not None:
+            check(size)
+
+
+@contextmanager
+def bounded(check: Callable[[int], None]) -> Iterator[None]:
+    """Within it, `check` is called before so many bytes are taken, and raises to prevent that.
+
+    Holds for this thread, and for others that run in a copy of its context.
+    """
+    token = _CHECK.set(check)
+    try:
+        yield
+    finally:
+        _CHECK.reset(token)
+
+
+def held_memory() -> int | None:
+    """Bytes of its own that the process holds now, mapped files aside."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            resident, shared = file.read().split()[1:3]
+        return (int(resident) - int(shared)) * PAGESIZE
+    except (OSError, ValueError):
+        return None
+
+
+def give_back() -> None:
+    """Give the machine what allocators keep for what comes next.
+
+    For where one large piece of work ends and another begins, whose arrays are of other sizes.
+    Nothing that is in use is touched. Where the C library has no such call, Arrow's part alone.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None:  # else there is nothing of it, and loading it takes long
+        arrow.default_memory_pool().release_unused()
+    trim = getattr(_c_library(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def release() -> None:
+    """Free what only cycles of references hold, and give all that is free back to the machine.
+
+    For where the engine has given up: its circuits are such cycles. Cost: some tens of ms.
+    """
+    gc.collect()
+    give_back()
+
+
+@cache
+def _c_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):
+        return None
