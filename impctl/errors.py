@@ -12,8 +12,8 @@
     │   ├── TableError                   3  the Delta table: missing, unreadable feature
     │   ├── UnsafeSketchError            3  the attribute asked for is not safe for the query
     │   ├── EvaluationError              3  the query itself fails on a row (overflow, ...)
-    │   │   └── OutOfMemoryError         3  it takes more memory than it may, or than there is
     │   └── UnsupportedExpressionError   3  an expression that only Spark computes
+    ├── OutOfMemoryError                 3  more memory than the limit, or than there is
     ├── PolicyRefusedError               4  policy `strict` forbids what would be needed
     ├── UnsoundSketchError               5  verification found a sketch too small
     ├── RetryableError                   6  try again later
@@ -232,6 +232,13 @@ def out_of_memory(error: BaseException) -> OutOfMemoryError:
     return found
 
 
+def pass_out_of_memory(error: BaseException) -> None:
+    """Raise OutOfMemoryError where that is what failed, before the error is taken for a fault of
+    what was read or written."""
+    if is_out_of_memory(error):
+        raise out_of_memory(error) from error
+
+
 def unexpected(error: BaseException) -> ImpctlError:
     """An error that nobody raised on purpose, with its first line and how to report it."""
     if is_out_of_memory(error):
@@ -319,9 +326,10 @@ class EvaluationError(UnsupportedError):
     default_code = "evaluation_failed"
 
 
-class OutOfMemoryError(EvaluationError):
+class OutOfMemoryError(ImpctlError):
     """A run takes more memory than its limit, or than the system has."""
 
+    exit_code = 3
     default_code = "out_of_memory"
 
 

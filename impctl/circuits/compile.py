@@ -330,6 +330,7 @@ def compile_answer(answer: AnswerPlan, trees: Mapping[TableName, int] | None = N
         sizes=(),
         circuit=Circuit(builder.operators, builder.inputs),
         chain=None,
+        sides=tuple(builder.sides),
         distant=tuple(builder.distant),
         kept=builder.kept,
     )

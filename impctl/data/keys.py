@@ -29,8 +29,9 @@ _NULL_CODE = np.int64(0x2545F4914F6CDD1D)
 _TEXT_BASE = np.uint64(0x9E3779B97F4A7C15)
 _LOW_WORD = (1 << 64) - 1
 _SIGN = 1 << 63
-_TEXT_LOT = 1 << 19
-"""Bytes of texts whose codes are computed at once; more do not stay in the caches."""
+_TEXT_LOT = 1 << 16
+"""Bytes of texts whose codes are computed at once: what each takes stays in the caches, in half the
+time of all at once."""
 _MANY = 1000
 """Codes from which on looking at how far they spread pays."""
 _AS_THEY_ARE = slice(None)
@@ -136,8 +137,9 @@ def _text_sums(data: npt.NDArray[np.uint8], offsets: Ints, powers: _Words) -> _W
     filled = np.flatnonzero(sizes)
     if len(filled):
         starts = offsets[:-1] - start
-        places = np.arange(offsets[-1] - start) - np.repeat(starts, sizes)
-        reserve(3 * places.nbytes)
+        total = int(offsets[-1] - start)
+        reserve(5 * total * _TEXT_BASE.itemsize)
+        places = np.arange(total) - np.repeat(starts, sizes)
         terms = (data[start : offsets[-1]].astype(np.uint64) + np.uint64(1)) * powers[places]
         sums[filled] = np.add.reduceat(terms, starts[filled])
     return sums

@@ -38,9 +38,17 @@ def reserve(size: int) -> None:
 def bounded(check: Callable[[int], None]) -> Iterator[None]:
     """Within it, `check` is called before so many bytes are taken, and raises to prevent that.
 
-    Holds for this thread, and for others that run in a copy of its context.
+    A bound around it still holds. Holds for this thread, and for others that run in a copy of its
+    context.
     """
-    token = _CHECK.set(check)
+    outer = _CHECK.get()
+
+    def check_all(size: int) -> None:
+        check(size)
+        if outer is not None:
+            outer(size)
+
+    token = _CHECK.set(check_all)
     try:
         yield
     finally:

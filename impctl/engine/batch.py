@@ -13,6 +13,7 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_normal
+from impctl.data.memory import reserve
 from impctl.data.once import Once, once
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.tags import Tags, no_fragments, stacked
@@ -78,6 +79,7 @@ class Batch:
 
     def take(self, positions: Ints) -> Batch:
         """The rows at these positions, in that order."""
+        reserve(len(positions) * self.weights.itemsize * (1 + len(self.tags)))
         return Batch(
             {name: column.take(positions) for name, column in self.columns.items()},
             self.weights[positions],
@@ -102,6 +104,7 @@ def stacked_batches(batches: Sequence[Batch]) -> Batch:
     columns = {
         name: concat([batch.columns[name] for batch in batches]) for name in batches[0].columns
     }
+    reserve(sum(batch.weights.nbytes for batch in batches) * (1 + len(batches[0].tags)))
     weights = np.concatenate([batch.weights for batch in batches])
     tags = tuple(
         stacked([batch.tags[at] for batch in batches]) for at in range(len(batches[0].tags))

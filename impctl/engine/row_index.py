@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
+from impctl.data.memory import reserve
 from impctl.data.order import MANY, ascending, when_many
 from impctl.data.pages import (
     CheckedPages,
@@ -263,7 +264,9 @@ class RowIndex:
             parts.append(batch.take(positions))
         if not parts:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
-        return Found(np.concatenate(owners), stacked_batches(parts))
+        found = stacked_batches(parts)
+        reserve(found.weights.nbytes)
+        return Found(np.concatenate(owners), found)
 
     def count(self, codes: Ints) -> Ints:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""

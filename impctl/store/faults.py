@@ -16,7 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from impctl.errors import ImpctlError, StateCorruptError, StorageError, UsageError
+from impctl.errors import (
+    ImpctlError,
+    StateCorruptError,
+    StorageError,
+    UsageError,
+    pass_out_of_memory,
+)
 
 _DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL})
@@ -121,6 +127,7 @@ def no_room(folder: Path) -> OSError | None:
 
 def from_system(error: OSError, path: Path) -> ImpctlError:
     """The error to raise for what the operating system reported about a file of the store."""
+    pass_out_of_memory(error)
     place = error.filename if error.filename is not None else path
     reason = error.strerror if error.strerror is not None else str(error)
     if error.errno in FULL_DISK:

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
-from impctl.errors import ImpctlError, StateCorruptError
+from impctl.errors import ImpctlError, StateCorruptError, pass_out_of_memory
 from impctl.store.disk import Disk, OutputFile, make_lasting_folder
 from impctl.store.faults import damaged, translated
 from impctl.store.layout import Layout
@@ -206,6 +206,7 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
         batches = [stream.read_next_batch()] if pages is not None else list(stream)
         table = pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, StopIteration) as error:
+        pass_out_of_memory(error)
         raise corrupt("is no Arrow stream") from error
     if table.num_rows != run.rows:
         raise corrupt("does not have its number of rows")
@@ -229,6 +230,7 @@ def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptE
         else:
             content = _map(place, run.size, is_read_whole=run.sums is None)
     except OSError as error:
+        pass_out_of_memory(error)
         raise corrupt("cannot be read") from error
     if content is None or content.size != run.size:
         raise corrupt("does not have its length")

@@ -35,13 +35,18 @@ class DataFiles:
         self._folders: dict[str, bool] = {}
         """Whether a local folder, links followed, lies below its root."""
 
-    def open(self, file: DataFile) -> pq.ParquetFile:
+    def open(self, file: DataFile, *, buffer: int = 0) -> pq.ParquetFile:
         """The file, to be closed by the caller; OSError or ArrowException where it is unreadable.
 
+        With a `buffer` columns of a local file are read by so many bytes, not whole at once; from
+        an object store that would be many requests.
         UnsupportedError for one that the table must not have.
         """
         store, name = self._place(file)
-        return pq.ParquetFile(name, filesystem=store, coerce_int96_timestamp_unit="us")
+        buffer = 0 if local_path(self._root(file)) is None else buffer
+        return pq.ParquetFile(
+            name, filesystem=store, buffer_size=buffer, coerce_int96_timestamp_unit="us"
+        )
 
     def footer(self, file: DataFile) -> pq.FileMetaData:
         """The Parquet metadata of the file; errors as for `open`."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from impctl.errors import pass_out_of_memory
+
 READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowException, ValueError)
 """What reading through deltalake or pyarrow may raise."""
 
@@ -26,7 +28,11 @@ _BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
 
 
 def failure_text(error: BaseException) -> str:
-    """The error's words on one line, without escapes, native backtrace and full stop."""
+    """The error's words on one line, without escapes, native backtrace and full stop.
+
+    OutOfMemoryError where memory ran out, which says nothing about what was to be read.
+    """
+    pass_out_of_memory(error)
     text = _BACKTRACE.sub("", _SPACE.sub(" ", _ESCAPE.sub("", str(error)))).strip().rstrip(".")
     return text if text else type(error).__name__
 

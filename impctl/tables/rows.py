@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from impctl.aliases import ColumnName
-from impctl.data.memory import reserve
+from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind
-from impctl.errors import TableError
+from impctl.errors import TableError, pass_out_of_memory
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
 from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.data_files import DataFiles, read_failure
@@ -34,8 +34,12 @@ BATCH_ROWS = 1 << 19
 """Measured: half a million rows stay in the caches and are quickest; a million take twice the
 memory, and time to zero it, a quarter makes more runs of groups to merge."""
 
-_PART_ROWS = 1 << 15
-"""Fewer rows take longer to decode, each."""
+_PART_ROWS, _FEWEST = 1 << 15, 1 << 10
+"""Fewer rows take longer to decode, each; so many are decoded together, however wide."""
+_BUFFER = 1 << 20
+"""Bytes of a column that are read at once; else all of it in a row group, however long."""
+_PAGE, _PAGE_ROWS = 1 << 20, 20_000
+"""Bytes of a page, and rows where they are wide, as writers make them."""
 _WIDE = 1_024
 """Bytes of a wide row."""
 
@@ -72,12 +76,11 @@ def read_batches(
     A batch has parts of files until there are `least` rows, or `most` bytes. Raises as `read_rows`
     does.
     """
-    part_rows = BATCH_ROWS if most is None else min(BATCH_ROWS, max(_PART_ROWS, most // _WIDE))
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     held: list[pa.Table] = []
     for file in chosen:
-        for part in reader.read_groups(file, part_rows):
+        for part in reader.read_groups(file, most):
             held.append(part)
             is_wide = most is not None and sum(table.nbytes for table in held) >= most
             if is_wide or sum(len(table) for table in held) >= least:
@@ -125,27 +128,32 @@ class FileReader:
         return table.filter(pa.array(kept))
 
     def read_groups(self, file: DataFile, most: int | None = None) -> Iterator[pa.Table]:
-        """The rows of `file` that its deletion vector leaves, in parts of at most so many (default:
-        `BATCH_ROWS`): memory does not depend on how long a writer made its row groups."""
+        """The rows of `file` that its deletion vector leaves, in parts of at most `BATCH_ROWS`, and
+        of some `most` bytes: memory does not depend on how long a writer made its row groups."""
         start = 0
-        for data, rows, names, old in self._parts(file, BATCH_ROWS if most is None else most):
+        for data, rows, names, old in self._parts(file, most):
             table = self._made(data, rows, names, old, file)
             yield _live(table, file, start)
             start += rows
 
     def _parts(
-        self, file: DataFile, most: int
+        self, file: DataFile, most: int | None
     ) -> Iterator[tuple[Any, int, Mapping[ColumnName, str], Collection[str]]]:
         """What is decoded of a file, part by part, with what `_made` wants to know of it."""
         try:
-            with self._files.open(file) as parquet:
+            with self._files.open(file, buffer=_BUFFER) as parquet:
                 names = self._stored_names(parquet.schema_arrow.names, file)
                 stored = list(names.values())
                 old = hybrid_columns(parquet.metadata, stored)
                 if not stored:
                     yield None, parquet.metadata.num_rows, names, old
                     return
-                for data in parquet.iter_batches(most, columns=stored):
+                part = (
+                    BATCH_ROWS
+                    if most is None
+                    else min(BATCH_ROWS, _part(file, stored, most, parquet.metadata))
+                )
+                for data in parquet.iter_batches(part, columns=stored):
                     yield data, len(data), names, old
         except READ_FAILURES as error:
             raise read_failure(self._snapshot, file, error) from error
@@ -269,12 +277,35 @@ class FileReader:
         try:
             return to_arrow_type(values, column.type)
         except pa.ArrowException as error:
+            pass_out_of_memory(error)
             raise TableError(
                 f"Column `{column.name}` of table `{self._snapshot.table}` is stored as"
                 f" `{values.type}`, which is no `{column.type}`: {file.uri}",
                 hint="rewrite the data file",
                 code="file_type_differs",
             ) from error
+
+
+def _part(file: DataFile, columns: Collection[str], most: int, footer: pq.FileMetaData) -> int:
+    """How many rows of a file may be decoded at once, to come to `most` bytes.
+
+    Beside them, a page of each column is held as it is stored and as it is read: OutOfMemoryError
+    where a limit has no room for these.
+    """
+    rows = max(_PART_ROWS, most // _WIDE)
+    if file.size < SMALL:
+        return rows
+    schema = footer.schema
+    places = [at for at in range(len(schema)) if schema.column(at).path.split(".")[0] in columns]
+    held = 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        sizes = [group.column(at).total_uncompressed_size for at in places]
+        widths = [size // max(group.num_rows, 1) for size in sizes]
+        pages = (max(width * _PAGE_ROWS, _PAGE) for width in widths)
+        held = max(held, 2 * sum(map(min, sizes, pages)))
+        rows = min(rows, max(_FEWEST, most // max(sum(widths), 1)))
+    reserve(held)
+    return rows
 
 
 def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
@@ -308,6 +339,7 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
     try:
         return pa.repeat(pa.scalar(text, pa.string()).cast(wanted), rows)
     except pa.ArrowException as error:
+        pass_out_of_memory(error)
         raise TableError(
             f"Partition column `{column.name}` holds a value that impctl cannot read: {text}"
             f" is no `{column.type}` to it",

@@ -145,7 +145,7 @@ class _Memory:
     batches: int
     bytes: int | None = None
 
-    def check(self) -> None:
+    def check(self, more: int = 0) -> None:
         self.batches -= 1
         if self.batches < 0:
             raise too_large(10**6)

@@ -24,7 +24,7 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.way import Way
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
-from impctl.errors import EvaluationError, NotExactError
+from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
@@ -68,7 +68,7 @@ def best_filled(
         way = tried
         try:
             filled = filled_circuit(desk, asked, way, verdict, partitions)
-        except EvaluationError as exceeded:
+        except (EvaluationError, OutOfMemoryError) as exceeded:
             if exceeded.code == PROVENANCE_TOO_LARGE and desk.policy(prepared.spec) in _STOPPED:
                 raise
             why, code, filled = exceeded.message, f" [{exceeded.code}]", None

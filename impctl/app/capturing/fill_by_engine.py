@@ -33,7 +33,6 @@ from impctl.errors import (
     EvaluationError,
     JoinTooLargeError,
     NotExactError,
-    OutOfMemoryError,
     TableError,
 )
 from impctl.sketch.partition import RangePartition
@@ -83,8 +82,6 @@ def loaded(
             snapshot = desk.tables.snapshot(partition.table)
             read = rows.files[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
-    except OutOfMemoryError:
-        raise
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
         if error.code == PROVENANCE_TOO_LARGE:
             raise

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from impctl.circuits.compile import Compiled
 
 _FIRST_SLICE = 1_000
-_LEAST_SLICE = 100
+_LEAST_SLICE, _GROWTH = 100, 8
 _JOINED_AT_ONCE = 8_000_000
 """Joined rows of a slice: some hundreds of MB, and many enough for NumPy."""
 _ROOM = 1_600
@@ -67,4 +67,6 @@ class Slices:
             joined = self._circuit.joined_rows - before
             at += len(part)
             if self._size is not None:
-                self._size = max(_LEAST_SLICE, self._most * len(part) // max(joined, len(part)))
+                size = self._most * len(part) // max(joined, len(part))
+                # What was joined so far says little of far longer slices: sides fill meanwhile.
+                self._size = max(_LEAST_SLICE, min(size, _GROWTH * len(part)))

@@ -21,6 +21,7 @@ from impctl.app.using.answer_condition import condition_on
 from impctl.app.using.engine_answer import LeftOut, engine_rows
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.worth import what_is_read
+from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.data.schema import Column
@@ -79,11 +80,12 @@ def answer_without(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Witho
     else:
         pruned, sketches = filters_of(desk.tables, prepared, (), found.versions), ()
     try:
-        before = engine_rows(desk, prepared, found.versions, pruned, sketches)
-        after = engine_rows(desk, prepared, found.versions, pruned, sketches, left_out)
+        with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
+            before = engine_rows(desk, prepared, found.versions, pruned, sketches)
+            after = engine_rows(desk, prepared, found.versions, pruned, sketches, left_out)
+            changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
         raise _cannot(prepared, blocked) from None
-    changes = changes_between(before, after, desk.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
     return Without(changes, conditions, removed, pruned.files_kept, pruned.files_total)
 

@@ -42,6 +42,7 @@ from impctl.data.memory import release
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
+    JoinTooLargeError,
     NotExactError,
     OutOfMemoryError,
     QueryError,
@@ -112,7 +113,7 @@ def answered(
     try:
         return _by_reading(desk, found, read, by, where)
     except EvaluationError as error:
-        if not read.pruned.filters or isinstance(error, OutOfMemoryError):
+        if not read.pruned.filters:
             raise
         found = _without_sketch(found, error)
     read = what_is_read(desk.tables, found, SketchUse.NEVER)
@@ -255,10 +256,14 @@ def _by_engine(
         if by is AnsweredBy.ENGINE:
             raise _cannot(found.prepared, blocked) from None
         return _not_by_engine(found.prepared, blocked)
-    except (EvaluationError, NotExactError, TableError) as error:
+    except (
+        EvaluationError,
+        JoinTooLargeError,
+        NotExactError,
+        OutOfMemoryError,
+        TableError,
+    ) as error:
         is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
-        # Whole groups need no less memory than parts of them.
-        is_partial = is_partial and not isinstance(error, OutOfMemoryError)
         if by is AnsweredBy.ENGINE or is_partial:
             raise
         return f"the engine could not tell: {error.message}"

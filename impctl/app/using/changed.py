@@ -22,6 +22,7 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.using.engine_answer import engine_rows
 from impctl.app.using.older_versions import AtVersions, still_there, versions_at
+from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.errors import QueryError, UsageError
@@ -144,11 +145,12 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
             past.tables.pin_at(table, version)
     # At one instant: what is told is what commits changed.
     prepared_then = prepare(past, spec, prepared.moments)
-    with still_there("--since"):
-        before = _by_engine(past, prepared_then)
-    after = _by_engine(desk, prepared)
-    _check_same_columns(spec, before, after)
-    changes = changes_between(before, after, desk.session_zone)
+    with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
+        with still_there("--since"):
+            before = _by_engine(past, prepared_then)
+        after = _by_engine(desk, prepared)
+        _check_same_columns(spec, before, after)
+        changes = changes_between(before, after, desk.session_zone)
     versions = desk.tables.versions_of(prepared.tables)
     why = "nothing is kept of these versions, so both answers were computed"
     return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)

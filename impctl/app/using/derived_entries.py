@@ -19,7 +19,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import filter_condition
 from impctl.circuits.flows import BlockedError
-from impctl.errors import EvaluationError, NotExactError, TableError
+from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError, TableError
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
@@ -100,7 +100,7 @@ def _by_engine(
     alone = replace(prepared, planned=replace(prepared.planned, root=fixpoint, cut=None))
     try:
         rows = engine_answer(desk, alone, versions, pruned, sketches)
-    except (BlockedError, EvaluationError, NotExactError, TableError):
+    except (BlockedError, EvaluationError, NotExactError, OutOfMemoryError, TableError):
         return None
     return desk.spark().createDataFrame(rows)
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import are_told_by_codes, same_keys
+from impctl.data.memory import reserve
 from impctl.data.order import ascending
 from impctl.data.pages import search
 from impctl.data.schema import LONG, SqlType
@@ -125,6 +126,8 @@ class TouchedRows:
         """So that so many rows have a place in `values`."""
         room = self.values.shape[1]
         if rows > room:
+            # Pages beyond these rows take nothing until somebody writes there.
+            reserve((CODE + 1) * rows * self.values.itemsize)
             grown = np.zeros((CODE + 1, 2 * rows), dtype=np.int64)
             grown[:, :room] = self.values
             grown[FIRST, room:] = -1

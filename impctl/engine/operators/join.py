@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from impctl.aliases import AttributeId
 from impctl.data.keys import normalise
+from impctl.data.memory import reserve
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -193,6 +194,7 @@ class Join(Operator):
         mine, theirs = batch.rows.take(found.owners), found.rows
         left, right = (mine, theirs) if at == 0 else (theirs, mine)
         columns = {**left.columns, **right.columns}
+        reserve(mine.weights.nbytes)
         return Batch(columns, mine.weights * theirs.weights, (*left.tags, *right.tags))
 
     @property

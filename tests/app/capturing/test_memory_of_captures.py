@@ -14,6 +14,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app.capturing import captured, fill_by_engine
+from impctl.app.preparing.read_ahead import Slices
 from impctl.app.workbench.memory_limit import too_large
 from impctl.errors import TableError
 from tests.support.kept_workload import stored
@@ -30,7 +31,7 @@ class ShortMemory:
     bytes: int | None = None
     checked: int = 0
 
-    def check(self) -> None:
+    def check(self, more: int = 0) -> None:
         self.checked += 1
         if self.checked > 2:
             raise too_large(10**6)
@@ -126,19 +127,16 @@ def test_an_index_that_was_asked_for_leaves_the_sketch_alone(
 
 @dataclass
 class Joining:
-    """A session whose rows are joined to so many each."""
+    """A compiled query whose rows are joined to so many each."""
 
     partners: int
-    compiled: Any = field(default_factory=lambda: SimpleNamespace(writes_joins=True))
+    writes_joins: bool = True
     circuit: Any = field(default_factory=lambda: SimpleNamespace(joined_rows=0))
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
         found = []
-        batches = [pa.table({"a": range(rows)})]
-        bounded = fill_by_engine._bounded(
-            cast(Any, self), batches, cast(Any, ShortMemory(limit, -(10**9)))
-        )
-        for part in bounded:
+        cut = Slices(cast(Any, self), limit, lambda: None)
+        for part in cut.of(pa.table({"a": range(rows)})):
             found.append(len(part))
             self.circuit.joined_rows += len(part) * self.partners
         assert sum(found) == rows
@@ -148,7 +146,7 @@ class Joining:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("partners", "limit", "most"),
-    [(1, None, 8_000_000), (200, None, 8_000_000), (200, 300 * 10**6, 750_000), (0, None, 10**9)],
+    [(1, None, 8_000_000), (200, None, 8_000_000), (200, 300 * 10**6, 187_500), (0, None, 10**9)],
 )
 def test_slices_join_to_no_more_than_there_is_room_for(
     partners: int, limit: int | None, most: int
@@ -161,6 +159,4 @@ def test_slices_join_to_no_more_than_there_is_room_for(
 
 @pytest.mark.slow
 def test_rows_that_are_not_joined_pass_whole() -> None:
-    session = Joining(5)
-    session.compiled.writes_joins = False
-    assert session.slices(1_000_000, 10**6) == [1_000_000]
+    assert Joining(5, writes_joins=False).slices(1_000_000, 10**6) == [1_000_000]

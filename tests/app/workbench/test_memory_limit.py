@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 from impctl.app.workbench.memory_limit import (
     MemoryLimit,
-    held_memory,
+    held_to,
     machine_memory,
     memory_from,
 )
-from impctl.errors import EvaluationError
+from impctl.data.memory import held_memory, reserve
+from impctl.errors import OutOfMemoryError
 
 
 @pytest.mark.parametrize(
@@ -42,6 +44,24 @@ def test_what_is_taken_is_seen() -> None:
     limit = MemoryLimit(50_000_000)
     limit.check()
     taken = b"x" * 120_000_000
-    with pytest.raises(EvaluationError, match="50 MB"):
+    with pytest.raises(OutOfMemoryError, match="50 MB"):
         limit.check()
     assert len(taken) == 120_000_000
+
+
+def test_what_would_be_too_much_is_not_made() -> None:
+    limit = MemoryLimit(50_000_000)
+    with held_to(limit):
+        reserve(10_000_000)
+        with held_to(MemoryLimit(None)), pytest.raises(OutOfMemoryError, match="50 MB"):
+            reserve(90_000_000)
+    reserve(90_000_000)
+
+
+def test_what_the_system_refuses_has_a_code() -> None:
+    with (
+        pytest.raises(OutOfMemoryError, match="no more memory") as refused,
+        held_to(MemoryLimit(None)),
+    ):
+        np.empty(1 << 62, dtype=np.int8)
+    assert (refused.value.code, refused.value.exit_code) == ("out_of_memory", 3)
