@@ -12,7 +12,6 @@ Out of scope: how much a run may take (`app.workbench.memory_limit`).
 from __future__ import annotations
 
 import ctypes
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,15 +76,6 @@ def give_back() -> None:
     trim = getattr(_c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
-
-
-def release() -> None:
-    """Free what only cycles of references hold, and give all that is free back to the machine.
-
-    For where the engine has given up: its circuits are such cycles. Cost: some tens of ms.
-    """
-    gc.collect()
-    give_back()
 
 
 @cache

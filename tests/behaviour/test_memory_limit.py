@@ -21,7 +21,7 @@ import pytest
 from deltalake import write_deltalake
 
 from impctl.app.using import told
-from impctl.app.workbench import memory_limit
+from impctl.app.workbench import memory_limit, workbench
 from impctl.app.workbench.sessions import OwnSession
 from impctl.data import keys, memory
 from impctl.engine.circuit import Circuit
@@ -137,7 +137,7 @@ def test_queries_keep_to_their_limit(cli: Cli, monkeypatch: pytest.MonkeyPatch, 
             assert ran.results[0]["rows"] == whole["rows"]
 
 
-def no_memory(error: BaseException) -> Callable[..., Any]:
+def failing(error: BaseException) -> Callable[..., Any]:
     """What raises it when it is called."""
 
     def fail(*_: object, **__: object) -> Any:
@@ -160,7 +160,7 @@ def test_out_of_memory_has_a_code_of_its_own(
 ) -> None:
     """It says nothing about a table, a file or the query."""
     owner, name, error = REFUSED[place]
-    monkeypatch.setattr(owner, name, no_memory(error))
+    monkeypatch.setattr(owner, name, failing(error))
     ran = cli("query", "--query", "top", "--by", "engine")
     assert ran.refusal == (3, "out_of_memory")
     assert ran.error["hint"]
@@ -172,7 +172,7 @@ def test_state_that_finds_no_memory_is_not_corrupt(
     """Nothing is recaptured for it."""
     cli.edit('"sketch": "none"', '"answer": true')
     cli.good("capture", "--query", "groups")
-    monkeypatch.setattr(pa.ipc, "open_stream", no_memory(pa.ArrowMemoryError("realloc failed")))
+    monkeypatch.setattr(pa.ipc, "open_stream", failing(pa.ArrowMemoryError("realloc failed")))
     write_deltalake(str(cli.workload.parent / "f"), facts(10), mode="append")
     ran = cli("maintain", "--query", "groups")
     assert ran.refusal == (3, "out_of_memory")
@@ -182,24 +182,30 @@ def test_state_that_finds_no_memory_is_not_corrupt(
 def test_what_the_engine_took_is_freed_before_spark_starts(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a circuit that exceeds the limit nothing is left, though it has cycles of references."""
+    """Of the circuit that exceeded the limit nothing is left, and its pages go to the machine."""
     circuits: list[weakref.ref[Circuit]] = []
+    left: list[int] = []
     made = Circuit.__init__
 
     def remember(self: Circuit, *arguments: Any) -> None:
         made(self, *arguments)
         circuits.append(weakref.ref(self))
 
-    def left(_: object, __: object) -> Any:
-        raise TableError(f"{sum(one() is not None for one in circuits)} are left")
-
     monkeypatch.setattr(Circuit, "__init__", remember)
-    monkeypatch.setattr(OwnSession, "open", left)
+    monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
+    given_back = workbench.give_back
+
+    def count() -> None:
+        left.append(sum(one() is not None for one in circuits))
+        given_back()
+
+    monkeypatch.setattr(workbench, "give_back", count)
     Counted(monkeypatch)
     gc.disable()
     try:
         ran = cli("query", "--query", "groups", "--limit", "1", "--memory", "2MB")
     finally:
         gc.enable()
-    assert ran.error["message"] == "0 are left"
+    assert ran.error["message"] == "Spark was asked"
     assert circuits
+    assert left == [0]

@@ -38,7 +38,6 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_where
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
-from impctl.data.memory import release
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -188,7 +187,6 @@ def _by_reading(
             if isinstance(run, Answered):
                 return replace(run, quicker=quicker)
             why = run
-            release()
         else:
             why = expected.why
     return replace(_by_spark(desk, found, read, why, where), quicker=quicker)

@@ -26,7 +26,7 @@ from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.app.workbench.told_answers import ToldAnswers
 from impctl.data.identifiers import name_parts
-from impctl.data.memory import release
+from impctl.data.memory import give_back
 from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
@@ -154,8 +154,8 @@ class Workbench:
         if self._spark is None:
             if not self.has_spark:
                 self.reporter.step("starting Spark")
-                # Another process needs memory now, and the engine may just have given up for it.
-                release()
+                # Its process needs memory, of which the engine may have taken all that it may.
+                give_back()
             watch = Stopwatch()
             self._spark = self._sessions.open(self.spark_spec)
             self.spark_start_ms = watch.ms
