@@ -266,6 +266,11 @@ class MaintainedQuery:
         """The position of the source whose rows are counted by range."""
         return self._counted[self.range_rows.slot(partition)][0]
 
+    def give_up(self) -> None:
+        """Forget all state of a circuit that failed: it is of no use, and plans refer to it."""
+        for keeper in self.circuit.arrangements():
+            keeper.clear()
+
     def _begin(self) -> None:
         self.count(self.circuit.start())
         self.circuit.fill(True)

@@ -128,6 +128,11 @@ class KeyFilter:
         self._counted += len(codes)
         self._fresh = frozenset((sequence,))
 
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._words, self._counted, self._base = np.zeros(0, np.uint64), 0, 0
+        self._added, self._fresh = [], frozenset()
+
     def compact(self) -> None:
         """Bring all keys into words."""
         if self._added:

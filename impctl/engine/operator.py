@@ -51,6 +51,10 @@ class Keeper(Protocol):
         """Take over stored runs; they count as saved."""
         ...
 
+    def clear(self) -> None:
+        """Forget all of it."""
+        ...
+
     def compact(self) -> None:
         """Make the state smaller if that is worth it."""
         ...

@@ -220,7 +220,7 @@ class RowIndex:
 
     def clear(self) -> None:
         """Forget all rows."""
-        self._waiting = []
+        self._waiting, self._waiting_rows = [], 0
         self._log.clear()
 
     def runs(self) -> tuple[IndexRun, ...]:

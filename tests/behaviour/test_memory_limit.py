@@ -209,3 +209,23 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
     assert ran.error["message"] == "Spark was asked"
     assert circuits
     assert left == [0]
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_capture_that_gives_up_leaves_no_state(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans refer to the circuit, so that it lives on while Spark captures the sketch."""
+    circuits: list[Circuit] = []
+    made = Circuit.__init__
+
+    def remember(self: Circuit, *arguments: Any) -> None:
+        made(self, *arguments)
+        circuits.append(self)
+
+    monkeypatch.setattr(Circuit, "__init__", remember)
+    monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
+    cli.edit('"sketch": "none"', '"answer": true')
+    Counted(monkeypatch)
+    ran = cli("capture", "--query", "groups", "--memory", "2500000")
+    assert ran.error["message"] == "Spark was asked"
+    assert circuits
+    assert sum(one.bytes_held for circuit in circuits for one in circuit.arrangements()) == 0

@@ -33,6 +33,7 @@ from impctl.errors import (
     EvaluationError,
     JoinTooLargeError,
     NotExactError,
+    OutOfMemoryError,
     TableError,
 )
 from impctl.sketch.partition import RangePartition
@@ -82,7 +83,11 @@ def loaded(
             snapshot = desk.tables.snapshot(partition.table)
             read = rows.files[session.counted_at(partition)]
             count_left_out(session.range_rows, partition, snapshot, read)
+    except OutOfMemoryError:
+        session.give_up()
+        raise
     except (EvaluationError, JoinTooLargeError, NotExactError, TableError) as error:
+        session.give_up()
         if error.code == PROVENANCE_TOO_LARGE:
             raise
         return None
