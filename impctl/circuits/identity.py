@@ -1,7 +1,8 @@
 """What a circuit and a query's template are called, so that state is taken up by its own kind.
 
 Law: a name changes whenever the engine would read older state differently, or another release
-would read the query otherwise.
+would read the query otherwise. The names inside state (of counters, runs and their columns) belong
+to the format: one that changes makes a new format, and state of the old one is `state_corrupt`.
 Out of scope: keeping the names (`app.capturing.meta`).
 """
 

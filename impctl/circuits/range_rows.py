@@ -21,6 +21,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.dense_counts import DenseCounts
+from impctl.engine.disagreement import loading
 from impctl.sketch.partition import RangePartition
 
 
@@ -76,8 +77,9 @@ class RangeRows:
         """Take up the counts of a checkpoint."""
         for kept, about in zip(self._kept, self._about, strict=True):
             for counts in (kept, about):
-                counts.arrangement.load(runs.get(counts.arrangement.name, ()))
-                counts.restore()
+                with loading():
+                    counts.arrangement.load(runs.get(counts.arrangement.name, ()))
+                    counts.restore()
             kept.is_partial = bool(about.counts.any())
 
     def arrangements(self) -> tuple[Arrangement, ...]:

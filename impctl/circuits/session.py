@@ -27,6 +27,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
+from impctl.engine.disagreement import loading, unreadable
 from impctl.engine.distant_rows import RowReader
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import Fixpoint
@@ -92,14 +93,27 @@ class MaintainedQuery:
         return self.compiled.circuit
 
     def restore(
-        self, runs: Mapping[str, Sequence[tuple[int, StoredTable]]], counters: Mapping[str, int]
+        self,
+        runs: Mapping[str, Sequence[tuple[int, StoredTable]]],
+        counters: Mapping[str, int],
+        *,
+        is_converted: bool = False,
     ) -> None:
-        """Take up the state of a checkpoint."""
-        for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):
-            keeper.load(runs.get(keeper.name, ()))
-        self.circuit.take_up(counters)
-        self.merge.restore()
+        """Take up the state of a checkpoint; StateCorruptError where it is not this circuit's.
+
+        With `is_converted` it is that of a circuit that keeps other pieces too.
+        """
+        with loading():
+            for keeper in (*self.circuit.arrangements(), *self.merge.arrangements()):
+                keeper.load(runs.get(keeper.name, ()))
+            self.circuit.take_up(counters)
+            self.merge.restore()
         self.range_rows.load(runs)
+        if not is_converted:
+            known = {keeper.name for keeper in self.keepers()} | self.circuit.counters().keys()
+            unknown = (runs.keys() | counters.keys()) - known
+            if unknown:
+                raise unreadable(f"`{min(unknown)}` is unknown")
 
     def keepers(self) -> Iterator[Keeper]:
         """All state that a checkpoint writes."""

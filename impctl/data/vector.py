@@ -119,6 +119,12 @@ def from_stored(array: pa.Array, kind: SqlType) -> Vector:
     return from_arrow(array, kind)
 
 
+def check_stored(found: pa.DataType, kind: SqlType) -> None:
+    """TypeError where `Vector.to_arrow` makes no such array of that SQL type."""
+    if found != all_null(kind, 0).to_arrow().type:
+        raise TypeError(f"a column of {kind} has type {found}")
+
+
 def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:
     """The texts with NULL where it is said, whatever stands there."""
     if texts.null_count == np.count_nonzero(is_null):

@@ -9,7 +9,7 @@ Out of scope: what the values mean (`engine.operators`), how runs are kept (`sto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from functools import partial
 from typing import Any, Self
@@ -45,10 +45,18 @@ class Located:
 class Arrangement:
     """Keyed rows of state; `alive` names the value column that is zero for a key that is gone."""
 
-    def __init__(self, name: str, key_types: Sequence[SqlType], alive: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_types: Sequence[SqlType],
+        alive: str,
+        columns: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """`columns` gives the value columns and their NumPy types; by default `alive` alone."""
         self.name = name
         self.key_types = tuple(key_types)
         self.alive = alive
+        self._columns = columns
         self._log: RunLog[Run] = RunLog(partial(_folded, self.key_types, alive), Run.to_arrow)
 
     @property
@@ -66,9 +74,11 @@ class Arrangement:
         return sum(_bytes(run) for run in self.runs)
 
     def load(self, tables: Iterable[tuple[int, StoredTable]]) -> None:
-        """Take over stored runs; they count as saved."""
-        keys = len(self.key_types)
-        self._log.load(from_table(sequence, table, keys) for sequence, table in tables)
+        """Take over stored runs; they count as saved. Fails on columns that are not its own."""
+        kinds = {self.alive: np.int64} if self._columns is None else self._columns()
+        self._log.load(
+            from_table(sequence, table, self.key_types, kinds) for sequence, table in tables
+        )
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key; `codes` of shape (n,)."""

@@ -241,12 +241,17 @@ class OrderedCounts:
         self._log.saved()
 
 
+_STORED = pa.schema([(name, pa.int64()) for name in (_GROUP, _RANK, _COUNT)])
+
+
 def _to_arrow(run: _Counts) -> pa.Table:
     return pa.table({_GROUP: run.groups, _RANK: run.ranks, _COUNT: run.counts})
 
 
 def _from_arrow(sequence: int, stored: StoredTable) -> _Counts:
     table, pages = table_of(stored)
+    if table.schema.remove_metadata() != _STORED:
+        raise TypeError(f"columns {table.schema.names} of types {table.schema.types}")
     groups, ranks, counts = (table.column(name).to_numpy() for name in (_GROUP, _RANK, _COUNT))
     return _Counts(sequence, groups, ranks, counts, pages)
 

@@ -35,7 +35,7 @@ from impctl.data.pages import (
 from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
 from impctl.data.sorted_rows import ends_of, perhaps_in
-from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, concat, from_stored
+from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, check_stored, concat, from_stored
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import packed, repeating, summed, united_neighbours, unpacked
 from impctl.engine.run_log import RunChange, RunLog
@@ -381,16 +381,22 @@ def _from_arrow(
 
     def array(name: str, *plain: pa.DataType) -> pa.Array:
         column = table.column(name)
+        if name in (_CODE, _WEIGHT) and column.type not in plain:
+            raise TypeError(f"column `{name}` has type {column.type}")
         found = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
         if pages is not None and (found.type not in plain or found.null_count):
             # It is not used row by row where it lies, but read now.
             pages.check_whole(found)
         return found
 
+    for at, (_, kind) in enumerate(columns):
+        check_stored(table.column(f"column{at}").type, kind)
     vectors = {
         name: from_stored(array(f"column{at}", *_PLAIN), kind)
         for at, (name, kind) in enumerate(columns)
     }
+    if table.num_columns != 2 + len(columns) + accesses:
+        raise ValueError(f"its columns are {', '.join(table.column_names)}")
     tags: list[Tags] = []
     for at in range(accesses):
         held = array(f"tag{at}", pa.int32())

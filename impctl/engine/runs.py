@@ -18,7 +18,7 @@ import pyarrow as pa
 from impctl.data.keys import are_codes, is_told_by_code, same_keys
 from impctl.data.pages import CheckedPages, StoredTable, search, table_of
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints, Vector, from_stored
+from impctl.data.vector import Ints, Vector, check_stored, from_stored
 from impctl.values import dataclass
 
 CODE = "code"
@@ -67,13 +67,25 @@ class Run:
         return column[rows]
 
 
-def from_table(sequence: int, stored: StoredTable, keys: int) -> Run:
-    """The run that `to_arrow` wrote; arrays stay in the table's memory."""
+def from_table(
+    sequence: int, stored: StoredTable, key_types: Sequence[SqlType], kinds: Mapping[str, Any]
+) -> Run:
+    """The run that `to_arrow` wrote; arrays stay in the table's memory.
+
+    LookupError, TypeError or ValueError where it is none with these keys and value columns: an
+    absent column is all zero, so one of another name would be lost without a trace.
+    """
     table, pages = table_of(stored)
     arrays = {name: _single(table.column(name)) for name in table.column_names}
-    parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(keys))
+    parts = tuple(arrays.pop(f"{_KEY}{index}") for index in range(len(key_types)))
+    for part, kind in zip(parts, key_types, strict=True):
+        check_stored(part.type, kind)
     values = {name: array.to_numpy(zero_copy_only=True) for name, array in arrays.items()}
-    return Run(sequence, values.pop(CODE), parts, values, pages)
+    codes = values.pop(CODE)
+    for name, column in ((CODE, codes), *values.items()):
+        if column.dtype != (np.int64 if name == CODE else kinds.get(name)):
+            raise TypeError(f"column `{name}` of type {column.dtype} is unknown")
+    return Run(sequence, codes, parts, values, pages)
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array:

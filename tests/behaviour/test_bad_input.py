@@ -16,6 +16,9 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.cli.application import build_app
+from impctl.data.pages import whole_table
+from impctl.store.records import MaintainCommit
+from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli, Ran
 from tests.support.small_workload import ROWS
@@ -223,3 +226,39 @@ def test_a_query_that_the_file_does_not_have(cli: Cli, command: str) -> None:
     cli.good("capture")
     ran = cli(command, "--query", "totalz")
     check_refused(ran, 2, "query_unknown", "totalz")
+
+
+@pytest.mark.parametrize(
+    ("counters", "renamed"),
+    [({}, {}), ({"aggregate0.next_group": 4, "other": 1}, {}), (None, {"rows": "count0"})],
+    ids=["counter missing", "counter unknown", "column renamed"],
+)
+def test_state_that_another_release_wrote_is_recaptured_or_refused(
+    captured: Cli, table: str, counters: dict[str, int] | None, renamed: dict[str, str]
+) -> None:
+    with Store.open(captured.workload.parent / ".impctl") as store:
+        stored = store.load("q")
+        assert stored is not None
+        ((sequence, groups),) = store.load_runs("q")["aggregate0.groups"]
+        names = [renamed.get(name, name) for name in whole_table(groups).column_names]
+        meta = dict(stored.state_meta)
+        assert meta["counters"].keys() == {"aggregate0.next_group"}
+        if counters is not None:
+            meta["counters"] = counters
+        store.commit_maintain(
+            MaintainCommit(
+                query="q",
+                expected_generation=stored.generation,
+                pins=stored.pins,
+                record=store.history("q")[0],
+                put_runs=(("aggregate0.groups", sequence, groups.rename_columns(names)),),
+                state_meta=meta,
+                basis=meta,
+            )
+        )
+    write_deltalake(table, more(), mode="append")
+    assert captured("maintain").refusal == (7, "state_corrupt")
+    assert captured("maintain", "--policy", "strict").refusal == (4, "policy_refused")
+    assert captured("plan", "--policy", "auto").results[0]["reason_code"] == "state_corrupt"
+    (result,) = captured.good("maintain", "--policy", "auto").results
+    assert (result["action"], result["reason_code"]) == ("recapture", "state_corrupt")

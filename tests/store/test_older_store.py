@@ -7,11 +7,14 @@ fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the ar
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import tarfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,9 @@ import pytest
 import yaml
 from deltalake import DeltaTable
 
+from impctl.data.pages import whole_table
+from impctl.store.records import MaintainCommit, Run
+from impctl.store.store import Store
 from tests.store.older.pack import HERE, STARTS, append, delete
 from tests.support.diagrams import HAS_DIAGRAMS
 from tests.support.run_cli import Cli
@@ -257,3 +263,67 @@ def test_damaged_state_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) ->
     cli.good("capture", "--query", "answer")
     (again,) = cli.good("query", "--query", "answer", "--by", "state").results
     assert Counter(map(tuple, again["rows"])) == Counter(map(tuple, result["rows"]))
+
+
+@pytest.mark.slow
+def test_entries_that_this_release_does_not_write_are_state_corrupt(cli: Cli) -> None:
+    """Every entry inside the state, one after the other: missing, renamed, or of another type."""
+    if not HAS_DIAGRAMS:
+        pytest.skip("the state of `absorption` cannot be loaded")
+    shutil.copytree(".impctl", "whole")
+    grow()
+    with Store.open(Path(".impctl")) as store:
+        cases = [list(_altered(store, query)) for query in TODAY]
+    assert sum(map(len, cases)) > 200
+    for some in zip_longest(*cases):
+        commits = [commit for commit in some if commit is not None]
+        shutil.rmtree(".impctl")
+        shutil.copytree("whole", ".impctl")
+        with Store.open(Path(".impctl")) as store:
+            for commit in commits:
+                store.commit_maintain(commit)
+        altered = {commit.query: commit.record.reason for commit in commits}
+        ran = cli("maintain", *_only(altered), "--policy", "incremental")
+        failures = ran.error.get("failures", [{"query": commits[0].query, **ran.error}])
+        codes = {failure["query"]: failure["code"] for failure in failures}
+        assert (ran.code, codes) == (7, dict.fromkeys(altered, "state_corrupt")), altered
+
+
+def _altered(store: Store, query: str) -> Iterator[MaintainCommit]:
+    """Commits that alter one entry each; the reasons of their records say which."""
+    stored = store.load(query)
+    assert stored is not None
+    (record,) = store.history(query, 1)
+
+    def commit(
+        what: str, meta: Mapping[str, Any], drop: tuple[tuple[str, int], ...] = (), *put: Run
+    ) -> MaintainCommit:
+        assert stored is not None
+        return MaintainCommit(
+            query=query,
+            expected_generation=stored.generation,
+            pins=stored.pins,
+            record=replace(record, reason=what),
+            put_runs=put,
+            drop_runs=drop,
+            state_meta=meta,
+            basis=meta,
+        )
+
+    meta = stored.state_meta
+    for name in meta["counters"]:
+        others = {other: n for other, n in meta["counters"].items() if other != name}
+        yield commit(f"without {name}", {**meta, "counters": others})
+    yield commit("one counter more", {**meta, "counters": {**meta["counters"], "other": 1}})
+    for name, runs in store.load_runs(query).items():
+        sequence, table = runs[0][0], whole_table(runs[0][1])
+        yield commit(f"{name} renamed", meta, ((name, sequence),), (f"{name}s", sequence, table))
+        more = table.append_column("other", pa.array(range(len(table)), pa.int64()))
+        yield commit(f"{name} with a column more", meta, (), (name, sequence, more))
+        for at, column in enumerate(table.column_names):
+            names = [f"{one}s" if one == column else one for one in table.column_names]
+            renamed = table.rename_columns(names)
+            yield commit(f"{name}.{column} renamed", meta, (), (name, sequence, renamed))
+            texts = pa.array([str(value) for value in table.column(at).to_pylist()])
+            retyped = table.set_column(at, column, texts)
+            yield commit(f"{name}.{column} as text", meta, (), (name, sequence, retyped))

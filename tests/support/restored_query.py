@@ -23,7 +23,7 @@ def restored(session: MaintainedQuery, stored: Stored, fresh: MaintainedQuery) -
     kept = {keeper.name for keeper in fresh.keepers()}
     for name, sequence in [key for key in stored if key[0] not in kept]:
         del stored[name, sequence]
-    fresh.restore(runs, checkpoint.counters)
+    fresh.restore(runs, checkpoint.counters, is_converted=True)
     return fresh
 
 

@@ -51,11 +51,18 @@ class BestRows:
         self.names = tuple(column for column, _ in columns)
         self.kinds = tuple(kind for _, kind in columns)
         self.grouped = grouped
-        self.inside = Arrangement(f"{name}.rows", self.kinds, RANK)
+        self.inside = Arrangement(
+            f"{name}.rows", self.kinds, RANK, lambda: dict.fromkeys((RANK, LOW), np.int64)
+        )
         self.derived = RowIndex(f"{name}.derived", columns, grouped.keys, accesses)
         kinds = dict(columns)
-        self.best = Arrangement(f"{name}.best", [kinds[key] for key in grouped.keys], HAS)
         self.best_names = tuple(f"best{place}" for place, _ in enumerate(grouped.values))
+        self.best = Arrangement(
+            f"{name}.best",
+            [kinds[key] for key in grouped.keys],
+            HAS,
+            lambda: dict.fromkeys((HAS, *self.best_names), np.int64),
+        )
         self.accesses = accesses
 
     @property

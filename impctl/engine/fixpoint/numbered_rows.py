@@ -19,7 +19,7 @@ from impctl.aliases import AttributeId
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.fixpoint.ranked_rows import RankedRows
+from impctl.engine.fixpoint.ranked_rows import NAMES, RankedRows
 from impctl.engine.fixpoint.touched_rows import ALL, TouchedRows
 from impctl.engine.tags import FRAGMENT_BITS, RowTags
 from impctl.errors import UnsupportedError
@@ -31,6 +31,8 @@ MOST = (1 << FRAGMENT_BITS) - 1
 
 class NumberedRows(RankedRows):
     """`number` names the column with a row's number where rows go into the step."""
+
+    stored = (*NAMES, _NUMBER)
 
     def __init__(
         self,

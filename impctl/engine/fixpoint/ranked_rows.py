@@ -44,10 +44,15 @@ class Ranked:
 class RankedRows:
     """The rows of `columns`, between two steps."""
 
+    stored: tuple[str, ...] = NAMES
+    """The names of what is kept of each row."""
+
     def __init__(self, name: str, columns: Sequence[tuple[AttributeId, SqlType]]) -> None:
         self.columns = tuple(columns)
         self.kinds = tuple(kind for _, kind in columns)
-        self.arrangement = Arrangement(f"{name}.rows", self.kinds, _ALL)
+        self.arrangement = Arrangement(
+            f"{name}.rows", self.kinds, _ALL, lambda: dict.fromkeys(self.stored, np.int64)
+        )
 
     def whole(self) -> Ranked:
         """All rows, by their codes. Cost: the rows."""

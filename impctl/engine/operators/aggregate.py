@@ -95,7 +95,9 @@ class Aggregate(Operator):
             for at, (argument, kind) in enumerate((distinct or {}).items())
         }
         self._has_numbers = not is_keyed or self.needs_rows
-        self._groups = Arrangement(f"{name}.groups", [kind for _, kind in keys], _ROWS)
+        self._groups = Arrangement(
+            f"{name}.groups", [kind for _, kind in keys], _ROWS, lambda: self._stored_columns
+        )
         self._fragments = (
             ()
             if is_keyed
@@ -322,6 +324,13 @@ class Aggregate(Operator):
         for part in (*self._accumulators, *self._extremes.parts):
             names.update(part.columns)
         return names
+
+    @property
+    def _stored_columns(self) -> dict[str, Any]:
+        """The columns that stored groups may have: those of a buffer too, which it may have been
+        until now."""
+        edges = dict.fromkeys((part.edge for part in self._extremes.parts), np.int64)
+        return {**self._state_columns, **edges}
 
     def _old(self, located: Located) -> Values:
         return {

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.disagreement import loading
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.kept import Runs
 from impctl.engine.operators.live import Live
@@ -154,8 +155,9 @@ class ToldRows(JoinedRows):
 
     def load(self, runs: Runs, code: int | None = None) -> None:
         """Take over the stored tree, to look at."""
-        for keeper in self.arrangements():
-            keeper.load(runs.get(keeper.name, ()))
+        with loading():
+            for keeper in self.arrangements():
+                keeper.load(runs.get(keeper.name, ()))
 
     def says_like(self, other: Operator) -> bool:
         return isinstance(other, ToldRows) and self._outputs.says_like(other._outputs)

@@ -19,7 +19,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
-from impctl.engine.disagreement import never_held
+from impctl.engine.disagreement import loading, never_held
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.row_index import RowIndex
 from impctl.expr.spans import exactly, is_open, unsure_value
@@ -119,10 +119,11 @@ class KeptRows(Operator):
     def load(self, runs: Runs, code: int | None = None) -> None:
         """Take over stored runs; with a code only its rows, to look at."""
         own = runs.get(self.rows.name, ())
-        if code is None:
-            self.rows.load(own)
-        else:
-            self.rows.load_some(own, code)
+        with loading():
+            if code is None:
+                self.rows.load(own)
+            else:
+                self.rows.load_some(own, code)
 
     def whole(self) -> Batch:
         """All rows, each once; an error where more of a row went than came."""

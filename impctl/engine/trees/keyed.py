@@ -7,7 +7,7 @@ Out of scope: which columns these are, what is remembered (`engine.trees.node`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, Self
 
@@ -75,15 +75,23 @@ def different(
 
 
 class KeyedState:
-    """An arrangement by columns of these types; `alive` as in `Arrangement`."""
+    """An arrangement by columns of these types; `alive` and `columns` as in `Arrangement`."""
 
-    def __init__(self, name: str, types: Sequence[SqlType], alive: str, *, has_null: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        types: Sequence[SqlType],
+        alive: str,
+        columns: Callable[[], Mapping[str, Any]] | None = None,
+        *,
+        has_null: bool,
+    ) -> None:
         """`has_null`: a key column may hold NULL."""
         self._is_told = len(types) == 0 or (
             len(types) == 1 and not has_null and _is_whole(types[0])
         )
         self._types = tuple(types)
-        self.arrangement = Arrangement(name, () if self._is_told else types, alive)
+        self.arrangement = Arrangement(name, () if self._is_told else types, alive, columns)
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on."""

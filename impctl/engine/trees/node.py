@@ -109,7 +109,11 @@ class NodeState:
         has_null = node.is_virtual or not set(self.order) <= self.never_null
         types = [kinds[column] for column in self.order]
         self.tuples = KeyedState(
-            f"{name}.{'keys' if self.is_flat else 'tuples'}", types, ROWS, has_null=has_null
+            f"{name}.{'keys' if self.is_flat else 'tuples'}",
+            types,
+            ROWS,
+            lambda: {**self.own_columns, NUMBER: np.int64},
+            has_null=has_null,
         )
         self.has_keys = not (self.is_root and self.is_bits)
         key_null = self.is_root or any(node.null_safe)
@@ -117,7 +121,9 @@ class NodeState:
         self.keys = (
             self.tuples
             if self.is_flat
-            else KeyedState(f"{name}.keys", node.key_types, alive, has_null=key_null)
+            else KeyedState(
+                f"{name}.keys", node.key_types, alive, lambda: self.key_columns, has_null=key_null
+            )
         )
         # At the root by the group's number, for that is what goes through HAVING and top-k.
         live_types = (LONG,) if self.is_root else node.key_types

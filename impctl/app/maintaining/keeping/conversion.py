@@ -84,7 +84,7 @@ def convert(
     )
     assert way.compiled is not None
     after = MaintainedQuery(way.compiled)
-    after.restore(runs, held.meta.counters)
+    after.restore(runs, held.meta.counters, is_converted=True)
     partners = FilePartners(desk, query.compiled, held.partitions, query.stored.versions)
     taken.session.read_by(partners)
 
