@@ -260,6 +260,32 @@ def unexpected(error: BaseException) -> ImpctlError:
     return found
 
 
+OPEN_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+"""What the system says where no more files may be open at once."""
+
+
+def with_limit(error: ImpctlError) -> ImpctlError:
+    """The error; where the limit on open files is behind it, one that says so.
+
+    Libraries and we report that limit as whatever they could not open then.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        is_limit = isinstance(cause, OSError) and cause.errno in OPEN_FILES
+        if is_limit or "too many open files" in str(cause).lower():
+            found = StorageError(
+                f"Too many files are open at once: {error.message}",
+                code="too_many_open_files",
+                hint="raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a service), or work "
+                "on fewer queries at once (`--query`)",
+                location=error.location,
+            )
+            found.__cause__ = error
+            return found
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+    return error
+
+
 class UsageError(ImpctlError):
     """Flags, settings or configuration that make no sense."""
 

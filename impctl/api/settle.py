@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import TypeVar
 
-from impctl.app.results.ending import gravest, with_unsound
+from impctl.app.results.ending import for_report, gravest
 from impctl.app.results.results import Outcome
 from impctl.errors import ImpctlError, ImpctlWarning, QueriesFailedError
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 def settled(outcome: Outcome, kind: type[R], asked: int) -> tuple[R, ...]:
     """The results, all of one kind; `asked` is the number of queries that were to run."""
-    whole = with_unsound(outcome)
+    whole = for_report(outcome)
     worst = gravest(whole)
     results = tuple(result for result in whole.results if isinstance(result, kind))
     assert len(results) == len(whole.results)

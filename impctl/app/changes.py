@@ -34,11 +34,13 @@ def changes(
     whole: bool = False,
     limit: int | None = None,
     out: Path | None = None,
+    escape_formulas: bool = False,
 ) -> Outcome:
     """What came and went of one query's answer between the store's versions and now.
 
     With `since` from these versions on; `whole` tells the answer itself, as the store has it.
-    `limit`: how many rows are shown, or written to the file `out`.
+    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
+    a spreadsheet computes nothing.
     """
     if whole and since is not None:
         raise UsageError(
@@ -54,7 +56,7 @@ def changes(
     result = result_of(spec.name, found, watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
-        write_answer(result.shown, out)
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,))
 
 

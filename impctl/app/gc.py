@@ -10,13 +10,14 @@ Out of scope: queries that left the workload file; the tables themselves.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from impctl.app.results.collected import GcEntry, GcResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError, StorageError
+from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.store.collect import KEPT_VERSIONS
 from impctl.store.disk import RealDisk
 from impctl.store.records import Collected, Leftover
@@ -61,7 +62,9 @@ def _scratch(desk: Workbench) -> list[Leftover]:
     """Scratch folders without an owner: beside the tables, and where temporary files lie."""
     paths = [local_path(table.path) for table in desk.workload.tables.values()]
     parents = [Path(path).parent for path in paths if path is not None]
-    found = abandoned([*parents, temporary_folder()])
+    with suppress(UsageError):  # without a folder for temporary files nothing is left in it
+        parents.append(temporary_folder())
+    found = abandoned(parents)
     if desk.settings.dry_run:
         return list(found)
     disk = RealDisk()

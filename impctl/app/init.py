@@ -184,6 +184,14 @@ def _store_of(out: Path) -> str:
 
 def _refuse_existing(out: Path, *, force: bool) -> None:
     check_output(out)
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"A workload file tells its own name, so it cannot be one that is not UTF-8: `{out}`",
+            hint="give another one (`--out FILE`)",
+            code="out_not_utf8",
+        ) from None
     if out.exists() and not (force and out.is_file()):
         raise _existing(out)
 

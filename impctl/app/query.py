@@ -34,6 +34,7 @@ def query(
     where: str | None = None,
     limit: int | None = None,
     out: Path | None = None,
+    escape_formulas: bool = False,
 ) -> Outcome:
     """The answer of one query, its sketch maintained first where it is stale.
 
@@ -43,7 +44,8 @@ def query(
     there is none for now the query is answered without, unless it is `required`. `by` says who
     answers: what is kept, the engine or Spark; by default the quickest of those that can.
     With `where`, a condition on its columns, the rows of the answer for which that is true.
-    `limit`: how many rows are shown, or written to the file `out`.
+    `limit`: how many rows are shown, or written to the file `out`, with `escape_formulas` so that
+    a spreadsheet computes nothing.
     """
     if out is not None:
         # Before anything that takes its time.
@@ -52,19 +54,24 @@ def query(
     if is_plain and use is SketchUse.AUTO and by in (AnsweredBy.AUTO, AnsweredBy.STATE):
         known = told_at_once(desk, query, where)
         if known is not None:
-            return _given_out(known, limit, out, ())
+            return _given_out(known, limit, out, (), escape_formulas=escape_formulas)
     # Planner and engine take longer to load than telling what is kept.
     from impctl.app.using.told import told
 
     found, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
-    return _given_out(found, limit, out, warnings)
+    return _given_out(found, limit, out, warnings, escape_formulas=escape_formulas)
 
 
 def _given_out(
-    result: QueryResult, limit: int | None, out: Path | None, warnings: tuple[str, ...]
+    result: QueryResult,
+    limit: int | None,
+    out: Path | None,
+    warnings: tuple[str, ...],
+    *,
+    escape_formulas: bool,
 ) -> Outcome:
     """The rows asked for, in the file asked for."""
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
-        write_answer(result.shown, out)
+        write_answer(result.shown, out, escape_formulas=escape_formulas)
     return Outcome((result,), warnings)

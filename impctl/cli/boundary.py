@@ -120,12 +120,12 @@ def _present(
     detailed: bool = False,
 ) -> int:
     """Show what is not `shown` yet, and the end; the exit code."""
-    from impctl.app.results.ending import gravest, is_pending, with_unsound
+    from impctl.app.results.ending import for_report, gravest, is_pending
     from impctl.app.results.results import Outcome
     from impctl.cli.output.protocol import show
 
     text = outcome if isinstance(outcome, str) else None
-    whole = _with_lost(Outcome() if isinstance(outcome, str) else with_unsound(outcome))
+    whole = _with_lost(Outcome() if isinstance(outcome, str) else for_report(outcome))
     decisive = gravest(whole)
     code = 0 if decisive is None else decisive.error.exit_code
     if decisive is None and detailed and is_pending(whole):
@@ -188,6 +188,7 @@ def _output(command: str | None, display: Display) -> Output:
         quiet=display.verbosity < 0,
         colour=colour,
         rows_format=display.rows_format,
+        escape_formulas=display.escape_formulas,
     )
 
 
@@ -215,7 +216,7 @@ def _interrupted() -> InterruptedRunError:
 
 
 def _trace(failures: Sequence[Failure]) -> None:
-    from impctl.cli.output.wording import plain
+    from impctl.app.results.amounts import plain
 
     for failure in failures:
         sys.stderr.write(plain(masked("".join(traceback.format_exception(failure.error)))))

@@ -30,6 +30,8 @@ class Display:
     json: bool = False
     verbosity: int = 0
     rows_format: RowsFormat = RowsFormat.TABLE
+    escape_formulas: bool = False
+    """Whether texts in CSV are kept from being formulas."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from impctl.app.results.amounts import duration_text
+from impctl.app.results.amounts import duration_text, plain
 from impctl.app.workbench.reporter import Reporter
 from impctl.cli.job import Display
 from impctl.cli.output.terminal import can_move, has_colour
-from impctl.cli.output.wording import plain
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Result

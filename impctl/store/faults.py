@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from impctl.errors import (
+    OPEN_FILES,
     ImpctlError,
     StateCorruptError,
     StorageError,
@@ -110,7 +111,8 @@ def suppress_full() -> Iterator[None]:
 
 
 def no_room(folder: Path) -> OSError | None:
-    """What keeps a small file from being written there, for lack of space, quota or file names.
+    """What keeps a small file from being written there, for lack of space, quota, file names or
+    descriptors.
 
     None where one can be written, or something else stands against it; it is gone afterwards.
     """
@@ -121,7 +123,8 @@ def no_room(folder: Path) -> OSError | None:
             os.fsync(probe.fileno())
     except OSError as error:
         # Without the name of the probe, which is not what anybody wanted to write.
-        return OSError(error.errno, error.strerror) if error.errno in FULL_DISK else None
+        is_limit = error.errno in FULL_DISK | OPEN_FILES
+        return OSError(error.errno, error.strerror) if is_limit else None
     return None
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from impctl.aliases import QueryName
@@ -24,6 +25,8 @@ from impctl.store.reader import StoreReader
 from impctl.store.records import Collected
 from impctl.values import dataclass
 
+MOST_FILES = 100_000
+"""Files and folders of a store that are looked at: it has a few for each query."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -37,6 +40,8 @@ class Folder:
     """What group or everybody may write."""
     used: int
     free: int
+    is_whole: bool = True
+    """Whether all of the folder was looked at; of a folder with too many files, only some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +59,16 @@ def folder_of(path: Path) -> Folder:
     """Rights and room of the store's folder, or of the nearest folder above that is there."""
     with translated(path):
         there = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
-    files = tuple(_files(path)) if there == path else ()
+    looked_at = islice(_files(path), MOST_FILES + 1) if there == path else ()
+    files = tuple(looked_at)
     open_to_others = tuple(
         file for file in files if _mode(file) & _OTHERS_MAY_WRITE and not file.is_symlink()
     )
     used = sum(_size(file) for file in files)
     may_write = os.access(there, os.W_OK | os.X_OK)
     may_write = may_write and all(os.access(file, os.W_OK) for file in files)
-    return Folder(there, may_write, open_to_others, used, shutil.disk_usage(there).free)
+    free, is_whole = shutil.disk_usage(there).free, len(files) <= MOST_FILES
+    return Folder(there, may_write, open_to_others, used, free, is_whole)
 
 
 def lock_owner(path: Path) -> Owner | None:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from impctl.errors import StorageError
+from impctl.errors import StorageError, UsageError
 from impctl.store.disk import Disk, RealDisk
 from impctl.store.faults import translated
 from impctl.store.records import Leftover
@@ -78,8 +78,15 @@ def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
 
 
 def temporary_folder() -> Path:
-    """Where scratch folders lie that have no place of their own."""
-    return Path(tempfile.gettempdir())
+    """Where scratch folders lie that have no place of their own; UsageError without any."""
+    try:
+        return Path(tempfile.gettempdir())
+    except OSError as error:
+        raise UsageError(
+            "There is no folder for temporary files that this user may write",
+            code="no_temporary_folder",
+            hint="set `TMPDIR` to a folder that this user may write",
+        ) from error
 
 
 def remove_abandoned(leftover: Leftover, disk: Disk) -> bool:

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from impctl.aliases import QueryName
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
-from impctl.errors import ImpctlError, StateCorruptError, pass_out_of_memory
+from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
 from impctl.store.disk import Disk, OutputFile, make_lasting_folder
-from impctl.store.faults import damaged, translated
+from impctl.store.faults import damaged, from_system, translated
 from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
 from impctl.store.seals import digest_of, opened, sealed
@@ -231,6 +231,8 @@ def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptE
             content = _map(place, run.size, is_read_whole=run.sums is None)
     except OSError as error:
         pass_out_of_memory(error)
+        if error.errno in OPEN_FILES:
+            raise from_system(error, place) from error  # the file may be as it was written
         raise corrupt("cannot be read") from error
     if content is None or content.size != run.size:
         raise corrupt("does not have its length")

@@ -7,6 +7,7 @@ Out of scope: which impctl error a failure becomes (the callers know what they w
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Mapping
 
@@ -21,6 +22,10 @@ READ_FAILURES: tuple[type[Exception], ...] = (DeltaError, OSError, pa.ArrowExcep
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SPACE = re.compile(r"\s+")
 _MISSING = ("not found", "no such file", "notfound", "does not exist", "no files in log segment")
+_CUT = "magic bytes not found"
+"""What Arrow says of a file that is there, and is cut short or no Parquet file."""
+_SYSTEM = re.compile(r"\(os error (\d+)\)|\bos \{ code: (\d+)", re.IGNORECASE)
+"""How Rust writes an error of the operating system."""
 
 
 _BACKTRACE = re.compile(r"(?: stack backtrace:)? 0: \S.* 1: \S.*")
@@ -39,8 +44,21 @@ def failure_text(error: BaseException) -> str:
 
 def is_missing(error: BaseException) -> bool:
     """Whether the failure is that something is not there (any more)."""
-    text = failure_text(error).lower()
+    text = failure_text(error).lower().replace(_CUT, "")
     return isinstance(error, FileNotFoundError) or any(phrase in text for phrase in _MISSING)
+
+
+def is_of_system(error: BaseException) -> bool:
+    """Whether the operating system or an object store failed: the same may succeed later."""
+    text = str(error)
+    codes = (int(code or other) for code, other in _SYSTEM.findall(text))
+    return any(code not in _STAYS_WRONG for code in codes) or _OF_STORE.search(text) is not None
+
+
+_OF_STORE = re.compile(r"Generic (?:S3|GCS|MicrosoftAzure) error")
+_STAYS_WRONG = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EACCES, errno.EPERM}
+)
 
 
 def without_values(text: str, options: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ from impctl.errors import (
     UnsupportedError,
 )
 from impctl.tables.bounds import ColumnBounds, Flags
+from impctl.tables.deletion_vectors import check_vectors, vector_files
 from impctl.tables.escapes import is_unsure
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.features import (
@@ -253,6 +254,9 @@ def take_snapshot(
         _check_places(table, uris, (path, *clone_of))
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
+        if has_vectors:
+            vectors = vector_files(path, delta.version(), storage_options)
+            check_vectors(table, (path, *clone_of), vectors, storage_options)
         deletions = _deletions(pa.table(delta.deletion_vectors()), uris) if has_vectors else {}
     except READ_FAILURES as error:
         raise _log_failure(table, path, error) from error

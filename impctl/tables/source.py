@@ -24,7 +24,7 @@ from impctl.errors import (
     TableError,
     TableRecreatedError,
 )
-from impctl.tables.failures import READ_FAILURES, failure_text, without_values
+from impctl.tables.failures import READ_FAILURES, failure_text, is_of_system, without_values
 from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
 from impctl.tables.storage import list_names, local_path
@@ -93,7 +93,7 @@ def open_source(
     except TableNotFoundError as error:
         raise _not_a_table(name, path) from error
     except READ_FAILURES as error:
-        raise _open_failure(name, path, error) from error
+        raise open_failure(name, path, error) from error
     table_id, roots = str(delta.metadata().id), clone_roots(clone_of)
     return DeltaSource(name, path, storage_options, delta.version(), table_id, delta, roots)
 
@@ -135,7 +135,7 @@ def advance(source: DeltaSource) -> DeltaSource:
     try:
         source.delta.update_incremental()
     except READ_FAILURES as error:
-        raise _open_failure(source.name, source.path, error) from error
+        raise open_failure(source.name, source.path, error) from error
     # A table that is replaced by its own log has another identity from that commit on.
     table_id = str(source.delta.metadata().id)
     return replace(source, version=source.delta.version(), table_id=table_id)
@@ -173,14 +173,30 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
 
 
 def _check_path(name: TableName, path: str) -> None:
-    """deltalake takes `a%20b` for the folder `a b` in some places and not in others."""
+    """deltalake takes `a%20b` for the folder `a b` in some places and not in others, and paths as
+    UTF-8."""
     folder = local_path(path)
+    if not _is_utf8(path):
+        raise TableError(
+            f"Table `{name}` cannot be opened, its path is not UTF-8: {path}",
+            hint="rename the folder, or reach it through a symbolic link",
+            code="table_path_not_utf8",
+        )
     if folder is not None and unquote(os.path.abspath(folder)) != os.path.abspath(folder):
         raise TableError(
             f"Table `{name}` cannot be opened safely, its path holds an escape such as %20: {path}",
             hint="rename the folder, or reach it through a symbolic link",
             code="table_path_escaped",
         )
+
+
+def _is_utf8(text: str) -> bool:
+    """Whether a path, as Python has it, stands for bytes in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _not_a_table(name: TableName, path: str) -> TableError:
@@ -215,12 +231,13 @@ def _where_to_look(path: str) -> str:
     return f"check the Delta log under `{path}`"
 
 
-def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
+def open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
+    """The error for a table whose log deltalake could not read."""
     text = failure_text(error)
     feature = feature_named_in(text)
     if feature is not None:
         return unknown_feature(name, feature)
-    if isinstance(error, DeltaError):
+    if isinstance(error, DeltaError) and not is_of_system(error):
         folder = local_path(path)
         if folder is not None and os.path.isfile(folder):
             return _not_a_table(name, path)
@@ -236,8 +253,8 @@ def _open_failure(name: TableName, path: str, error: Exception) -> ImpctlError:
 
 
 def _version_failure(source: DeltaSource, version: TableVersion, error: Exception) -> ImpctlError:
-    if not isinstance(error, DeltaError):
-        return _open_failure(source.name, source.path, error)
+    if not isinstance(error, DeltaError) or is_of_system(error):
+        return open_failure(source.name, source.path, error)
     feature = feature_named_in(failure_text(error))
     if feature is not None:
         return unknown_feature(source.name, feature)

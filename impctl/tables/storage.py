@@ -50,6 +50,20 @@ def read_text(path: str, options: Mapping[str, str] | None, name: str) -> str:
     return _read_remote(path, options, name).decode("utf-8")
 
 
+def read_range(
+    path: str, options: Mapping[str, str] | None, name: str, start: int, length: int
+) -> bytes:
+    """Bytes of a file below the table's root, fewer at its end; OSError when it cannot be read."""
+    folder = local_path(path)
+    if folder is None:
+        with object_store(path, options).open_input_file(name) as remote:
+            remote.seek(start)
+            return bytes(remote.read(length))
+    with open(os.path.join(folder, name), "rb", opener=_open_regular) as file:
+        file.seek(start)
+        return file.read(length)
+
+
 def _open_regular(path: str, flags: int) -> int:
     """A descriptor of a regular file; OSError for anything else, such as a FIFO, at once."""
     file = os.open(path, flags | os.O_NONBLOCK)

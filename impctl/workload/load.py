@@ -90,10 +90,16 @@ def _document_of(path: Path, text: str, env: Mapping[str, str]) -> tuple[FileRea
     return reading, root
 
 
+def read_file(path: Path, most: int) -> bytes:
+    """The content of a file, or one byte more than `most` of a longer one: devices have no end."""
+    with path.open("rb") as file:
+        return file.read(most + 1)
+
+
 def read_text(path: Path) -> str:
     """The text of the file; UsageError where there is none."""
     try:
-        data = path.read_bytes()
+        data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
         raise _not_found(path) from None
     except (OSError, ValueError) as error:
@@ -105,7 +111,7 @@ def read_text(path: Path) -> str:
         ) from None
     if len(data) > MAX_BYTES:
         raise UsageError(
-            f"File `{path}` is too large: {len(data)} bytes, at most {MAX_BYTES} are read",
+            f"File `{path}` is too large: more than {MAX_BYTES} bytes",
             code="workload_too_large",
             hint="put rows to insert into a Parquet file and name it with `file:`",
         )

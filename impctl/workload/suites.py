@@ -14,12 +14,14 @@ from yaml.nodes import Node
 
 from impctl.values import dataclass
 from impctl.workload.load import (
+    MAX_BYTES,
     OPTIONAL,
     REQUIRED,
     all_problems,
     check_version,
     is_suite,
     open_document,
+    read_file,
     read_workload,
 )
 from impctl.workload.models import Workload
@@ -48,7 +50,8 @@ class Vocabulary:
 def holds_suite(path: Path) -> bool:
     """Whether the file at `path` is a suite; False where it cannot be read."""
     try:
-        return is_suite(compose(path.read_text(encoding="utf-8-sig")))
+        data = read_file(path, MAX_BYTES)
+        return len(data) <= MAX_BYTES and is_suite(compose(data.decode("utf-8-sig")))
     except (OSError, ValueError, YamlFault):
         return False
 

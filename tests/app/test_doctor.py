@@ -26,6 +26,7 @@ from impctl.app.workbench.workbench import open_workbench
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from impctl.errors import UsageError
+from impctl.store import health
 from impctl.tables.snapshot import Snapshot
 from tests.support.commit_times import set_time
 from tests.support.run_cli import Cli, Ran
@@ -290,6 +291,18 @@ def test_others_may_write_the_store(cli: Cli, tmp_path: Path) -> None:
     ran = cli("doctor")
     assert (ran.code, found(ran, "permissions")["level"]) == (2, "problem")
     assert "chmod -R go-w" in found(ran, "permissions")["fix"]
+
+
+def test_a_store_in_a_folder_with_too_many_files(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.good("capture")
+    assert "store_folder" not in {one["check"] for one in cli.good("doctor").results}
+    monkeypatch.setattr(health, "MOST_FILES", 10)
+    for number in range(30):
+        (tmp_path / ".impctl" / f"other-{number}").touch()
+    left = found(cli.good("doctor"), "store_folder")
+    assert (left["level"], left["fix"]) == ("warning", "set `store` to a folder of its own")
 
 
 def test_leftovers_of_a_killed_run(cli: Cli, tmp_path: Path) -> None:

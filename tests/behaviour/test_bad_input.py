@@ -4,6 +4,7 @@ stored sketch as it was."""
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from pathlib import Path
@@ -16,12 +17,13 @@ import typer
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.cli.application import build_app
+from impctl.cli.boundary import run
 from impctl.data.pages import whole_table
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli, Ran
-from tests.support.small_workload import ROWS
+from tests.support.small_workload import ROWS, WORKLOAD
 
 
 def sketch(cli: Cli) -> tuple[list[int], dict[str, int]]:
@@ -262,3 +264,57 @@ def test_state_that_another_release_wrote_is_recaptured_or_refused(
     assert captured("plan", "--policy", "auto").results[0]["reason_code"] == "state_corrupt"
     (result,) = captured.good("maintain", "--policy", "auto").results
     assert (result["action"], result["reason_code"]) == ("recapture", "state_corrupt")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", bytes(4096)], ids=["empty", "cut", "zeros"])
+def test_a_broken_data_file_is_not_taken_for_one_that_is_gone(
+    captured: Cli, table: str, content: bytes
+) -> None:
+    before = set(Path(table).glob("*.parquet"))
+    write_deltalake(table, more(), mode="append")
+    (file,) = set(Path(table).glob("*.parquet")) - before
+    file.write_bytes(content)
+    for command in ("maintain", "capture"):
+        ran = captured(command)
+        check_refused(ran, 6, "storage_failed", "`t`")
+        assert file.name in ran.error["hint"]
+
+
+def test_a_broken_file_of_change_data_does_not_end_the_process(captured: Cli, table: str) -> None:
+    """deltalake, asked for the feed, panics in a function of C that cannot unwind."""
+    DeltaTable(table).delete("g = 3 AND x = 5")
+    (file,) = Path(table, "_change_data").iterdir()
+    file.write_bytes(bytes(file.stat().st_size))
+    ran = captured("maintain")
+    check_refused(ran, 6, "storage_failed", "`t`")
+    assert file.name in ran.error["hint"]
+
+
+@pytest.mark.parametrize("command", ["check", "capture", "query", "explain"])
+def test_a_folder_whose_name_is_not_utf_8(capsys: Any, tmp_path: Path, command: str) -> None:
+    folder = tmp_path / os.fsdecode(b"a\xff")
+    folder.mkdir()
+    create_table(str(tmp_path / "t"), ROWS)
+    (tmp_path / "t").rename(folder / "t")
+    (folder / "w.yaml").write_text(WORKLOAD.replace("POLICY", "incremental"))
+    ran = Cli(capsys, folder / "w.yaml")(command)
+    assert ran.error["code"] == "table_path_not_utf8", ran.document
+
+
+def test_outputs_whose_names_are_not_utf_8(captured: Cli, tmp_path: Path) -> None:
+    name = str(tmp_path / os.fsdecode(b"o\xff"))
+    captured.good("query", "--by", "engine", "--out", f"{name}.csv")
+    captured.good("maintain", "--metrics", f"{name}.prom")
+    captured.good("rewrite", "--files", f"{name}.json")
+    assert len(list(tmp_path.glob("o*.*"))) == 3
+    words = ["init", str(tmp_path / "t"), "--out", f"{name}.yaml", "--json"]
+    assert run(build_app(), words) == 2
+    assert "out_not_utf8" in captured.capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_device_is_no_file_to_insert(cli: Cli, tmp_path: Path, ending: str) -> None:
+    (tmp_path / f"zero.{ending}").symlink_to("/dev/zero")
+    update = f"updates: [{{name: a, insert: {{table: t, file: zero.{ending}}}}}]\nstore:"
+    edited(cli, "store:", update)
+    check_refused(cli("apply", "a"), 2, "usage", "not a regular file")

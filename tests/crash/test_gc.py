@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from impctl.errors import UsageError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
 from tests.crash.small import change, check_nothing_left, check_store, write_workload
 from tests.support.run_cli import Cli
@@ -62,6 +65,22 @@ def test_all_of_it_goes_and_a_dry_run_says_so_before(cli: Cli, tmp_path: Path) -
     (again,) = cli.good("gc", "--keep", "1").results
     assert (again["entries"], again["bytes"]) == ([], 0)
     assert cli.good("maintain").results[0]["action"] == "none"
+
+
+def test_without_a_folder_for_temporary_files(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    litter(cli)
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    (done,) = cli.good("gc", "--keep", "1").results
+    assert [entry["kind"] for entry in done["entries"]].count("folder") == 1
+    with pytest.raises(UsageError) as caught, scratch_folder(BENCH_SCRATCH):
+        pass
+    assert caught.value.code == "no_temporary_folder"
 
 
 def test_a_living_owners_folder_stays(cli: Cli, tmp_path: Path) -> None:

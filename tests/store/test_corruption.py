@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 
 import pytest
 
-from impctl.errors import ImpctlError, StateCorruptError
+from impctl.errors import ImpctlError, StateCorruptError, StorageError
 from impctl.store.store import Store
 from tests.store.builders import LARGE, capture, in_catalog, maintain, record, rows, state_of
 
@@ -176,3 +178,15 @@ def _everything(root: Path) -> object:
             for name, found in state_of(store, "q").items()
         }
         return held, repr(runs)
+
+
+def test_state_that_cannot_be_opened_for_the_limit_on_open_files_is_not_corrupt(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with Store.open(root) as store:
+        monkeypatch.setattr(os, "open", none_left)
+        with pytest.raises(StorageError):
+            store.load_runs("q")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import uuid
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.errors import SchemaChangedError, TableError
 from impctl.tables.rows import read_rows
 from impctl.tables.source import open_source
+from tests.support.refused import refused
 from tests.tables import handmade
 from tests.tables.bags import fixture_table, written
+from tests.tables.vectored import VectoredTable, bitmap_of, vector, z85
 
 
 def test_constraints_and_nullability(tmp_path: Path) -> None:
@@ -151,3 +158,64 @@ def test_a_partition_value_that_may_be_misread_is_refused(tmp_path: Path) -> Non
     with pytest.raises(TableError) as caught:
         _ = open_source("t", str(path)).snapshot().files
     assert caught.value.code == "partition_value_unsure"
+
+
+def vectored(path: Path, placed: Mapping[str, Any]) -> None:
+    """A table of three rows and one deletion vector."""
+    table = VectoredTable(path, pa.table({"g": pa.array([1, 2, 3], pa.int64())}))
+    table.delete(lambda rows: pc.equal(rows.column("g"), 2))
+    entry = path / "_delta_log" / f"{1:020}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"]["deletionVector"].update(placed)
+    entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+
+
+def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
+    """The vector of row 1, in a file."""
+    identifier = uuid.UUID(int=7)
+    file = folder / "ab" / f"deletion_vector_{identifier}.bin"
+    file.parent.mkdir(parents=True)
+    data = bitmap_of([1], upper)
+    crc = struct.pack(">I", zlib.crc32(data))
+    file.write_bytes(b"\1" + struct.pack(">I", len(data)) + data + crc)
+    place = ("p", file.as_uri()) if is_absolute else ("u", f"ab{z85(identifier.bytes)}")
+    names = dict(zip(("storageType", "pathOrInlineDv"), place, strict=True))
+    return {**names, "offset": 1, "sizeInBytes": len(data)}
+
+
+@pytest.mark.parametrize("turns", ["entries", "checkpoint"])
+@pytest.mark.parametrize(
+    ("storage", "upper", "code"),
+    [
+        ("inline", 0, None),
+        ("inline", 1, "deletion_vectors_unmatched"),
+        ("inline", 1 << 30, "deletion_vectors_unmatched"),
+        ("file", 0, None),
+        ("file", 256, "deletion_vectors_unmatched"),
+        ("absolute", 0, None),
+        ("absolute", 256, "deletion_vectors_unmatched"),
+        ("outside", 0, "file_outside_table"),
+    ],
+)
+def test_only_vectors_that_deltalake_survives_are_opened(
+    tmp_path: Path, storage: str, upper: int, code: str | None, turns: str
+) -> None:
+    """A mask for positions that no file has would take more memory than there is: SIGABRT."""
+    path = tmp_path / "t"
+    if storage == "inline":
+        vectored(path, vector([1], upper))
+    else:
+        folder = tmp_path / "other" if storage == "outside" else path
+        vectored(path, in_file(folder, upper, is_absolute=storage != "file"))
+    source = open_source("t", str(path))
+    if turns == "checkpoint":
+        source.delta.create_checkpoint()
+        for entry in (path / "_delta_log").glob("*.json"):
+            entry.unlink()
+    if code is not None:
+        with refused(TableError, code):
+            source.snapshot()
+        return
+    assert read_rows(source.snapshot(), ["g"]).column("g").to_pylist() == [1, 3]

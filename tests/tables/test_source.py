@@ -9,12 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from impctl.errors import HistoryGoneError, StorageError, TableError, TableRecreatedError
 from impctl.tables.change.changes import read_changes
 from impctl.tables.rows import read_rows
-from impctl.tables.source import oldest_version, open_source, refresh
+from impctl.tables.source import oldest_version, open_failure, open_source, refresh
 from impctl.tables.storage import object_store
+from tests.support.refused import refused
 from tests.tables import handmade
 
 ROWS = pa.table({"id": [1, 2]})
@@ -125,6 +127,24 @@ def test_folders_with_odd_names(
 def test_folder_with_an_escape_in_its_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="cannot be opened safely"):
         open_source("t", str(tmp_path / "a%20b"))
+
+
+def test_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    with refused(TableError, "table_path_not_utf8"):
+        open_source("t", str(tmp_path / "a\udcff"))
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Unable to open file ↳ Input/output error (os error 5)", "storage_failed"),
+        ("Generic S3 error: Received non-partial response", "storage_failed"),
+        ("Unable to open file ↳ No such file or directory (os error 2)", "table_unreadable"),
+        ("invalid JSON", "table_unreadable"),
+    ],
+)
+def test_what_the_system_fails_at_is_worth_another_try(text: str, code: str) -> None:
+    assert open_failure("t", "/t", DeltaError(text)).code == code
 
 
 def test_object_store_reads_what_the_disk_holds(tmp_path: Path) -> None:

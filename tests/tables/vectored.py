@@ -121,7 +121,7 @@ class VectoredTable:
             if len(gone | more) == len(rows):
                 del self._files[name]
                 continue
-            added = {"add": {**action["add"], "deletionVector": _vector(sorted(gone | more))}}
+            added = {"add": {**action["add"], "deletionVector": vector(sorted(gone | more))}}
             self._files[name] = (added, rows, gone | more)
             actions.append(added)
         return actions, pa.concat_tables(lost)
@@ -158,18 +158,27 @@ def _statistics(rows: pa.Table) -> dict[str, Any]:
     return {"numRecords": len(rows), "tightBounds": False, **found}
 
 
-def _vector(positions: Sequence[int]) -> dict[str, Any]:
-    """An inline deletion vector: one array container of a roaring bitmap, as Base85."""
+def bitmap_of(positions: Sequence[int], upper: int = 0) -> bytes:
+    """One array container of a roaring bitmap; all positions are `upper` times 2^32 higher."""
     values = struct.pack(f"<{len(positions)}H", *positions)
     bitmap = struct.pack("<IIHHI", _NO_RUNS, 1, 0, len(positions) - 1, 16) + values
-    data = struct.pack("<iqi", _MAGIC, 1, 0) + bitmap
-    padded = data + bytes(-len(data) % 4)
+    return struct.pack("<iqi", _MAGIC, 1, upper) + bitmap
+
+
+def z85(data: bytes) -> str:
+    """The bytes as Base85."""
     text = ""
-    for (word,) in struct.iter_unpack(">I", padded):
+    for (word,) in struct.iter_unpack(">I", data + bytes(-len(data) % 4)):
         text += "".join(_DIGITS[word // 85**power % 85] for power in (4, 3, 2, 1, 0))
+    return text
+
+
+def vector(positions: Sequence[int], upper: int = 0) -> dict[str, Any]:
+    """An inline deletion vector of these positions."""
+    data = bitmap_of(positions, upper)
     return {
         "storageType": "i",
-        "pathOrInlineDv": text,
+        "pathOrInlineDv": z85(data),
         "sizeInBytes": len(data),
         "cardinality": len(positions),
     }

@@ -14,7 +14,7 @@ from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.plural import count_text
-from impctl.store.health import Checked, Folder, check_store, folder_of, lock_owner
+from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
 
 _SCARCE = 1 << 30
 """Free bytes below which a large capture may not fit."""
@@ -40,6 +40,12 @@ def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
         else:
             yield subject.ok("store_opens", "No store yet; the first `impctl capture` creates it")
     yield _lock(subject, path)
+    if not folder.is_whole:
+        yield subject.warning(
+            "store_folder",
+            f"Holds more than {MOST_FILES:,} files; the others were not looked at",
+            "set `store` to a folder of its own",
+        )
     yield from _rights(subject, folder)
     yield _room(subject, folder)
 

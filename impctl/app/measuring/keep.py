@@ -21,6 +21,10 @@ from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
 from impctl.errors import StorageError, UnsoundSketchError, UsageError
+from impctl.workload.load import read_file
+
+_MOST_BYTES = 256 << 20
+"""Of a record to read."""
 
 
 def try_kept(request: SuiteRequest, reserved: Mapping[str, str]) -> None:
@@ -67,7 +71,8 @@ def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:
 
 def _read(file: Path) -> Record:
     try:
-        text = file.read_text(encoding="utf-8")
+        data = read_file(file, _MOST_BYTES)
+        text = "" if len(data) > _MOST_BYTES else data.decode()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(

@@ -1,12 +1,14 @@
-"""Sizes, durations, moments and ratios as people read them, in messages and on the command line.
+"""Sizes, durations, moments, ratios and texts of others as people read them.
 
-Law: three digits carry meaning, and no number is ever written with an exponent; what would read as
+Law: text from outside is shown with control characters escaped, so that it cannot drive a terminal.
+Three digits carry meaning, and no number is ever written with an exponent; what would read as
 a thousand of one unit is one of the next, and the largest unit has its thousands apart.
 Out of scope: metrics and labels of measurements, which have their unit by name (`bench.quantity`).
 """
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from impctl.bench.quantity import number
@@ -15,6 +17,22 @@ _SIZES = ("B", "kB", "MB", "GB")
 _LARGEST_SIZE = "TB"
 _NEXT = 999.5
 """From here on three digits are a thousand of the unit."""
+
+
+CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
+    "\u2028\u2029]"  # line ends that only some programs know
+)
+
+
+def plain(text: str) -> str:
+    """`text` with control characters (not tab and newline) escaped."""
+    return CONTROL.sub(lambda match: _escape(ord(match.group())), text)
+
+
+def _escape(code: int) -> str:
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def number_text(value: float) -> str:

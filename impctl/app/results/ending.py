@@ -19,7 +19,7 @@ from impctl.app.results.results import (
     Result,
     VerifyResult,
 )
-from impctl.errors import INTERRUPTED, ImpctlError, UnsoundSketchError
+from impctl.errors import INTERRUPTED, ImpctlError, UnsoundSketchError, with_limit
 
 GRAVITY = (5, 1, INTERRUPTED, 2, 3, 4, 7, 6)
 """Exit codes by gravity: with several failures, the first of these that occurs is the run's.
@@ -33,11 +33,13 @@ def gravest(outcome: Outcome) -> Failure | None:
     return min(outcome.failures, key=lambda failure: _gravity(failure.error), default=None)
 
 
-def with_unsound(outcome: Outcome) -> Outcome:
+def for_report(outcome: Outcome) -> Outcome:
     """`outcome`, with a failure for every unsound sketch that a check brought up.
 
-    So no use case can report an unsound sketch and have the run end well.
+    So no use case can report an unsound sketch and have the run end well. What failed for the limit
+    on open files says so, wherever that was.
     """
+    failures = tuple(Failure(one.query, with_limit(one.error)) for one in outcome.failures)
     told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
     found = [
         Failure(result.query, error)
@@ -46,7 +48,7 @@ def with_unsound(outcome: Outcome) -> Outcome:
         and result.query not in told
         and (error := _unsoundness(result)) is not None
     ]
-    return replace(outcome, failures=(*outcome.failures, *found))
+    return replace(outcome, failures=(*failures, *found))
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:

@@ -17,11 +17,14 @@ from impctl.app.simulating.arrived import Replay, replay_of
 from impctl.app.simulating.late import Late, spread
 from impctl.errors import Location, Problem, UsageError, WorkloadError
 from impctl.forecast.arrival import Arrival
+from impctl.workload.load import read_file
 from impctl.workload.reading import shown, suggestion
 
 HEADER = ("time", "table", "inserted", "deleted")
 INVALID = "arrivals_invalid"
 _MOST_PROBLEMS = 20
+_MOST_BYTES = 256 << 20
+"""Some five million lines."""
 _MOST_DIGITS = 15
 _END = datetime(3000, 1, 1, tzinfo=UTC).timestamp()
 """Of the times that may come: what is replayed ends after the last, and calendars end in 9999."""
@@ -79,7 +82,8 @@ def replay_of_file(
 def _lines(path: Path) -> Iterator[Sequence[str]]:
     """The fields of each line, blanks around them taken off."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        data = read_file(path, _MOST_BYTES)
+        text = data.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8"
         raise UsageError(
@@ -87,6 +91,12 @@ def _lines(path: Path) -> Iterator[Sequence[str]]:
             hint=f"give a CSV file; {_HEADER_HINT}",
             code=INVALID,
         ) from None
+    if len(data) > _MOST_BYTES:
+        raise UsageError(
+            f"File `{path}` is too large: more than {_MOST_BYTES} bytes",
+            hint=f"give a CSV file; {_HEADER_HINT}",
+            code=INVALID,
+        )
     lines = text.splitlines()
     if not lines:
         lines = [""]

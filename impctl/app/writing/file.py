@@ -7,7 +7,7 @@ runs, as far as it can be known then. Out of scope: which rows (`app.query`).
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,26 +40,22 @@ def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
         )
 
 
-def write_answer(table: pa.Table, path: Path) -> None:
-    """Write all rows, in the format that the ending names."""
+def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) -> None:
+    """Write all rows, in the format that the ending names; formulas are escaped in CSV only."""
     ending = ending_of(path)
     try:
         with whole_file(path) as file:
             if ending == ".parquet":
                 _write_parquet(table, file)
             else:
-                for text in _pieces(table, _TEXTS[ending]):
-                    file.write(text)
+                for text in text_of(table, _TEXTS[ending], escape_formulas=escape_formulas):
+                    file.write(text.encode())
     except OSError as error:
         raise StorageError(
             f"The answer could not be written to `{path}`: {error.strerror or error}",
             hint="name a file in a folder that you may write, on a disk with room",
             code="answer_not_written",
         ) from error
-
-
-def _pieces(table: pa.Table, rows_format: RowsFormat) -> Iterator[bytes]:
-    return (text.encode() for text in text_of(table, rows_format))
 
 
 def _write_parquet(table: pa.Table, file: object) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from impctl.app.results.amounts import plain
 from impctl.app.writing.formats import RowsFormat
 from impctl.app.writing.json_values import json_values, unique_names
 from impctl.app.writing.texts import TextColumn, Texts, is_plain, text_columns, texts_of
@@ -25,14 +26,20 @@ _QUOTED = re.compile(r'[",\r\n]|^$|^\s|\s$')
 """What has to stand in quotes: what would end the value, and what readers may take for NULL or
 strip."""
 
+_LINE_END = re.compile(r"\r\n|\r")
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+"""What spreadsheets take for the start of a formula (https://owasp.org, CSV Injection)."""
+
 _encoded = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
-def text_of(table: pa.Table, rows_format: RowsFormat) -> Iterator[str]:
+def text_of(
+    table: pa.Table, rows_format: RowsFormat, *, escape_formulas: bool = False
+) -> Iterator[str]:
     """The rows in one of the formats that are text through and through."""
     match rows_format:
         case RowsFormat.CSV:
-            return csv_text(table)
+            return csv_text(table, escape_formulas=escape_formulas)
         case RowsFormat.JSON:
             return json_text(table)
         case RowsFormat.JSONL:
@@ -42,11 +49,15 @@ def text_of(table: pa.Table, rows_format: RowsFormat) -> Iterator[str]:
     raise ValueError(rows_format)
 
 
-def csv_text(table: pa.Table) -> Iterator[str]:
-    """CSV as RFC 4180 has it, lines ended by a newline alone."""
-    yield ",".join(map(_field, table.column_names)) + "\n"
+def csv_text(table: pa.Table, *, escape_formulas: bool = False) -> Iterator[str]:
+    """CSV as RFC 4180 has it, lines ended by a newline alone.
+
+    With `escape_formulas` a text that a spreadsheet would take for a formula gets a `'` in front.
+    """
+    field = _harmless_field if escape_formulas else _field
+    yield ",".join(map(field, table.column_names)) + "\n"
     for batch in table.to_batches(max_chunksize=_ROWS):
-        columns = [_fields(array) for array in batch.columns]
+        columns = [_fields(array, field) for array in batch.columns]
         yield "".join(",".join(row) + "\n" for row in zip(*columns, strict=True))
 
 
@@ -74,11 +85,15 @@ def markdown_text(table: pa.Table) -> Iterator[str]:
         yield _piped(row)
 
 
-def _fields(array: pa.Array) -> list[str]:
+def _fields(array: pa.Array, field: Callable[[str], str]) -> list[str]:
     texts: Texts = texts_of(array)
     if is_plain(array.type):
         return ["" if text is None else text for text in texts]
-    return ["" if text is None else _field(text) for text in texts]
+    return ["" if text is None else field(text) for text in texts]
+
+
+def _harmless_field(text: str) -> str:
+    return _field(f"'{text}" if _FORMULA.match(text) else text)
 
 
 def _field(text: str) -> str:
@@ -102,9 +117,9 @@ def _cells(column: TextColumn) -> Iterator[str]:
 
 
 def _cell(text: str) -> str:
-    """A text that stays in its cell and is not read as markup of the table."""
-    text = text.replace("\\", "\\\\").replace("|", "\\|")
-    return re.sub(r"\r\n|\r|\n", "<br>", text)
+    """A text that stays in its cell, is not read as markup of the table and drives no terminal."""
+    text = plain(_LINE_END.sub("\n", text))
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", "<br>")
 
 
 def _piped(cells: Sequence[str]) -> str:

@@ -8,7 +8,13 @@ import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.commands.maintain import Interval
-from impctl.cli.commands.query import OutFile, RowLimit, RowsAs, display_of_rows
+from impctl.cli.commands.query import (
+    EscapeFormulas,
+    OutFile,
+    RowLimit,
+    RowsAs,
+    display_of_rows,
+)
 from impctl.cli.following import follow_request
 from impctl.cli.following_changes import follow_changes_job
 from impctl.cli.job import Job, display_of, on_workbench, one_query
@@ -73,6 +79,7 @@ def changes(
     whole: WholeAnswer = False,
     rows_as: RowsAs = None,
     out: OutFile = None,
+    escape_formulas: EscapeFormulas = False,
     limit: RowLimit = None,
     follow: FollowAnswer = False,
     interval: Interval = None,
@@ -95,7 +102,7 @@ def changes(
     Example: impctl changes workloads/running-example.yaml --query q_top --since 0
     """
     name = one_query("changes", names)
-    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out, escape_formulas)
     settings = settings_of(
         workload, store=store, spark_profile=spark_profile, memory=memory, now=now
     )
@@ -108,6 +115,14 @@ def changes(
         from impctl.app.changes import changes
 
         versions = tuple(since) if since else None
-        return changes(desk, name, versions, whole=whole, limit=limit, out=out)
+        return changes(
+            desk,
+            name,
+            versions,
+            whole=whole,
+            limit=limit,
+            out=out,
+            escape_formulas=escape_formulas,
+        )
 
     return on_workbench("changes", display, settings, use_case)

@@ -59,6 +59,14 @@ OutFile = Annotated[
     ),
 ]
 
+EscapeFormulas = Annotated[
+    bool,
+    typer.Option(
+        "--escape-formulas",
+        help="In CSV: put ' before texts that begin with = + - @, for spreadsheets.",
+    ),
+]
+
 RowLimit = Annotated[
     int | None,
     typer.Option(
@@ -83,6 +91,7 @@ def query(
     where: Where = None,
     rows_as: RowsAs = None,
     out: OutFile = None,
+    escape_formulas: EscapeFormulas = False,
     limit: RowLimit = None,
     now: Now = None,
     store: StoreFolder = None,
@@ -110,23 +119,37 @@ def query(
         from impctl.app.query import query
 
         asked = (name, tuple(param or ()), sql, tuple(at) if at else None, sketch, by)
-        return query(desk, *asked, required=require_sketch, where=where, limit=limit, out=out)
+        return query(
+            desk,
+            *asked,
+            required=require_sketch,
+            where=where,
+            limit=limit,
+            out=out,
+            escape_formulas=escape_formulas,
+        )
 
-    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, out, escape_formulas)
     settings = settings_of(workload, store=store, policy=policy, memory=memory, now=now)
     settings = replace(settings, lock_timeout=lock_timeout, spark_profile=spark_profile)
     return on_workbench("query", display, settings, use_case)
 
 
-def display_of_rows(display: Display, rows_as: RowsFormat | None, out: Path | None) -> Display:
+def display_of_rows(
+    display: Display, rows_as: RowsFormat | None, out: Path | None, escape_formulas: bool
+) -> Display:
     """The display with the format of the rows; UsageError where the wishes exclude each other."""
-    if out is not None:
-        ending_of(out)
-        if rows_as is not None:
-            raise UsageError(
-                "`--out` excludes `--format`: the ending of the file says how it is written",
-                hint="give one of them; without `--out` rows go to stdout",
-            )
+    ending = None if out is None else ending_of(out)
+    if escape_formulas and rows_as is not RowsFormat.CSV and ending != ".csv":
+        raise UsageError(
+            "`--escape-formulas` is for CSV alone",
+            hint="give `--format csv`, or name a file that ends in .csv (`--out FILE`)",
+        )
+    if out is not None and rows_as is not None:
+        raise UsageError(
+            "`--out` excludes `--format`: the ending of the file says how it is written",
+            hint="give one of them; without `--out` rows go to stdout",
+        )
     if rows_as is None:
         return display
     if display.json:
@@ -134,4 +157,4 @@ def display_of_rows(display: Display, rows_as: RowsFormat | None, out: Path | No
             "`--json` excludes `--format`: it prints the whole run as one document",
             hint="give one of them; `--format json` prints the rows alone",
         )
-    return replace(display, rows_format=rows_as)
+    return replace(display, rows_format=rows_as, escape_formulas=escape_formulas)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
-from impctl.cli.commands.query import RowLimit, RowsAs, display_of_rows
+from impctl.cli.commands.query import EscapeFormulas, RowLimit, RowsAs, display_of_rows
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -57,6 +57,7 @@ def why(
     without: Without = None,
     param: Params = None,
     rows_as: RowsAs = None,
+    escape_formulas: EscapeFormulas = False,
     limit: RowLimit = None,
     store: StoreFolder = None,
     policy: PolicyName = None,
@@ -89,7 +90,7 @@ def why(
         given = (tuple(param or ()), tuple(row or ()), tuple(without or ()))
         return why(desk, name, *given, limit=limit)
 
-    display = display_of_rows(display_of(json, quiet, verbose), rows_as, None)
+    display = display_of_rows(display_of(json, quiet, verbose), rows_as, None, escape_formulas)
     settings = settings_of(
         workload,
         store=store,

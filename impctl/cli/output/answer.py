@@ -11,18 +11,23 @@ import os
 from io import TextIOWrapper
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text
+from impctl.app.results.amounts import duration_text, plain
 from impctl.app.results.answer import ArrowAnswer
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import QueryResult
 from impctl.app.writing.formats import RowsFormat
-from impctl.cli.output.wording import plain, versions_text
+from impctl.cli.output.wording import versions_text
 from impctl.cli.output.wrapped import columns_of
 from impctl.plural import count_text
 
 
 def write_rows(
-    result: ArrowAnswer, rows_format: RowsFormat, stdout: TextIO, *, has_names: bool = True
+    result: ArrowAnswer,
+    rows_format: RowsFormat,
+    stdout: TextIO,
+    *,
+    escape_formulas: bool,
+    has_names: bool = True,
 ) -> None:
     """Print the rows, unless they went to a file; of a CSV the names may have been before."""
     if result.written is not None:
@@ -40,7 +45,7 @@ def write_rows(
     is_terminal = stdout.isatty()
     if isinstance(stdout, TextIOWrapper):
         stdout.reconfigure(encoding="utf-8")
-    pieces = text_of(result.shown, rows_format)
+    pieces = text_of(result.shown, rows_format, escape_formulas=escape_formulas)
     if not has_names:
         next(pieces)
     for text in pieces:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from impctl.app.results.amounts import plain
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.job import Display
 from impctl.cli.output.answer import changes_line, write_rows
 from impctl.cli.output.json import JsonOutput
-from impctl.cli.output.wording import plain
 
 
 class ChangeLines:
@@ -37,7 +37,11 @@ class ChangeLines:
             rows_format = self._display.rows_format
             is_csv = rows_format is RowsFormat.CSV
             write_rows(
-                result, rows_format, self._stdout, has_names=not (is_csv and self._has_names)
+                result,
+                rows_format,
+                self._stdout,
+                escape_formulas=self._display.escape_formulas,
+                has_names=not (is_csv and self._has_names),
             )
             self._has_names = True
             self._stdout.flush()

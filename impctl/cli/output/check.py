@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from impctl.app.results.amounts import plain
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_texts, attribute_lines
-from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
 

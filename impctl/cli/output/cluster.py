@@ -5,9 +5,8 @@ Law: what was expected stands beside what came. Out of scope: JSON (`cli.output.
 
 from __future__ import annotations
 
-from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.amounts import duration_text, plain, size_text
 from impctl.app.results.clustered import ClusteredSketch, ClusterResult
-from impctl.cli.output.wording import plain
 from impctl.plural import count_text
 
 

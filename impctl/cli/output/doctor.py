@@ -7,9 +7,9 @@ Out of scope: JSON; how to end (`app.results.findings`).
 
 from __future__ import annotations
 
+from impctl.app.results.amounts import plain
 from impctl.app.results.findings import Finding, Level
 from impctl.cli.output.errors import Mark
-from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
 
 _COLOURS = {Level.OK: "32", Level.WARNING: "33", Level.PROBLEM: "31"}

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from impctl.app.results.amounts import plain
 from impctl.app.results.results import Failure
-from impctl.cli.output.wording import plain
 from impctl.errors import Location, WorkloadError
 
 _QUERY = re.compile(r"[Qq]uery `([^`]*)`")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.app.results.amounts import size_text
+from impctl.app.results.amounts import plain, size_text
 from impctl.app.results.explanations import (
     AnsweredEntry,
     AnswerEntry,
@@ -20,7 +20,7 @@ from impctl.app.results.explanations import (
     PlanEntry,
     TreeEntry,
 )
-from impctl.cli.output.wording import expected_text, plain
+from impctl.cli.output.wording import expected_text
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
 

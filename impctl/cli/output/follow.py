@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text
+from impctl.app.results.amounts import duration_text, plain
 from impctl.app.results.ending import gravest
 from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.protocol import show
-from impctl.cli.output.wording import plain
 from impctl.plural import count_text
 
 

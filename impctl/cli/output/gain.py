@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.app.results.amounts import duration_text, size_text
+from impctl.app.results.amounts import duration_text, plain, size_text
 from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
-from impctl.cli.output.wording import plain
 from impctl.plural import count_text
 
 

@@ -11,10 +11,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.app.results.amounts import duration_text, moment_text, number_text, size_text, span_text
+from impctl.app.results.amounts import (
+    duration_text,
+    moment_text,
+    number_text,
+    plain,
+    size_text,
+    span_text,
+)
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.cli.output.table import table_lines
-from impctl.cli.output.wording import plain
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
 

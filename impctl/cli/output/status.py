@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from impctl.app.results.amounts import duration_text, moment_text, size_text
+from impctl.app.results.amounts import duration_text, moment_text, plain, size_text
 from impctl.app.results.past_runs import PendingEntry, RunEntry
 from impctl.app.results.results import StatusResult
 from impctl.app.results.tree_work import TreeRecord
@@ -17,7 +17,6 @@ from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.due import fresh_text
 from impctl.cli.output.wording import (
     expiry_text,
-    plain,
     ranges_text,
     sketches_text,
     versions_text,

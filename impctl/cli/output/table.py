@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from impctl.cli.output.wording import plain
+from impctl.app.results.amounts import plain
 
 if TYPE_CHECKING:
     from impctl.app.writing.texts import TextColumn

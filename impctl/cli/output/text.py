@@ -12,7 +12,8 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-from impctl.app.results.amounts import duration_text
+from impctl.app.results.amounts import duration_text, plain
+from impctl.app.results.answer import ArrowAnswer
 from impctl.app.results.changed import STATE, ChangesResult
 from impctl.app.results.clustered import ClusterResult
 from impctl.app.results.collected import GcResult
@@ -69,7 +70,6 @@ from impctl.cli.output.wording import (
     fragments_text,
     left_text,
     pending_text,
-    plain,
     plain_sql,
     ranges_text,
     results_text,
@@ -91,10 +91,12 @@ class TextOutput:
         quiet: bool,
         colour: bool,
         rows_format: RowsFormat = RowsFormat.TABLE,
+        escape_formulas: bool = False,
     ) -> None:
         self._stdout = stdout
         self._stderr = stderr
         self._rows_format = rows_format
+        self._escape_formulas = escape_formulas
         self._quiet = quiet
         self._colour = colour
         self._shown: Finding | None = None
@@ -242,15 +244,18 @@ class TextOutput:
             self._remark("control characters of the text are shown as escapes; a pipe has them")
         self._used(result)
 
+    def _rows(self, result: ArrowAnswer) -> None:
+        write_rows(result, self._rows_format, self._stdout, escape_formulas=self._escape_formulas)
+
     def query(self, result: QueryResult) -> None:
         """The rows on stdout, or in a file; what the sketch saved on stderr."""
-        write_rows(result, self._rows_format, self._stdout)
+        self._rows(result)
         self._remark(answer_line(result), "")
         self._used(result)
 
     def changes(self, result: ChangesResult) -> None:
         """The rows that came and went on stdout, or in a file; between what versions."""
-        write_rows(result, self._rows_format, self._stdout)
+        self._rows(result)
         self._remark(changes_line(result), "")
         if result.by != STATE:
             self._remark(result.by_reason)
@@ -262,7 +267,7 @@ class TextOutput:
 
     def without(self, result: WithoutResult) -> None:
         """The rows that would go, or come; on stderr without what."""
-        write_rows(result, self._rows_format, self._stdout)
+        self._rows(result)
         self._remark(without_line(result), "")
 
     def _used(self, result: QueryResult | RewriteResult) -> None:

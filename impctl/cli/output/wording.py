@@ -1,41 +1,25 @@
 """How fragments, versions, counts and user text read in a line of text.
 
-Law: text from outside is shown with control characters escaped, so that it cannot drive a
-terminal.
-Out of scope: whole lines (`cli.output.text`), sizes and durations (`app.results.amounts`).
+Out of scope: whole lines (`cli.output.text`), sizes, durations and what keeps text from driving a
+terminal (`app.results.amounts`).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from impctl.app.results.amounts import number_text, size_text
+from impctl.app.results.amounts import CONTROL, number_text, plain, size_text
 from impctl.app.results.explanations import ExpectedReading
 from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
 from impctl.plural import count_text
 
-_CONTROL = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f"
-    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # the order in which text is shown
-    "\u2028\u2029]"  # line ends that only some programs know
-)
 _SHOWN_RUNS = 6
-
-
-def plain(text: str) -> str:
-    """`text` with control characters (not tab and newline) escaped."""
-    return _CONTROL.sub(lambda match: _escape(ord(match.group())), text)
 
 
 def plain_sql(text: str) -> str:
     """The same of SQL, in the escapes that Spark reads in a literal, so that it can be copied."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
-
-
-def _escape(code: int) -> str:
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def fragments_text(fragments: Sequence[int], total: int) -> str:

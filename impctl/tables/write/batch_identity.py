@@ -18,8 +18,8 @@ from deltalake import CommitProperties, Transaction
 from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.tables.commits import Action, Commits, read_commits
-from impctl.tables.failures import failure_text
-from impctl.tables.source import DeltaSource
+from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.tables.source import DeltaSource, open_failure
 from impctl.values import dataclass
 
 PREFIX = "impctl/apply/"
@@ -78,7 +78,10 @@ def version_with(source: DeltaSource, identity: str) -> TableVersion | None:
     A batch that RESTORE took out again is not in it. Where the log is cleaned up, the version is
     the one that the commit was meant for. ImpctlError where a RESTORE does not say what it took.
     """
-    meant = source.delta.transaction_version(identity)
+    try:
+        meant = source.delta.transaction_version(identity)
+    except READ_FAILURES as error:
+        raise open_failure(source.name, source.path, error) from error
     if meant is None:
         return None
     return brought_in(source, identity, int(meant), {})

@@ -9,6 +9,7 @@ Out of scope: rows that the workload file spells out, what every insert must kee
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
@@ -59,6 +60,14 @@ _SOURCES: Mapping[Kind, tuple[_Test, ...]] = {
     ),
 }
 """Types of a file's column, per type of the table's, between which a checked cast is exact."""
+
+
+def check_regular(path: str) -> None:
+    """UsageError for a folder, a pipe or a device, of which one may never end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(
+            f"The file to insert is not a regular file: {path}", hint="name a Parquet or CSV file"
+        )
 
 
 def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:

@@ -24,7 +24,7 @@ from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.write.batch_identity import Stamp, identity_of, stamp_of, version_with
 from impctl.tables.write.constraints import check_assignments, check_rows
 from impctl.tables.write.failures import plain_failures
-from impctl.tables.write.inserted_file import file_to_insert
+from impctl.tables.write.inserted_file import check_regular, file_to_insert
 from impctl.tables.write.inserted_rows import rows_to_insert
 from impctl.tables.write.matched_rows import MatchedRows, matched_rows
 from impctl.tables.write.update_sql import assignment_texts
@@ -110,6 +110,8 @@ def prepare_batch(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     Raises UsageError or QueryError for a batch that makes no sense, UnsupportedError for one that
     deltalake cannot be trusted with.
     """
+    if update.file is not None:
+        check_regular(update.file)
     identity, version = _found(table, table.renew(), update)
     if version is not None and not table.is_proven():
         # Told of a log that was put in this one's place, it would be left out of that one.

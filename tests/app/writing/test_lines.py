@@ -203,6 +203,30 @@ def test_markdown_keeps_a_value_in_its_cell() -> None:
     )
 
 
+def test_markdown_drives_no_terminal_and_turns_no_text_around() -> None:
+    table = pa.table({"a\x1b": ["\x1b[2J", "a\u202eb", "a\r\nb\tc", "\u2028"]})
+    assert "".join(markdown_text(table)) == (
+        "| a\\\\x1b |\n| --- |\n| \\\\x1b[2J |\n| a\\\\u202eb |\n| a<br>b\tc |\n| \\\\u2028 |\n"
+    )
+
+
+def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> None:
+    texts = ["=1+2", "+1", "-1", "@a", "\tx", "\rx", "a=1", "", "'=1", None]
+    table = pa.table({"@n": pa.array([-1] * len(texts)), "s": texts})
+    plain, escaped = (
+        list(csv.reader(io.StringIO("".join(csv_text(table, escape_formulas=wanted)), newline="")))
+        for wanted in (False, True)
+    )
+    assert plain == [["@n", "s"], *(["-1", text or ""] for text in texts)]
+    assert escaped[0] == ["'@n", "s"]
+    found = [text for _, text in escaped[1:]]
+    assert found == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
+    assert {number for number, _ in escaped[1:]} == {"-1"}
+    write_answer(table, tmp_path / "a.csv", escape_formulas=True)
+    written = (tmp_path / "a.csv").read_bytes()
+    assert written == "".join(csv_text(table, escape_formulas=True)).encode()
+
+
 def test_a_zone_is_told_with_the_time() -> None:
     zoned = every_type().column("at").cast(pa.timestamp("us", "Europe/Berlin"))
     assert json_column(zoned)[0] == "2024-01-31T13:00:00.500000+01:00"
@@ -260,13 +284,13 @@ def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
     assert not (tmp_path / "no").exists()
 
 
-def broken_pieces(table: pa.Table, one: RowsFormat) -> Iterator[bytes]:
-    yield b"half"
+def broken_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
+    yield "half"
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def interrupted_pieces(table: pa.Table, one: RowsFormat) -> Iterator[bytes]:
-    yield b"half"
+def interrupted_pieces(table: pa.Table, one: RowsFormat, **_: object) -> Iterator[str]:
+    yield "half"
     raise KeyboardInterrupt
 
 
@@ -275,11 +299,11 @@ def test_a_full_disk_leaves_what_stood_there(
 ) -> None:
     goal = tmp_path / "a.csv"
     goal.write_text("old")
-    monkeypatch.setattr(writing, "_pieces", broken_pieces)
+    monkeypatch.setattr(writing, "text_of", broken_pieces)
     with pytest.raises(StorageError, match="No space left") as caught:
         write_answer(every_type(), goal)
     assert caught.value.exit_code == 6
-    monkeypatch.setattr(writing, "_pieces", interrupted_pieces)
+    monkeypatch.setattr(writing, "text_of", interrupted_pieces)
     with pytest.raises(KeyboardInterrupt):
         write_answer(every_type(), goal)
     assert goal.read_text() == "old"

@@ -96,6 +96,9 @@ def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
         (("--out", "a.xlsx"), "The ending of the file names no format"),
         (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`,\n  `jsonl`, `markdown`"),
         (("--limit", "-1"), "Invalid value for `--limit`"),
+        (("--escape-formulas",), "`--escape-formulas` is for CSV alone"),
+        (("--escape-formulas", "--format", "jsonl"), "`--escape-formulas` is for CSV alone"),
+        (("--escape-formulas", "--out", "a.jsonl"), "`--escape-formulas` is for CSV alone"),
     ],
 )
 def test_wishes_that_make_no_sense(fake, impctl, arguments, message: str) -> None:
@@ -119,7 +122,18 @@ def test_what_programs_read_is_utf_8_whatever_the_locale(fake, monkeypatch, name
     stdout.flush()
     shown = kept.getvalue().decode()
     assert "ü" in shown
-    assert ("\x1b" in shown) is (name in ("csv", "markdown"))
+    assert ("\x1b" in shown) is (name == "csv")
+
+
+@pytest.mark.parametrize("command", ["query", "changes", "without"])
+def test_formulas_are_escaped_where_that_is_asked_for(fake, impctl, command: str) -> None:
+    fake.answer = Outcome(
+        (replace(EXAMPLES[command], answer=pa.table({"=a": ["+1"], "_change": ["x"]})),)
+    )
+    name = ("why", "w.yaml", "--without", "g = 1") if command == "without" else (command, "w.yaml")
+    words = (*name, "--format", "csv")
+    assert impctl(*words).stdout == "=a,_change\n+1,x\n"
+    assert impctl(*words, "--escape-formulas").stdout == "'=a,_change\n'+1,x\n"
 
 
 def test_a_value_drives_no_terminal(fake, monkeypatch) -> None:

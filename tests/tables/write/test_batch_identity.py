@@ -10,8 +10,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.errors import ImpctlError, RetryableError, UsageError
+from impctl.errors import ImpctlError, RetryableError, StorageError, UsageError
 from impctl.tables.source import open_source
+from impctl.tables.write.batch_identity import version_with
 from impctl.tables.write.updates import (
     AppliedUpdate,
     UpdateKind,
@@ -20,6 +21,7 @@ from impctl.tables.write.updates import (
     commit_update,
     prepare_update,
 )
+from tests.support.refused import refused
 from tests.tables import handmade
 
 IN_THE_TABLE = AppliedUpdate(1)
@@ -198,3 +200,16 @@ def test_a_failure_before_the_commit_may_be_repeated(
         with pytest.raises(ImpctlError):
             apply(path)
     assert apply(path) == AppliedUpdate(2, inserted=1)
+
+
+def test_a_log_that_the_disk_does_not_give_is_worth_another_try(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = open_source("t", path)
+
+    def failing(*_: object) -> None:
+        raise OSError("Kernel error -> Generic LocalFileSystem error (os error 5)")
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", failing)
+    with refused(StorageError, "storage_failed"):
+        version_with(source, "batch")

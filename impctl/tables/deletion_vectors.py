@@ -1,0 +1,150 @@
+"""What deltalake may be asked to open of a table's deletion vectors.
+
+Law: a vector lies below one of the table's folders, and no position in it is 2^32 or more.
+deltalake makes a mask as long as the greatest position, and ends the process where memory does not
+suffice. A vector that the log places elsewhere it would fetch from there.
+Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
+Out of scope: the positions (deltalake reads them). Of checkpoints with side files (V2) vectors are
+not looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from impctl.aliases import TableName, TableVersion
+from impctl.errors import TableError
+from impctl.tables.storage import list_names, local_path, object_store, read_range, read_text
+
+_LOG = "_delta_log"
+_ENTRY = re.compile(r"(\d{20})\.json")
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+"""Those of Z85: five for four bytes."""
+_UUID_LENGTH = 20
+_MARK = 1_681_511_377
+_HEAD = struct.Struct("<IqI")
+"""How the bitmaps of a vector begin: a mark, how many there are, and the upper half of the
+positions in the first one."""
+
+
+def vector_files(
+    path: str, version: TableVersion, options: Mapping[str, str] | None
+) -> Iterator[Mapping[str, Any]]:
+    """The deletion vectors of a version, as its log describes them."""
+    names = list_names(path, options, _LOG)
+    start, parts = _last_checkpoint(names, version)
+    found: dict[str, Any] = {}
+    for name in parts:
+        found.update(_of_checkpoint(path, options, f"{_LOG}/{name}"))
+    entries = (match for match in map(_ENTRY.fullmatch, sorted(names)) if match is not None)
+    for entry in entries:
+        if start < int(entry[1]) <= version:
+            found.update(_of_entry(read_text(path, options, f"{_LOG}/{entry[0]}")))
+    return (vector for vector in found.values() if vector is not None)
+
+
+def check_vectors(
+    table: TableName,
+    roots: Sequence[str],
+    vectors: Iterable[Mapping[str, Any]],
+    options: Mapping[str, str] | None,
+) -> None:
+    """TableError where deltalake must not open one of these; `roots` as in `Snapshot`."""
+    for vector in vectors:
+        kind, where = vector.get("storageType"), str(vector.get("pathOrInlineDv"))
+        if kind == "i":
+            head = _bytes(where[: _HEAD.size // 4 * 5])
+        else:
+            places = ((root, _below(root, where)) for root in roots)
+            inside = [(root, name) for root, name in places if name is not None]
+            if kind != "p":
+                inside = [(roots[0], _name(where))]
+            if not inside:
+                raise TableError(
+                    f"The log of table `{table}` places a deletion vector outside the table's"
+                    f" folder: {where}",
+                    hint="check who writes to the table; purge its deletion vectors with Spark"
+                    " (`REORG TABLE ... APPLY (PURGE)`)",
+                    code="file_outside_table",
+                )
+            # Before the bitmaps of a file lies their length.
+            start = int(vector.get("offset") or 0) + 4
+            head = read_range(inside[0][0], options, inside[0][1], start, _HEAD.size)
+        if len(head) < _HEAD.size:
+            continue  # no vector with a position, or none at all, which deltalake says
+        mark, count, upper = _HEAD.unpack(head[: _HEAD.size])
+        if mark == _MARK and (count > 1 or (count == 1 and upper)):
+            raise TableError(
+                f"A deletion vector of table `{table}` deletes rows that its file does not have",
+                hint="the table is damaged: restore an earlier version (RESTORE in Spark)",
+                code="deletion_vectors_unmatched",
+            )
+
+
+def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:
+    """The version of the newest whole checkpoint that is not too new, and its files."""
+    found: dict[tuple[int, int], list[str]] = {}
+    for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
+        if int(match[1]) <= version:
+            found.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
+    whole = [key for key, files in found.items() if len(files) == key[1]]
+    return (max(whole)[0], found[max(whole)]) if whole else (-1, [])
+
+
+def _of_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str
+) -> Iterator[tuple[str, Any]]:
+    import pyarrow.parquet as pq
+
+    folder = local_path(path)
+    store = object_store(path, options) if folder is None else None
+    place = name if folder is None else os.path.join(folder, name)
+    with pq.ParquetFile(place, filesystem=store) as file:
+        table = file.read(columns=["add.path", "add.deletionVector"])
+    for add in table.column("add").to_pylist():
+        vector = None if add is None else add.get("deletionVector")
+        if vector is not None and vector.get("storageType"):
+            yield add["path"], vector
+
+
+def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
+    for line in text.split("\n"):
+        if '"add"' in line or '"remove"' in line:
+            action = json.loads(line)
+            for kind in ("remove", "add") if isinstance(action, dict) else ():
+                if isinstance(body := action.get(kind), dict):
+                    vector = body.get("deletionVector") if kind == "add" else None
+                    yield str(body.get("path")), vector if isinstance(vector, dict) else None
+
+
+def _bytes(digits: str) -> bytes:
+    """What a text in Z85 stands for."""
+    found = b""
+    for at in range(0, len(digits) - 4, 5):
+        value = 0
+        for digit in digits[at : at + 5]:
+            value = value * 85 + _DIGITS.index(digit)
+        found += value.to_bytes(4, "big")
+    return found
+
+
+def _name(where: str) -> str:
+    """The path below the table's root of a file that is named by a prefix and an identifier."""
+    prefix, identifier = where[:-_UUID_LENGTH], uuid.UUID(bytes=_bytes(where[-_UUID_LENGTH:]))
+    return f"{prefix}/deletion_vector_{identifier}.bin".lstrip("/")
+
+
+def _below(path: str, where: str) -> str | None:
+    folder, place = local_path(path), local_path(where)
+    if folder is not None and place is not None:
+        name = os.path.relpath(place, folder)
+        return None if name.startswith("..") else name
+    root = path.rstrip("/") + "/"
+    return where[len(root) :] if where.startswith(root) and "/.." not in where else None
