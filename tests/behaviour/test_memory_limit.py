@@ -193,6 +193,8 @@ def test_what_the_engine_took_is_freed_before_spark_starts(
 
     monkeypatch.setattr(Circuit, "__init__", remember)
     monkeypatch.setattr(OwnSession, "open", failing(TableError("Spark was asked")))
+    # Another test of this process may have started Spark.
+    monkeypatch.setattr("impctl.app.workbench.sessions._is_up", lambda: False)
     given_back = workbench.give_back
 
     def count() -> None:

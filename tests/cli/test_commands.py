@@ -55,15 +55,21 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "query w.yaml": (
         *("query", (BENCH, None, (), None, None, "auto", "auto")),
-        {"required": False, "where": None, "limit": None, "out": None},
+        {
+            "required": False,
+            "where": None,
+            "limit": None,
+            "out": None,
+            "escape_formulas": False,
+        },
     ),
     "changes w.yaml --query a --since t=1 --since u=2": (
         *("changes", (BENCH, "a", ("t=1", "u=2"))),
-        {"whole": False, "limit": None, "out": None},
+        {"whole": False, "limit": None, "out": None, "escape_formulas": False},
     ),
     "changes w.yaml --all --limit 3 --out c.csv": (
         *("changes", (BENCH, None, None)),
-        {"whole": True, "limit": 3, "out": Path("c.csv")},
+        {"whole": True, "limit": 3, "out": Path("c.csv"), "escape_formulas": False},
     ),
     "status w.yaml": ("status", (BENCH, ()), {"runs": 3}),
     "explain w.yaml --query a": ("explain", (BENCH, ("a",)), {}),

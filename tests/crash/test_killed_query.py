@@ -35,7 +35,7 @@ def test_what_spark_left_is_gone_with_the_next_run(tmp_path: Path, launched_here
     environment.pop("SPARK_LOCAL_DIRS", None)
     words = [sys.executable, "-P", "-m", "impctl", "query", str(file), "--query", "by_g"]
     words += ["--by", "spark"]
-    subprocess.run([*words[:3], "capture", str(file)], env=environment, check=True)
+    subprocess.run([*words[:4], "capture", str(file)], env=environment, check=True)
     places = [temporary, disk]
 
     process = subprocess.Popen(

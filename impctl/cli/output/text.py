@@ -105,7 +105,7 @@ class TextOutput:
         """What was said of each query, for the line that sums up."""
         self._gains: list[GainResult] = []
         self._place = ""
-        """How far the run is, behind the first line of a result."""
+        """How far the run is, behind what a result took."""
 
     def check(self, result: CheckResult) -> None:
         """Supported or not, how it would be maintained, and the attributes looked at."""
@@ -127,12 +127,12 @@ class TextOutput:
             self._detail(result.reason)
             return
         done = "rebalanced" if result.action == "rebalance" else "captured"
-        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}{self._place}")
+        self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
         self._detail(result.reason)
         who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
         self._detail(
             f"{versions_text(result.versions, None, result.moments)}, mode {result.mode}, "
-            f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)})"
+            f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){self._place}"
         )
         for entry in result.left:
             if entry.files_total > 1:
@@ -343,8 +343,8 @@ class TextOutput:
             self._say(line)
 
     def finished(self, result: Result, place: str) -> bool:
-        """The result, its place behind its first line."""
-        self._place = f" ({place})" if place else ""
+        """The result, with its place among all of them."""
+        self._place = f"; {place}" if place else ""
         show(self, result)
         self._place = ""
         return True

@@ -185,11 +185,11 @@ def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
 def test_the_trial_leaves_a_file_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "record.json"
     out.write_text("an earlier one")
-    try_kept(SuiteRequest("s", out=out, report=tmp_path / "new" / "page.html"))
+    try_kept(SuiteRequest("s", out=out, report=tmp_path / "new" / "page.html"), {})
     assert out.read_text() == "an earlier one"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "record.json"]
     with pytest.raises(UsageError, match="name the same file"):
-        try_kept(SuiteRequest("s", out=out, report=out))
+        try_kept(SuiteRequest("s", out=out, report=out), {})
 
 
 def test_a_disk_that_fills_up_later_costs_no_figure(
@@ -249,7 +249,7 @@ def test_the_trial_does_not_open_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     asked = SuiteRequest("micro", out=pipe)
-    try_kept(asked)
+    try_kept(asked, {})
     assert stat.S_ISFIFO(os.lstat(pipe).st_mode)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     assert write_kept(SuiteRequest("micro"), RECORD) == ()

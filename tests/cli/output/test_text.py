@@ -791,9 +791,12 @@ def test_results_are_shown_once_as_they_come(fake, impctl) -> None:
     first = EXAMPLES["capture"]
     second, third = replace(first, query="q_two"), replace(first, query="q_three")
     fake.finished, fake.answer = (first, second), Outcome((first, second, third))
-    lines = [line for line in impctl("capture", "w.yaml").stdout.splitlines() if "captured" in line]
-    assert [line.split(":")[0] for line in lines] == ["q_top", "q_two", "q_three"]
-    assert " (1 of 2, about " in lines[0]
-    assert lines[1].endswith(" (2 of 2)")
+    lines = impctl("capture", "w.yaml").stdout.splitlines()
+    heads = [line.split(":")[0] for line in lines if "captured" in line]
+    assert heads == ["q_top", "q_two", "q_three"]
+    took = [line for line in lines if "mode " in line]
+    assert "; 1 of 2, about " in took[0]
+    assert took[1].endswith("; 2 of 2")
+    assert "; " not in took[2]
     results = json.loads(impctl("capture", "w.yaml", "--json").stdout)["results"]
     assert [result["query"] for result in results] == ["q_top", "q_two", "q_three"]
