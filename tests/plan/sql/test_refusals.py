@@ -22,6 +22,7 @@ CASES = [
     ("SELECT »extra.x FROM sales", "nested field `extra.x`", "top-level"),
     ("SELECT »sales.extra.x FROM sales", "nested field", "top-level"),
     ("SELECT »extra[0] FROM sales", "array element", "top-level"),
+    ("SELECT »overlay() FROM sales", "an empty argument", ""),
     (
         "SELECT 1 FROM sales WHERE price > (SELECT »shelf, shelf FROM stock)",
         "used as a value has 2 columns",
