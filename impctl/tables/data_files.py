@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from impctl.errors import HistoryGoneError, ImpctlError, StorageError, UnsupportedError
 from impctl.tables.failures import failure_text, is_missing
-from impctl.tables.snapshot import DataFile, Snapshot, below_root, outside_table
-from impctl.tables.storage import local_path, object_store
+from impctl.tables.snapshot import DataFile, Snapshot, outside_table
+from impctl.tables.storage import below_root, local_path, object_store
 
 
 class DataFiles:
@@ -42,35 +42,39 @@ class DataFiles:
         an object store that would be many requests.
         UnsupportedError for one that the table must not have.
         """
-        store, name = self._place(file)
-        buffer = 0 if local_path(self._root(file)) is None else buffer
+        store, name, is_local = self._place(file)
         return pq.ParquetFile(
-            name, filesystem=store, buffer_size=buffer, coerce_int96_timestamp_unit="us"
+            name,
+            filesystem=store,
+            buffer_size=buffer if is_local else 0,
+            coerce_int96_timestamp_unit="us",
         )
 
     def footer(self, file: DataFile) -> pq.FileMetaData:
         """The Parquet metadata of the file; errors as for `open`."""
-        store, name = self._place(file)
+        store, name, _ = self._place(file)
         return pq.read_metadata(name, filesystem=store)
 
     def check(self, files: Iterable[DataFile]) -> None:
         """UnsupportedError where one of these must not be opened; for readers other than this."""
         for file in files:
-            self._check_local(file, self._root(file))
+            self._check_local(file, self._root(file)[0])
 
-    def _place(self, file: DataFile) -> tuple[Any, str]:
-        """The file system of the file, and its name there."""
-        root = self._root(file)
+    def _place(self, file: DataFile) -> tuple[Any, str, bool]:
+        """The file system of the file, its name there, and whether it is on the local disk."""
+        root, name = self._root(file)
         self._check_local(file, root)
         if root not in self._stores:
             self._stores[root] = self._store(root)
         is_local = local_path(root) is not None
-        return self._stores[root], file.uri if is_local else file.uri[len(root) + 1 :]
+        return self._stores[root], file.uri if is_local else name, is_local
 
-    def _root(self, file: DataFile) -> str:
+    def _root(self, file: DataFile) -> tuple[str, str]:
+        """The root that the file lies below, and its path from there."""
         for root in self._snapshot.roots:
-            if below_root(root, file.uri) is not None:
-                return root
+            name = below_root(root, file.uri)
+            if name is not None:
+                return root, name
         raise outside_table(self._snapshot.table, file.uri)
 
     def _store(self, root: str) -> Any:

@@ -20,7 +20,15 @@ from typing import Any
 
 from impctl.aliases import TableName, TableVersion
 from impctl.errors import TableError
-from impctl.tables.storage import list_names, local_path, object_store, read_range, read_text
+from impctl.tables.storage import (
+    below_root,
+    file_uri,
+    list_names,
+    local_path,
+    object_store,
+    read_range,
+    read_text,
+)
 
 _LOG = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
@@ -62,7 +70,7 @@ def check_vectors(
         if kind == "i":
             head = _bytes(where[: _HEAD.size // 4 * 5])
         else:
-            places = ((root, _below(root, where)) for root in roots)
+            places = ((root, below_root(root, file_uri(root, where))) for root in roots)
             inside = [(root, name) for root, name in places if name is not None]
             if kind != "p":
                 inside = [(roots[0], _name(where))]
@@ -139,12 +147,3 @@ def _name(where: str) -> str:
     """The path below the table's root of a file that is named by a prefix and an identifier."""
     prefix, identifier = where[:-_UUID_LENGTH], uuid.UUID(bytes=_bytes(where[-_UUID_LENGTH:]))
     return f"{prefix}/deletion_vector_{identifier}.bin".lstrip("/")
-
-
-def _below(path: str, where: str) -> str | None:
-    folder, place = local_path(path), local_path(where)
-    if folder is not None and place is not None:
-        name = os.path.relpath(place, folder)
-        return None if name.startswith("..") else name
-    root = path.rstrip("/") + "/"
-    return where[len(root) :] if where.startswith(root) and "/.." not in where else None

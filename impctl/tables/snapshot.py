@@ -40,7 +40,7 @@ from impctl.tables.features import (
     unknown_feature,
 )
 from impctl.tables.schema import TableSchema, read_schema
-from impctl.tables.storage import local_path
+from impctl.tables.storage import below_root, file_uri, local_path
 from impctl.values import dataclass
 
 Positions = npt.NDArray[np.int64]
@@ -68,8 +68,6 @@ class DataFile:
     """Text per partition column (logical name) that casts to the value; None is NULL."""
     deleted: Positions | None = field(default=None, compare=False)
     """Positions that the deletion vector removes, ascending; None without one."""
-    below_root: str | None = field(default=None, compare=False)
-    """Path below the table's root; None where the log names the file by a path of its own."""
 
 
 def bytes_of(files: Iterable[DataFile]) -> int:
@@ -147,7 +145,7 @@ class Snapshot:
         rows = self.actions.column("num_records").to_pylist()
         sizes = self.actions.column("size_bytes").to_pylist()
         partitions = _partition_texts(self.actions, self.partition_columns)
-        root, deletions = _root(self.path), self.deletions
+        deletions = self.deletions
         # One for all files: an object more for each is what takes the time.
         nothing: Mapping[ColumnName, str | None] = {}
         return tuple(
@@ -157,7 +155,6 @@ class Snapshot:
                 rows[at],
                 partitions[at] if partitions else nothing,
                 deletions.get(uri),
-                _below(root, uri),
             )
             for at, uri in enumerate(self.uris)
         )
@@ -249,8 +246,7 @@ def take_snapshot(
     path = (delta.table_uri if local is None else local).rstrip("/")
     try:
         actions = pa.table(delta.get_add_actions(flatten=False))
-        root = _root(path)
-        uris = tuple(_uri(root, logged) for logged in actions.column("path").to_pylist())
+        uris = tuple(file_uri(path, logged) for logged in actions.column("path").to_pylist())
         _check_places(table, uris, (path, *clone_of))
         has_vectors = "deletionVectors" in reader_features
         columns = _readable_partitions(columns, partition_columns, delta)
@@ -285,10 +281,9 @@ def take_snapshot(
     )
 
 
-def _check_places(table: TableName, uris: Iterable[str], roots: Iterable[str]) -> None:
-    starts = [_root(root) for root in roots]
+def _check_places(table: TableName, uris: Iterable[str], roots: Sequence[str]) -> None:
     for uri in uris:
-        if all(_below(start, uri) is None for start in starts):
+        if all(below_root(root, uri) is None for root in roots):
             raise outside_table(table, uri)
 
 
@@ -353,40 +348,10 @@ def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions]
     return found
 
 
-def below_root(path: str, uri: str) -> str | None:
-    """The file's path below the root of the table at `path`; None where it is not below it."""
-    return _below(_root(path), uri)
-
-
-def _below(root: str, uri: str) -> str | None:
-    if not uri.startswith(root) or ("/.." in uri and ".." in uri[len(root) - 1 :].split("/")):
-        return None
-    return uri[len(root) :]
-
-
-def _root(path: str) -> str:
-    """The part that all files below a table's root begin with."""
-    return path.rstrip("/") + "/"
-
-
-def file_uri(path: str, logged: str) -> str:
-    """The file that the log names, decoded once; deltalake's own list leaves the root encoded."""
-    return _uri(_root(path), logged)
-
-
-def _uri(root: str, logged: str) -> str:
-    if logged.startswith("file:"):
-        return unquote(urlsplit(logged).path)
-    if "://" in logged or logged.startswith("/"):
-        return unquote(logged)
-    return root + unquote(logged)
-
-
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:
     """A file by its name in the log, for readers that need its place alone; size 0 if not told."""
-    uri = file_uri(path, logged)
     told = size if isinstance(size, int) else 0
-    return DataFile(uri, told, None, {}, below_root=below_root(path, uri))
+    return DataFile(file_uri(path, logged), told, None, {})
 
 
 def _uri_forms(name: str) -> tuple[str, ...]:

@@ -25,6 +25,29 @@ def local_path(path: str) -> str | None:
     return None if "://" in path else path
 
 
+def file_uri(path: str, logged: str) -> str:
+    """The file that the log of the table at `path` names, decoded once; deltalake's own list leaves
+    the root encoded."""
+    if logged.startswith("file:"):
+        return unquote(urlsplit(logged).path)
+    if "://" in logged or logged.startswith("/"):
+        return unquote(logged)
+    return _root(path) + unquote(logged)
+
+
+def below_root(path: str, uri: str) -> str | None:
+    """The file's path below the root of the table at `path`; None where it is not below it."""
+    root = _root(path)
+    if not uri.startswith(root) or ("/.." in uri and ".." in uri[len(root) - 1 :].split("/")):
+        return None
+    return uri[len(root) :]
+
+
+def _root(path: str) -> str:
+    """The part that all files below a table's root begin with."""
+    return path.rstrip("/") + "/"
+
+
 def object_store(
     path: str, options: Mapping[str, str] | None, sizes: Mapping[str, int] | None = None
 ) -> Any:

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from impctl.tables.commits import Action, Commits, is_of_rows, is_of_spark
-from impctl.tables.snapshot import Snapshot, file_uri
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.storage import file_uri
 
 _OF_DELTALAKE = "delta-rs:"
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from impctl.tables.commits import Action, Commits
-from impctl.tables.snapshot import Snapshot, file_uri
+from impctl.tables.snapshot import Snapshot
+from impctl.tables.storage import file_uri
 from impctl.values import dataclass
 
 _Words = npt.NDArray[np.uint64]

@@ -15,9 +15,8 @@ from impctl.aliases import TableVersion
 from impctl.errors import HistoryGoneError
 from impctl.tables.change.copies import copied_by_others
 from impctl.tables.commits import Commits, read_commits
-from impctl.tables.snapshot import file_uri
 from impctl.tables.source import DeltaSource
-from impctl.tables.storage import local_path
+from impctl.tables.storage import file_uri, local_path
 
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
