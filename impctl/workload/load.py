@@ -221,7 +221,7 @@ _SPARK_NAMES = """
     sql.shuffle.partitions sql.sources.partitionOverwriteMode sql.timestampType
     sql.warehouse.dir ui.enabled ui.port
 """
-_SPARK_SETTINGS = tuple(f"spark.{name}" for name in _SPARK_NAMES.split())
+_SPARK_SETTINGS = {f"spark.{name}".lower(): f"spark.{name}" for name in _SPARK_NAMES.split()}
 """Settings in common use: one that is spelled almost like one of these was meant to be it."""
 _ALIKE = 0.93
 
@@ -253,12 +253,11 @@ def _read_spark(node: Node, path: str, reading: FileReading) -> SparkSpec | None
     where = inside(path, "conf")
     conf = reading.settings(fields.get("conf"), where) or {}
     for name in conf:
-        close = get_close_matches(name.lower(), map(str.lower, _SPARK_SETTINGS), 1, _ALIKE)
-        meant = next((one for one in _SPARK_SETTINGS if [one.lower()] == close), name)
-        if name not in _SPARK_SETTINGS and meant != name:
+        close = get_close_matches(name.lower(), _SPARK_SETTINGS, 1, _ALIKE)
+        if close and _SPARK_SETTINGS[close[0]] != name:
             reading.report(
                 fields["conf"],
                 f"Spark has no setting `{name}`, and would ignore it",
-                f"did you mean `{meant}`?",
+                f"did you mean `{_SPARK_SETTINGS[close[0]]}`?",
             )
     return SparkSpec(master, conf)

@@ -80,9 +80,10 @@ def answer_without(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Witho
     else:
         pruned, sketches = filters_of(desk.tables, prepared, (), found.versions), ()
     try:
-        with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
-            before = engine_rows(desk, prepared, found.versions, pruned, sketches)
-            after = engine_rows(desk, prepared, found.versions, pruned, sketches, left_out)
+        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+        with held_to(limit):
+            asked = (desk, limit, prepared, found.versions, pruned, sketches)
+            before, after = engine_rows(*asked), engine_rows(*asked, left_out)
             changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
         raise _cannot(prepared, blocked) from None

@@ -119,7 +119,9 @@ class Answer:
     def _compared(self, desk: Workbench, before: RowsOf) -> Changed:
         """The answer told last against that which the engine computes at the versions pinned."""
         prepared = prepare(desk, self._spec)
-        after = _by_engine(desk, prepared)
+        limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+        with held_to(limit):
+            after = _by_engine(desk, limit, prepared)
         _check_same_columns(self._spec, before, after)
         changes = changes_between(before, after, desk.session_zone)
         since, versions = self._since, desk.tables.versions_of(prepared.tables)
@@ -145,10 +147,11 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
             past.tables.pin_at(table, version)
     # At one instant: what is told is what commits changed.
     prepared_then = prepare(past, spec, prepared.moments)
-    with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    with held_to(limit):
         with still_there("--since"):
-            before = _by_engine(past, prepared_then)
-        after = _by_engine(desk, prepared)
+            before = _by_engine(past, limit, prepared_then)
+        after = _by_engine(desk, limit, prepared)
         _check_same_columns(spec, before, after)
         changes = changes_between(before, after, desk.session_zone)
     versions = desk.tables.versions_of(prepared.tables)
@@ -156,13 +159,13 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
     return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
-def _by_engine(desk: Workbench, prepared: PreparedQuery) -> RowsOf:
+def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> RowsOf:
     """The rows of the answer over the tables as they are pinned; QueryError where it cannot."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, (), versions)
     desk.reporter.step(f"running {prepared.spec.name}")
     try:
-        return engine_rows(desk, prepared, versions, pruned)
+        return engine_rows(desk, limit, prepared, versions, pruned)
     except BlockedError as blocked:
         raise QueryError(
             f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",

@@ -94,13 +94,15 @@ def engine_answer(
     BlockedError where the engine lacks a part of the plan; NotExactError or EvaluationError where
     a value ends it, or the memory.
     """
-    with held_to(MemoryLimit(memory_of(desk.settings, desk.workload))):
-        found = engine_rows(desk, prepared, versions, pruned, sketches)
+    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
+    with held_to(limit):
+        found = engine_rows(desk, limit, prepared, versions, pruned, sketches)
         return answer_of_rows(found.ending, found.rows, desk.session_zone, where)
 
 
 def engine_rows(
     desk: Workbench,
+    limit: MemoryLimit,
     prepared: PreparedQuery,
     versions: Mapping[TableName, TableVersion],
     pruned: Pruned,
@@ -108,31 +110,29 @@ def engine_rows(
     left_out: Mapping[TableName, LeftOut] = MappingProxyType({}),
 ) -> RowsOf:
     """The rows that the answer is made of, those `left_out` not there; errors as of
-    `engine_answer`."""
+    `engine_answer`. To be called within `held_to(limit)`."""
     answer = desk.memory.answer(prepared.planned)
     compiled = limited(desk, compile_answer(answer))
     read_by = evened(prepared, sketches)
     used = {one.access: one for one in read_by if one.access in pruned.filters}
-    limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     compiled.circuit.start()
     # Rows are derived once all that they are derived from is there.
     compiled.circuit.fill(any(operator.holds_back for operator in compiled.circuit))
-    with held_to(limit):
-        slices = Slices(compiled, limit.bytes, limit.check)
-        with ThreadPoolExecutor(1) as reader:
-            most = batch_size(limit.bytes)
-            read = _read(desk.tables, compiled, versions, pruned, used, left_out, most)
-            for table, rows in one_ahead(read, reader):
-                for part in slices.of(rows):
-                    batches = [
-                        _batch(source, part, used) if source.table == table else None
-                        for source in compiled.sources
-                    ]
-                    compiled.circuit.step(*batches)
-        for _ in compiled.circuit.filled():
-            limit.check()
-        assert compiled.kept is not None
-        return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
+    slices = Slices(compiled, limit.bytes, limit.check)
+    with ThreadPoolExecutor(1) as reader:
+        most = batch_size(limit.bytes)
+        read = _read(desk.tables, compiled, versions, pruned, used, left_out, most)
+        for table, rows in one_ahead(read, reader):
+            for part in slices.of(rows):
+                batches = [
+                    _batch(source, part, used) if source.table == table else None
+                    for source in compiled.sources
+                ]
+                compiled.circuit.step(*batches)
+    for _ in compiled.circuit.filled():
+        limit.check()
+    assert compiled.kept is not None
+    return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
 
 def _read(
