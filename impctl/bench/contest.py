@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from impctl.bench.band import side_of, time_band
 from impctl.bench.break_even import SIZES
-from impctl.bench.quantity import named
+from impctl.bench.quantity import Unit, named, number, readable, times
 from impctl.bench.record import Cell, Figure, Label, Metric, Record
 from impctl.values import dataclass
 
@@ -114,6 +114,18 @@ def ends(found: Sequence[Contest]) -> tuple[Contest, Contest]:
         return contest.ratio
 
     return min(found, key=ratio), max(found, key=ratio)
+
+
+def total_words(found: Sequence[Contest], ours: str, other: str, way: str) -> str:
+    """What all of them took together, in a sentence: `way` is how `ours` answers; "" for one."""
+    if len(found) < 2:
+        return ""
+    took = sum(contest.cell.metrics[ours].median for contest in found)
+    without = sum(contest.cell.metrics[other].median for contest in found)
+    return (
+        f"All {number(len(found))} together took {readable(without, Unit.MS)} by Spark over all "
+        f"files and {readable(took, Unit.MS)} {way}: {times(without / took)} as fast."
+    )
 
 
 def by_case(found: Sequence[Contest]) -> dict[tuple[str, str], list[Contest]]:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from impctl.bench.break_even_words import break_even_words
 from impctl.bench.contest import (
     DUCKDB_RECAPTURE,
+    FROM_STATE,
     INDEX,
     MAINTAIN,
     RECAPTURE,
@@ -26,6 +27,7 @@ from impctl.bench.contest import (
     contests,
     ends,
     middle,
+    total_words,
     workload_contests,
 )
 from impctl.bench.headlines import Headline, by_size, headlines, slack_words
@@ -195,13 +197,15 @@ def _using(found: Sequence[Contest]) -> Section | None:
         f"With its sketch a query was quicker in {number(won)} of {_count(found, 'measurement')}"
         f"{_undecided(found)}; speed-up {range_text(found)}."
     )
+    total = total_words(found, WITH, WITHOUT, "through their sketches")
     points = []
     for name in _text_labels(found):
         values = dict.fromkeys(contest.cell.labels[name] for contest in found)
         for value in values:
             held = [contest for contest in found if contest.cell.labels[name] == value]
             points.append(f"{named(name, value)}: {range_text(held)}{_undecided(held)}.")
-    return Section("What a sketch saves a query", (text,), tuple(points))
+    texts = (text, total) if total else (text,)
+    return Section("What a sketch saves a query", texts, tuple(points))
 
 
 def _answering(record: Record) -> Section | None:
@@ -209,7 +213,9 @@ def _answering(record: Record) -> Section | None:
     if not points:
         return None
     text = "The quickest way to each answer; what rests on a sketch or a view has its upkeep in it:"
-    return Section("Who answered first", (text,), points)
+    materialized = contests(record, FROM_STATE, WITHOUT)
+    total = total_words(materialized, FROM_STATE, WITHOUT, "from their materialized results")
+    return Section("Who answered first", (total, text) if total else (text,), points)
 
 
 def _trees(record: Record) -> Section | None:

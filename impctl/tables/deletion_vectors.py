@@ -4,8 +4,7 @@ Law: a vector lies below one of the table's folders, and no position in it is 2^
 deltalake makes a mask as long as the greatest position, and ends the process where memory does not
 suffice. A vector that the log places elsewhere it would fetch from there.
 Cost: the log's entries after its last checkpoint, two columns of that, 20 bytes of each vector.
-Out of scope: the positions (deltalake reads them). Of checkpoints with side files (V2) vectors are
-not looked at.
+Out of scope: the positions (deltalake reads them).
 """
 
 from __future__ import annotations
@@ -32,7 +31,11 @@ from impctl.tables.storage import (
 
 _LOG = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10}))?\.parquet")
+_CHECKPOINT = re.compile(
+    r"(\d{20})\.checkpoint(?:\.\d{10}\.(\d{10})|\.[0-9a-fA-F-]{36})?\.(?:parquet|json)"
+)
+"""One file, one of several parts, or the top of one with side files (V2, which a UUID names)."""
+_SIDE_FILES = f"{_LOG}/_sidecars"
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 """Those of Z85: five for four bytes."""
 _UUID_LENGTH = 20
@@ -102,34 +105,73 @@ def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[Table
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
         if int(match[1]) <= version:
             found.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
-    whole = [key for key, files in found.items() if len(files) == key[1]]
-    return (max(whole)[0], found[max(whole)]) if whole else (-1, [])
+    # Several checkpoints of one version, each in one file, all say the same.
+    whole = {key: files[: key[1]] for key, files in found.items() if len(files) >= key[1]}
+    return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
 
 
 def _of_checkpoint(
     path: str, options: Mapping[str, str] | None, name: str
 ) -> Iterator[tuple[str, Any]]:
+    """The vectors in a file of a checkpoint, by the path of their data file."""
+    if name.endswith(".json"):
+        text = read_text(path, options, name)
+        yield from _of_entry(text)
+        side_files = [action["sidecar"]["path"] for action in _actions(text, "sidecar")]
+    else:
+        adds, side_files = _read_checkpoint(path, options, name)
+        for add in adds:
+            vector = add.get("deletionVector")
+            if vector is not None and vector.get("storageType"):
+                yield add["path"], vector
+    for side_file in side_files:
+        if "/" in side_file:
+            raise TableError(
+                f"A checkpoint of the table at {path} names a side file outside its folder:"
+                f" {side_file}",
+                hint="check who writes to the table; a new checkpoint names its own side files",
+                code="file_outside_table",
+            )
+        yield from _of_checkpoint(path, options, f"{_SIDE_FILES}/{side_file}")
+
+
+def _read_checkpoint(
+    path: str, options: Mapping[str, str] | None, name: str
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """The added files and the names of side files in a checkpoint of Parquet."""
     import pyarrow.parquet as pq
 
     folder = local_path(path)
     store = object_store(path, options) if folder is None else None
     place = name if folder is None else os.path.join(folder, name)
+    wanted = ("add.path", "add.deletionVector", "sidecar.path")
     with pq.ParquetFile(place, filesystem=store) as file:
-        table = file.read(columns=["add.path", "add.deletionVector"])
-    for add in table.column("add").to_pylist():
-        vector = None if add is None else add.get("deletionVector")
-        if vector is not None and vector.get("storageType"):
-            yield add["path"], vector
+        kinds = set(file.schema_arrow.names)
+        table = file.read(columns=[each for each in wanted if each.partition(".")[0] in kinds])
+    found = {
+        kind: [row for row in table.column(kind).to_pylist() if row is not None]
+        for kind in ("add", "sidecar")
+        if kind in kinds
+    }
+    side_files = [row["path"] for row in found.get("sidecar", []) if row.get("path")]
+    return [row for row in found.get("add", []) if row.get("path")], side_files
 
 
 def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
+    for action in _actions(text, "add", "remove"):
+        for kind in ("remove", "add"):
+            if isinstance(body := action.get(kind), dict):
+                vector = body.get("deletionVector") if kind == "add" else None
+                yield str(body.get("path")), vector if isinstance(vector, dict) else None
+
+
+def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
+    """The actions of a text of lines that are of one of these kinds."""
     for line in text.split("\n"):
-        if '"add"' in line or '"remove"' in line:
+        if any(f'"{kind}"' in line for kind in kinds):
             action = json.loads(line)
-            for kind in ("remove", "add") if isinstance(action, dict) else ():
-                if isinstance(body := action.get(kind), dict):
-                    vector = body.get("deletionVector") if kind == "add" else None
-                    yield str(body.get("path")), vector if isinstance(vector, dict) else None
+            if isinstance(action, dict) and any(kind in action for kind in kinds):
+                yield action
 
 
 def _bytes(digits: str) -> bytes:

@@ -6,8 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 LONG = "long"
@@ -121,3 +123,32 @@ def added(
     """Write a data file; returns the action that adds it."""
     write_file(table, name, data, **options)
     return add(name, data.num_rows, (table / name).stat().st_size, **(more or {}))
+
+
+def with_side_files(table: Path, version: int, side_file: str = "s.parquet") -> None:
+    """Turns the checkpoint of a version into one with a side file (V2); the top may name another.
+
+    The entries up to it are removed, so that nothing but the checkpoint tells what they told.
+    """
+    folder = table / "_delta_log"
+    classic = folder / f"{version:020}.checkpoint.parquet"
+    (folder / "_sidecars").mkdir()
+    adds = pq.read_table(classic, columns=["add"])
+    written = folder / "_sidecars" / "s.parquet"
+    pq.write_table(adds.filter(pc.is_valid(adds.column("add"))), written)
+    tops = [a for a in actions_of(table, 0) if "protocol" in a or "metaData" in a]
+    (spoken,) = (action["protocol"] for action in tops if "protocol" in action)
+    for kind in ("readerFeatures", "writerFeatures"):
+        spoken[kind] = [*spoken[kind], "v2Checkpoint"]
+    size = written.stat().st_size
+    named = {"path": side_file, "sizeInBytes": size, "modificationTime": 0}
+    name = f"{version:020}.checkpoint.{UUID(int=version)}.json"
+    lines = [{"checkpointMetadata": {"version": version}}, *tops, {"sidecar": named}]
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    last = {"path": name, "sizeInBytes": 1, "modificationTime": 0, "sidecarFiles": []}
+    about = {"version": version, "size": len(lines), "v2Checkpoint": last}
+    (folder / "_last_checkpoint").write_text(json.dumps(about))
+    classic.unlink()
+    for at in range(version + 1):
+        entry(table, at).unlink()
+    commit(table, version + 1, {"commitInfo": {}})

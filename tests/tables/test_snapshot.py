@@ -185,7 +185,7 @@ def in_file(folder: Path, upper: int, *, is_absolute: bool) -> dict[str, Any]:
     return {**names, "offset": 1, "sizeInBytes": len(data)}
 
 
-@pytest.mark.parametrize("turns", ["entries", "checkpoint"])
+@pytest.mark.parametrize("turns", ["entries", "checkpoint", "side files"])
 @pytest.mark.parametrize(
     ("storage", "upper", "code"),
     [
@@ -210,12 +210,25 @@ def test_only_vectors_that_deltalake_survives_are_opened(
         folder = tmp_path / "other" if storage == "outside" else path
         vectored(path, in_file(folder, upper, is_absolute=storage != "file"))
     source = open_source("t", str(path))
-    if turns == "checkpoint":
+    if turns != "entries":
         source.delta.create_checkpoint()
-        for entry in (path / "_delta_log").glob("*.json"):
+        for entry in (path / "_delta_log").glob("*.json") if turns == "checkpoint" else ():
             entry.unlink()
+    if turns == "side files":
+        handmade.with_side_files(path, 1)
+        source = open_source("t", str(path))
     if code is not None:
         with refused(TableError, code):
             source.snapshot()
         return
     assert read_rows(source.snapshot(), ["g"]).column("g").to_pylist() == [1, 3]
+
+
+def test_a_checkpoint_takes_no_side_file_from_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    vectored(path, vector([1]))
+    open_source("t", str(path)).delta.create_checkpoint()
+    handmade.with_side_files(path, 1, "../../../s.parquet")
+    (path / "_delta_log" / "_sidecars" / "s.parquet").rename(tmp_path / "s.parquet")
+    with refused(TableError, "file_outside_table"):
+        open_source("t", str(path)).snapshot()

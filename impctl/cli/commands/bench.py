@@ -242,9 +242,9 @@ def bench(
 ) -> Job:
     """Measure a workload, or a suite of figures (starts Spark).
 
-    A workload has three figures: changes, skipping and capture. All is done on copies of its
-    tables, never on yours. With --generate, write a table instead; with --compare, tell what
-    changed between two records.
+    A workload has the figures changes, skipping and capture, and answers for its queries with
+    `answer: true`. All is done on copies of its tables, never on yours. With --generate, write a
+    table instead; with --compare, tell what changed between two records.
 
     Example: impctl bench micro --only groups --out groups.json
     """

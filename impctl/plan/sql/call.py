@@ -235,8 +235,6 @@ def _function(reader: ExprReader, node: exp.Anonymous, span: Span | None) -> Exp
         return by_unit
     _refuse_kinds(reader, node, name)
     for argument in node.expressions:
-        if argument is None:
-            raise reader.text.unsupported(f"`{name}` with an empty argument", node)
         if isinstance(argument, exp.Distinct | exp.Star | exp.Kwarg | exp.Lambda):
             what = type(argument).__name__.lower()
             raise reader.text.unsupported(f"`{name}` with a {what} argument", node)

@@ -357,6 +357,8 @@ class ExprReader:
             self.read(default) if default is not None else parse_literal.constant(None, span)
         )
         if isinstance(node, exp.If):
+            if default is None:
+                raise self.text.unsupported("`if` with 2 arguments", node)
             return Case(
                 ((self.read(node.this), self.read(node.args["true"])),), otherwise, span=span
             )

@@ -81,7 +81,8 @@ def _overlay(parser: Any) -> exp.Expression:
             if parser._match(TokenType.COMMA) or parser._match_text_seq(word)
         ),
     ]
-    found = exp.Anonymous(this=name.text, expressions=arguments)
+    written = [argument for argument in arguments if argument is not None]
+    found = exp.Anonymous(this=name.text, expressions=written)
     found.meta.update(start=name.start, end=name.end)
     return found
 

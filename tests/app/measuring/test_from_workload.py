@@ -90,6 +90,19 @@ def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload:
         assert chart_problems(figure) == []
 
 
+def test_queries_with_a_materialized_result_have_a_figure_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    path = tmp_path / "w.yaml"
+    path.write_text(WORKLOAD.replace("SELECT 1 FROM t", "SELECT 1 FROM t, answer: true"))
+    read = load_workload(path, {})
+    suite = suite_of(read, tuple(read.queries.values()))
+    assert [figure.name for figure in suite.figures] == [
+        *("changes", "skipping", "capture", "answers")
+    ]
+    assert [case.query for case in suite.figures[-1].cases] == ["good"]
+    assert chart_problems(suite.figures[-1]) == []
+
+
 def test_the_record_of_a_workload(workload: Path) -> None:
     record, outcome = run(workload)
     assert record.kind is RecordKind.WORKLOAD

@@ -22,7 +22,7 @@ CASES = [
     ("SELECT »extra.x FROM sales", "nested field `extra.x`", "top-level"),
     ("SELECT »sales.extra.x FROM sales", "nested field", "top-level"),
     ("SELECT »extra[0] FROM sales", "array element", "top-level"),
-    ("SELECT »overlay() FROM sales", "an empty argument", ""),
+    ("SELECT if(»price > 1, 2) FROM sales", "`if` with 2 arguments", ""),
     (
         "SELECT 1 FROM sales WHERE price > (SELECT »shelf, shelf FROM stock)",
         "used as a value has 2 columns",
