@@ -149,9 +149,13 @@ def read_entry(source: DeltaSource, version: TableVersion) -> str:
     """The text of one commit; OSError where it cannot be read, TableError where it is no text."""
     name = f"_delta_log/{version:020}.json"
     try:
-        return read_text(source.path, source.storage_options, name)
+        text = read_text(source.path, source.storage_options, name)
     except UnicodeDecodeError as error:
         raise _damaged(source.name, version, error) from error
+    if not text.strip():
+        # No writer makes one: a crash, or a store that returned nothing.
+        raise _damaged(source.name, version, "it is empty")
+    return text
 
 
 def _damaged(table: TableName, version: TableVersion, what: object) -> TableError:

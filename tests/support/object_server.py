@@ -2,7 +2,9 @@
 
 It knows what deltalake uses of the protocol: objects are put (only where none is, if asked to),
 read whole or in part, listed and deleted. It checks no signature. Every such request is noted, and
-none of the server's own: `/_asked` tells and forgets them, `/_delay/MS` slows down the next ones.
+none of the server's own: `/_asked` tells and forgets them, `/_delay/MS` slows down the next ones,
+and after `/_hollow/TEXT` objects whose path has that text are read with the right headers and no
+content.
 Out of scope: starting and asking it (`tests.support.object_store`).
 """
 
@@ -32,6 +34,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1  # one packet for each answer
     asked: list[str] = []
     delay = 0.0
+    hollow = ""
 
     def log_message(self, *_args: object) -> None:
         """Requests are noted in `asked`."""
@@ -50,6 +53,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(told).encode())
         elif path.startswith("/_delay/"):
             _Handler.delay = int(path.rpartition("/")[2]) / 1000
+            self._answer(200)
+        elif path.startswith("/_hollow/"):
+            _Handler.hollow = path.removeprefix("/_hollow/")
             self._answer(200)
         else:
             with _LOCK:
@@ -109,6 +115,8 @@ class _Handler(BaseHTTPRequestHandler):
         )
 
     def _answer(self, status: int, content: bytes = b"", **headers: str) -> None:
+        if self.command == "GET" and self.hollow and self.hollow in self.path:
+            content = b""
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)

@@ -47,6 +47,10 @@ class ObjectStore:
         """From now on each request takes so much longer."""
         self._ask("GET", f"/_delay/{milliseconds}")
 
+    def hollow(self, text: str) -> None:
+        """From now on objects whose path has this text come without content; "" ends it."""
+        self._ask("GET", f"/_hollow/{text}")
+
     def asked(self) -> list[str]:
         """Method and path of each request since this was last asked."""
         found = json.loads(self._ask("GET", "/_asked"))

@@ -39,3 +39,4 @@ def lake(
     server.make_bucket(bucket)
     yield Lake(server, bucket, tmp_path, capsys)
     server.delay(0)
+    server.hollow("")

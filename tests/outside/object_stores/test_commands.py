@@ -54,6 +54,29 @@ def test_commands_do_what_they_do_on_the_local_disk(lake: Lake) -> None:
     check_sound(places[1].stored(), SQL, beside)
 
 
+@pytest.mark.parametrize(
+    ("text", "batch", "refusal"),
+    [
+        ("_change_data", 4, (6, "storage_failed")),
+        ("part-", 0, (6, "storage_failed")),
+        ("_delta_log/00000000000000000001", 0, (3, "table_unreadable")),
+    ],
+)
+def test_an_object_without_content_is_no_empty_object(
+    lake: Lake, text: str, batch: int, refusal: tuple[int, str]
+) -> None:
+    """deltalake and pyarrow end the process where they trust the length that was announced."""
+    place = lake.workload(lake.make("t"), mixed(5))
+    place.cli.good("capture")
+    before = place.fragments()
+    place.cli.good("apply", f"b{batch}")
+    lake.server.hollow(text)
+    assert place.cli("maintain", "--policy", "incremental").refusal == refusal
+    lake.server.hollow("")
+    assert place.fragments() == before
+    assert place.cli.one("maintain")["reason_code"] == "incremental"
+
+
 def test_a_first_workload_file_is_written_from_the_tables(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

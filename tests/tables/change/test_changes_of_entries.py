@@ -165,7 +165,7 @@ def test_a_transaction_that_adds_a_file_again(tmp_path: Path) -> None:
     assert check(open_source("t", path), 0, 1, "file_diff").rows == 0
 
 
-@pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"add": {', b"[]"])
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"add": {', b"[]", b"", b"\n"])
 def test_a_damaged_entry_behind_a_checkpoint_is_told(tmp_path: Path, damage: bytes) -> None:
     """deltalake does not open it, having a checkpoint."""
     path = str(tmp_path / "t")
