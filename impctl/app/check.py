@@ -29,7 +29,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.plan.safety.judging import Judges
 from impctl.workload.json_schema import workload_json_schema
-from impctl.workload.models import QuerySpec
+from impctl.workload.models import PartitionSpec, QuerySpec
 
 
 def check(
@@ -49,7 +49,16 @@ def check(
             if refusal is not None and strict:
                 raise refusal
     warnings += extra_warnings(absorbed)
+    warnings += _old_keys(desk.workload.partitions)
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
+
+
+def _old_keys(partitions: Sequence[PartitionSpec]) -> list[str]:
+    """A warning where the file uses the old name of a key."""
+    old = [spec for spec in partitions if spec.is_old_key]
+    if not old:
+        return []
+    return [f"{old[0].location}: the key `fragments` is now called `ranges`; rename it"]
 
 
 def schema_text() -> str:

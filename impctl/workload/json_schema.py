@@ -151,16 +151,20 @@ def _partitions() -> JsonSchema:
         "maxItems": MAX_BOUNDARIES,
         "items": {"type": ["number", "string"]},
     }
-    fragments = or_variable(
+    ranges = or_variable(
         {"type": "integer", "minimum": 1, "maximum": MAX_FRAGMENTS},
         "Number of ranges with about equally many rows each.",
     )
     partition = {
         **object_of(
             "A range partition of the column.",
-            {"boundaries": boundaries, "fragments": fragments},
+            {
+                "boundaries": boundaries,
+                "ranges": ranges,
+                "fragments": {**ranges, "deprecated": True},
+            },
         ),
-        "oneOf": [{"required": ["boundaries"]}, {"required": ["fragments"]}],
+        "oneOf": [{"required": [key]} for key in ("boundaries", "ranges", "fragments")],
     }
     return {
         "description": "Candidate partitions by table and column; impctl proposes the others.",

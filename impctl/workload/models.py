@@ -177,13 +177,17 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class PartitionSpec:
-    """A candidate partition: either `boundaries` or a number of equi-depth `fragments`."""
+    """A candidate partition: either `boundaries`, or a number of equi-depth `ranges`.
+
+    `is_old_key`: the file uses `fragments`, the old name of that key.
+    """
 
     table: TableName
     column: ColumnName
     boundaries: tuple[BoundaryLiteral, ...] | None
-    fragments: int | None
+    ranges: int | None
     location: Location
+    is_old_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ from impctl.workload.scalars import kind_of
 MAX_FRAGMENTS = 100_000
 """Far below what the engine has room for in a number (`engine.tags.FRAGMENT_BITS`)."""
 
+_OLD_KEY = "fragments"
+"""What the key `ranges` was called; accepted until the first release."""
+
 MAX_BOUNDARIES = MAX_FRAGMENTS - 1
 
 
@@ -56,25 +59,27 @@ def _read_partition(
     table: str, column: str, entry: Entry, where: str, reading: FileReading
 ) -> PartitionSpec | None:
     path = inside(where, column)
-    fields = reading.record(entry.value, path, (), ("boundaries", "fragments"))
+    fields = reading.record(entry.value, path, (), ("boundaries", "ranges", _OLD_KEY))
     if fields is None:
         return None
     boundaries = _read_boundaries(fields.get("boundaries"), inside(path, "boundaries"), reading)
-    fragments = reading.whole_number(
-        fields.get("fragments"),
-        inside(path, "fragments"),
+    key = _OLD_KEY if _OLD_KEY in fields else "ranges"
+    ranges = reading.whole_number(
+        fields.get(key),
+        inside(path, key),
         MAX_FRAGMENTS,
         "16 to 1000 serve most tables",
     )
     if len(fields) != 1:
         reading.report(
             entry.key,
-            f"{path} must have either `boundaries` or `fragments`",
-            "write `boundaries: [601, 1001]` or `fragments: 16`",
+            f"{path} must have either `boundaries` or `ranges`",
+            "write `boundaries: [601, 1001]` or `ranges: 16`",
         )
-    if boundaries is None and fragments is None:
+    if boundaries is None and ranges is None:
         return None
-    return PartitionSpec(table, column, boundaries, fragments, reading.at(entry.key))
+    place = reading.at(entry.key)
+    return PartitionSpec(table, column, boundaries, ranges, place, is_old_key=key == _OLD_KEY)
 
 
 def _read_boundaries(

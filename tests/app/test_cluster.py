@@ -226,7 +226,7 @@ def made(
             )
             (folder / "w.yaml").write_text(
                 "version: 1\ntables: {t: {path: t}}\nstore: st\n"
-                "partitions: {t: {user: {fragments: 200}}}\n"
+                "partitions: {t: {user: {ranges: 200}}}\n"
                 f'queries: {{q: {{sql: "{SQL.format(least=least)}", sketch: {{t: user}}}}}}\n'
             )
 
@@ -347,7 +347,7 @@ def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     """Three sketches hold nearly all of `x`; the order that is best for all leaves `q` as it is."""
     cli = made(half_of_one, 500)
     text = cli.workload.read_text().replace(
-        "{user: {fragments: 200}}", "{user: {fragments: 200}, x: {fragments: 50}}"
+        "{user: {ranges: 200}}", "{user: {ranges: 200}, x: {ranges: 50}}"
     )
     sql = "SELECT x, COUNT(*) AS n FROM t WHERE x < {most} GROUP BY x HAVING COUNT(*) > 0"
     more = "".join(

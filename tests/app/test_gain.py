@@ -28,7 +28,7 @@ def cli(cli_once: CliOnce) -> Cli:
         for number in range(8):
             append(folder, number)
         (folder / "w.yaml").write_text(
-            "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 25}}}\n"
+            "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {ranges: 25}}}\n"
             f'queries: {{q: {{sql: "{SQL}"}}}}\nstore: st\n'
         )
 

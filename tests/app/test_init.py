@@ -58,8 +58,8 @@ def test_what_is_written_passes_check(impctl: Init, tmp_path: Path) -> None:
     text = (tmp_path / "impctl.yaml").read_text()
     assert text.startswith("# yaml-language-server: $schema=impctl.schema.json\n")
     assert "visits: {path: visits}" in text
-    assert "visit: {fragments: 100}  # bigint, at most 5,000 values" in text
-    assert "day: {fragments: 28}  # date, at most 28 values" in text
+    assert "visit: {ranges: 100}  # bigint, at most 5,000 values" in text
+    assert "day: {ranges: 28}  # date, at most 28 values" in text
     for name in ("is_new", "flag", "tags"):
         assert f"    {name}: {{" not in text
     assert json.loads((tmp_path / "impctl.schema.json").read_text()) == workload_json_schema()

@@ -54,7 +54,7 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
     lines = [
         "version: 1",
         "tables: {t: {path: t}, u: {path: u}}",
-        "partitions: {t: {x: {fragments: 12}, d: {fragments: 12}}}",
+        "partitions: {t: {x: {ranges: 12}, d: {ranges: 12}}}",
         "queries:",
         *(
             f'  {name}: {{sql: "{sql}", sketch: {{t: {SKETCHED.get(name, "x")}}}}}'
@@ -100,7 +100,7 @@ def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, 
 WORKLOAD = """\
 version: 1
 tables: {{t: {{path: t}}}}
-partitions: {{t: {{g: {{fragments: {fragments}}}}}}}
+partitions: {{t: {{g: {{ranges: {fragments}}}}}}}
 queries: {{q: {{sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 100"}}}}
 store: st
 """
@@ -153,8 +153,8 @@ FILE = """
 version: 1
 tables: {t: {path: t}, e: {path: e}}
 partitions:
-  t: {x: {fragments: 8}, g: {boundaries: [2, 4]}}
-  e: {x: {fragments: 8}}
+  t: {x: {ranges: 8}, g: {boundaries: [2, 4]}}
+  e: {x: {ranges: 8}}
 queries:
   big: {sql: "SELECT g, SUM(v) s FROM t GROUP BY g HAVING SUM(v) > 100", sketch: {t: x}}
   kept: {sql: "SELECT x, v FROM t WHERE v > 7", sketch: {t: x}}

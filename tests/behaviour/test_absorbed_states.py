@@ -92,7 +92,7 @@ def test_ranges_made_anew_from_the_state(tmp_path: Path, capsys: Capsys, provena
     text = cli.workload.read_text()
     start = text.index("{boundaries")
     end = text.index("}", start) + 1
-    cli.workload.write_text(text[:start] + "{fragments: 10}" + text[end:])
+    cli.workload.write_text(text[:start] + "{ranges: 10}" + text[end:])
     both, rng = Both(cli, provenance), random.Random(8)
     both.good("capture")
     # Many links of nodes that there were none of. They end in nodes that no link starts in: whole

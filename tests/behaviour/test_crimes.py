@@ -25,7 +25,7 @@ tables:
 partitions:
   crimes:
     Community Area: {{boundaries: [10, 20, 30, 40, 50, 60, 70]}}
-    Primary Type: {{fragments: 16}}
+    Primary Type: {{ranges: 16}}
 queries:
   q_areas:
     sql: |

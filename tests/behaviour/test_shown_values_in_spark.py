@@ -34,7 +34,7 @@ def test_what_is_shown_is_of_whole_groups(tmp_path: Path, capsys: Capsys) -> Non
         "version": 1,
         "tables": {"t": {"path": "t"}},
         "queries": {name: {"sql": sql} for name, sql in QUERIES.items()},
-        "partitions": {"t": {"g": {"fragments": 20}}},
+        "partitions": {"t": {"g": {"ranges": 20}}},
         "spark": {"master": "local[2]"},
     }
     cli = Cli.over(capsys, tmp_path, json.dumps(workload))

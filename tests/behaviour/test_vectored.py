@@ -72,7 +72,7 @@ def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
         lines.append(f"  {name}_eager: {{{common}, buffer: 1, maintain: eager}}")
     if spread:
         lines.append(f'  spread: {{sql: "{SPREAD}", sketch: {{t: x}}, policy: incremental}}')
-    lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {fragments: 3}, x: {fragments: 4}}}")
+    lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {ranges: 3}, x: {ranges: 4}}}")
     cli = Cli.over(capsys, folder, "\n".join(lines) + "\n")
     assert {r["mode"] for r in cli.good("capture").results} == {"exact"}
     return cli
@@ -211,7 +211,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
         lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: {sketched}}}, {more}}}')
     lines.append(f'  asked: {{sql: "{ASKED}", sketch: {{t: g}}, params: {{low: 2}}}}')
     lines.append(
-        "partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {fragments: 4}}}"
+        "partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {ranges: 4}}}"
     )
     cli = Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
     cli.good("capture")

@@ -44,7 +44,7 @@ def workload(folder: Path, sql: str, capsys: Capsys) -> Cli:
         folder,
         "version: 1\n"
         "tables: {t: {path: t}}\n"
-        "partitions: {t: {g: {fragments: 200}, h: {fragments: 200}}}\n"
+        "partitions: {t: {g: {ranges: 200}, h: {ranges: 200}}}\n"
         f'queries: {{q: {{sql: "{quoted}"}}}}\n'
         "store: .impctl\n"
         'spark: {master: "local[2]"}\n',

@@ -24,7 +24,7 @@ version: 1
 tables:
   t: {path: t}
 partitions:
-  t: {"COLUMN": {fragments: 4}}
+  t: {"COLUMN": {ranges: 4}}
 queries:
   q:
     sql: "SELECT `COLUMN`, COUNT(*) AS n FROM t WHERE 'COLUMN \\e[31m' <> x

@@ -26,7 +26,7 @@ tables:
   t: {path: TABLE}
 partitions:
   t:
-    g: {fragments: 4}
+    g: {ranges: 4}
     x: {boundaries: [10, 20, 30]}
 queries:
   by_g:

@@ -24,7 +24,7 @@ tables:
 partitions:
   t:
     g: {boundaries: [2, 4, 6]}
-    x: {fragments: 4}
+    x: {ranges: 4}
 queries:
   q:
     sql: |

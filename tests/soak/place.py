@@ -23,13 +23,13 @@ tables:
 partitions:
   orders:
     shop: {boundaries: [3, 6, 9, 12, 15, 18, 21]}
-    day: {fragments: 4}
+    day: {ranges: 4}
     amount: {boundaries: [8, 16, 24, 32]}
   shops:
     shop: {boundaries: [5, 10, 15, 20]}
     region: {boundaries: [c, e, g]}
   returns:
-    shop: {fragments: 5}
+    shop: {ranges: 5}
     amount: {boundaries: [10, 20, 30]}
 defaults: {answer: true}
 queries:

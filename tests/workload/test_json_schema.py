@@ -220,7 +220,7 @@ def change(document: Any, path: str, value: Any) -> Any:
         ("partitions/sales/price", {"boundaries": [1.5, 2]}, True),
         ("partitions/sales/price", {"boundaries": []}, False),
         ("partitions/sales/price", {"boundaries": [True]}, False),
-        ("partitions/sales/price", {"fragments": 0}, False),
+        ("partitions/sales/price", {"ranges": 0}, False),
         ("partitions/sales/price", {"fragments": "${V}"}, True),
         ("partitions/sales/price", {"fragments": 2, "boundaries": [1]}, False),
         ("partitions/sales/price", {}, False),

@@ -22,7 +22,7 @@ tables:
 partitions:
   sales:
     price: {boundaries: [601, 1001, 1501]}
-    brand: {fragments: 16}
+    brand: {ranges: 16}
 queries:
   q_top:
     sql: |
@@ -231,7 +231,7 @@ def test_a_value_cannot_break_the_structure_or_show_in_a_message(
     value = "s3cret}\nstore: elsewhere\n# ${OTHER}"
     assert load(HEAD + "name: ${V}\n", {"V": value}).name == value
     sections = (
-        "partitions: {sales: {a: {fragments: '${V}'}, b: {boundaries: ['${V}', 1]}}}\n"
+        "partitions: {sales: {a: {ranges: '${V}'}, b: {boundaries: ['${V}', 1]}}}\n"
         "updates:\n"
         "- {name: '${V}', delete: {table: '${V}', where: x}}\n"
         "- {name: u, insert: {table: sales, file: '${V}'}}\n"

@@ -45,7 +45,7 @@ def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> 
     (spec,) = load_extra(section(f"{{boundaries: {written}}}")).partitions
     assert spec.boundaries == values
     assert [type(value) for value in spec.boundaries] == [type(value) for value in values]
-    assert (spec.table, spec.column, spec.fragments) == ("sales", "price", None)
+    assert (spec.table, spec.column, spec.ranges) == ("sales", "price", None)
     assert (spec.location.line, spec.location.column) == (4, 22)
 
 
@@ -103,14 +103,14 @@ def test_any_increasing_numbers_are_boundaries_and_no_others(
 
 @pytest.mark.parametrize("number", [1, 16, 100_000])
 def test_fragments(load_extra: Load, number: int) -> None:
-    (spec,) = load_extra(section(f"{{fragments: {number}}}")).partitions
-    assert (spec.fragments, spec.boundaries) == (number, None)
+    (spec,) = load_extra(section(f"{{ranges: {number}}}")).partitions
+    assert (spec.ranges, spec.boundaries) == (number, None)
 
 
 def test_fragments_from_a_variable(load_extra: Load, extra_problems: Problems) -> None:
-    text = "partitions:\n  sales:\n    price:\n      fragments: ${N:-16}\n"
-    assert load_extra(text).partitions[0].fragments == 16
-    assert load_extra(text, {"N": "8"}).partitions[0].fragments == 8
+    text = "partitions:\n  sales:\n    price:\n      ranges: ${N:-16}\n"
+    assert load_extra(text).partitions[0].ranges == 16
+    assert load_extra(text, {"N": "8"}).partitions[0].ranges == 8
     assert "not text" in extra_problems(text, {"N": "many"})[0]
 
 
@@ -129,30 +129,30 @@ def test_fragments_from_a_variable(load_extra: Load, extra_problems: Problems) -
     ],
 )
 def test_fragments_that_are_none(extra_problems: Problems, written: str, message: str) -> None:
-    (found,) = extra_problems(section(f"{{fragments: {written}}}"))
+    (found,) = extra_problems(section(f"{{ranges: {written}}}"))
     assert message in found
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (section("{}"), "either `boundaries` or `fragments`"),
-        (section("{boundaries: [1], fragments: 2}"), "either `boundaries` or `fragments`"),
+        (section("{}"), "either `boundaries` or `ranges`"),
+        (section("{boundaries: [1], ranges: 2}"), "either `boundaries` or `ranges`"),
         (section("16"), "must be a mapping, not a whole number"),
         (section("{fragment: 2}"), "did you mean `fragments`?"),
         ("partitions: {sales: {}}", "`partitions.sales` is empty"),
         ("partitions: {sales: }", "must be a mapping, not nothing"),
         ("partitions: []", "must be a mapping, not a list"),
         (
-            "partitions: {shops: {a: {fragments: 2}}}",
+            "partitions: {shops: {a: {ranges: 2}}}",
             "Table `shops` in `partitions` is not declared",
         ),
-        ("partitions: {salez: {a: {fragments: 2}}}", "did you mean `sales`?"),
+        ("partitions: {salez: {a: {ranges: 2}}}", "did you mean `sales`?"),
         (
-            "partitions: {sales: {'': {fragments: 2}}}",
+            "partitions: {sales: {'': {ranges: 2}}}",
             "A column name in `partitions.sales` is empty",
         ),
-        ("partitions: {sales: {a: {fragments: 2}, A: {fragments: 2}}}", "are the same column"),
+        ("partitions: {sales: {a: {ranges: 2}, A: {ranges: 2}}}", "are the same column"),
     ],
 )
 def test_partitions_that_make_no_sense(extra_problems: Problems, text: str, message: str) -> None:
@@ -161,3 +161,12 @@ def test_partitions_that_make_no_sense(extra_problems: Problems, text: str, mess
 
 def test_no_partitions(load_extra: Load) -> None:
     assert load_extra("partitions: {}\n").partitions == ()
+
+
+def test_the_old_name_of_the_key_is_accepted() -> None:
+    (spec,) = load_extra(section("{fragments: 16}")).partitions
+    assert (spec.ranges, spec.is_old_key) == (16, True)
+    (spec,) = load_extra(section("{ranges: 16}")).partitions
+    assert (spec.ranges, spec.is_old_key) == (16, False)
+    (found,) = extra_problems(section("{fragments: 16, ranges: 16}"))
+    assert "either `boundaries` or `ranges`" in found.message

@@ -22,7 +22,7 @@ data:
   t: {example: synthetic, rows: 1000, least: 10, groups: 5, sorted: true, source: x/y}
 workload:
   tables: {t: {path: t}}
-  partitions: {t: {a: {fragments: 4}}}
+  partitions: {t: {a: {ranges: 4}}}
   queries: {q: {sql: SELECT a FROM t, sketch: {t: a}}, r: {sql: SELECT b FROM t}}
 figures:
   first:

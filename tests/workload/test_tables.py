@@ -16,7 +16,7 @@ tables:
   again: {path: ./s}
   other: {path: s, storage_options: {endpoint: x}}
 queries: {q: {sql: SELECT 1, sketch: {again: a}}}
-partitions: {main.shop.SALES: {a: {fragments: 2}}}
+partitions: {main.shop.SALES: {a: {ranges: 2}}}
 updates: [{name: u, delete: {table: legacy.umsatz, where: a = 1}}]
 """
 
@@ -38,7 +38,7 @@ def test_an_entry_with_partitions_is_a_source_of_its_own(load: Load) -> None:
     found = load(
         "version: 1\ntables: {t: {path: a}, few: {path: a}, same: {path: a}}\n"
         "queries: {q: {sql: SELECT 1}}\n"
-        "partitions: {t: {a: {fragments: 9}}, few: {a: {fragments: 2}}}\n"
+        "partitions: {t: {a: {ranges: 9}}, few: {a: {ranges: 2}}}\n"
     )
     assert list(found.tables) == ["t", "few"]
     assert [part.table for part in found.partitions] == ["t", "few"]
@@ -82,8 +82,8 @@ tables:
         (SHOP + "  b: {path: b, names: [spark_catalog.SHOP.`sales`]}", "6:24", "the same name"),
         (SHOP.replace("1}}", "1, sketch: {sales: a, shop.sales: b}}}"), "3:49", "named twice"),
         (
-            SHOP + "partitions: {sales: {a: {fragments: 2}}, SALES: {A: {fragments: 3}}}",
-            "6:50",
+            SHOP + "partitions: {sales: {a: {ranges: 2}}, SALES: {A: {ranges: 3}}}",
+            "6:47",
             "is partitioned twice",
         ),
     ],

@@ -88,7 +88,7 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
     decides what some expressions mean. A URI that is signed anew names the same table.
     """
     partitions = [
-        (part.table, part.column, part.boundaries, part.fragments)
+        (part.table, part.column, part.boundaries, part.ranges)
         for part in desk.workload.partitions
         if part.table in tables
     ]

@@ -55,7 +55,7 @@ def _query_facts(query: QuerySpec) -> dict[str, object]:
 
 
 def _partition_facts(partition: PartitionSpec) -> list[object]:
-    return [partition.table, partition.column, partition.boundaries, partition.fragments]
+    return [partition.table, partition.column, partition.boundaries, partition.ranges]
 
 
 def _is_of(partition: PartitionSpec, query: QuerySpec) -> bool:

@@ -67,7 +67,7 @@ def _spec(desk: Workbench, table: TableName, name: ColumnName) -> PartitionSpec 
 def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | None:
     """As many ranges of the column as the file asks for; None where it leaves that open."""
     spec = _spec(desk, table, name)
-    return None if spec is None else spec.fragments
+    return None if spec is None else spec.ranges
 
 
 def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
@@ -180,7 +180,7 @@ def _proposed_ranges(depth: float, files: int) -> int:
 def ranges_to_spare(desk: Workbench, table: TableName, name: ColumnName, ranges: int) -> int:
     """Of how many of these ranges one could be made; 1 where the file says how many it wants."""
     spec = _spec(desk, table, name)
-    is_asked = spec is not None and (spec.fragments is not None or spec.boundaries is not None)
+    is_asked = spec is not None and (spec.ranges is not None or spec.boundaries is not None)
     return 1 if is_asked else max(1, ranges // DEFAULT_FRAGMENTS)
 
 

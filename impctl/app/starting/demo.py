@@ -18,7 +18,7 @@ tables:
 partitions:
   sales:
     price: {boundaries: [601, 1001, 1501]}
-    brand: {fragments: 16}             # about equally many rows in each
+    brand: {ranges: 16}             # about equally many rows in each
 queries:
   # Captured on price: ranges 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
   q_top:

@@ -86,7 +86,7 @@ def _partitions(table: FirstTable) -> Iterator[str]:
         return
     yield f"  {_key(table.name)}:"
     for one in table.candidates:
-        yield f"    {_key(one.column)}: {{fragments: {one.ranges}}}  # {one.remark}"
+        yield f"    {_key(one.column)}: {{ranges: {one.ranges}}}  # {one.remark}"
 
 
 def _query(table: FirstTable) -> Iterator[str]:

@@ -30,7 +30,7 @@ def _a_small_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(
-    folder: Path, values: np.ndarray, having: str, ranges: str = "fragments: 20", files: int = FILES
+    folder: Path, values: np.ndarray, having: str, ranges: str = "ranges: 20", files: int = FILES
 ) -> list[str]:
     """What capturing warns of; the table lies in so many files in the order of the values."""
     for part in np.array_split(values, files):
@@ -80,7 +80,7 @@ def test_an_empty_sketch_leaves_out_every_file(tmp_path: Path) -> None:
     assert told(tmp_path, groups(), "g < 0") == []
 
 
-@pytest.mark.parametrize("ranges", ["boundaries: [333, 666]", "fragments: 21"])
+@pytest.mark.parametrize("ranges", ["boundaries: [333, 666]", "ranges: 21"])
 def test_a_sorted_table_of_two_files_is_sorted(tmp_path: Path, ranges: str) -> None:
     assert told(tmp_path, np.sort(groups()), "g >= 480 AND g < 520", ranges, files=2) == []
 
@@ -111,7 +111,7 @@ def test_small_files_of_many_commits_are_told(tmp_path: Path) -> None:
         rows = pa.table({"g": np.array([0, 500, 999])})
         write_deltalake(str(path), rows, mode="append")
     (tmp_path / "w.yaml").write_text(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 20}}}\n"
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {ranges: 20}}}\n"
         "queries: {q: {sql: 'SELECT g, COUNT(*) n FROM t GROUP BY g HAVING g < 30'}}\nstore: st\n"
     )
     with warnings.catch_warnings(record=True) as caught:

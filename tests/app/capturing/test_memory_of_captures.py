@@ -47,7 +47,7 @@ def cli(tmp_path: Path, cli_of: CliOf, monkeypatch: pytest.MonkeyPatch) -> Cli:
         "version": 1,
         "store": "store",
         "tables": {name: {"path": name} for name in "rs"},
-        "partitions": {"r": {"id": {"fragments": 20}}},
+        "partitions": {"r": {"id": {"ranges": 20}}},
         "queries": {"q": {"sql": SQL, "sketch": {"r": "id"}}},
     }
     return cli_of(json.dumps(document))

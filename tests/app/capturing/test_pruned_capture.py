@@ -119,7 +119,7 @@ def workload(folder: Path, store: str, names: Any, extra: str = "") -> Path:
         f'  {name}: {{sql: "{QUERIES[name][0]}", sketch: {{t: {QUERIES[name][1]}}}, {kept}}}\n'
         for name in names
     )
-    ranges = ", ".join(f"{name}: {{fragments: 6}}" for name in "gxds")
+    ranges = ", ".join(f"{name}: {{ranges: 6}}" for name in "gxds")
     file = folder / f"{store}.yaml"
     file.write_text(
         f"version: 1\ntables: {{t: {{path: t}}, u: {{path: u}}}}\npartitions: {{t: {{{ranges}}}}}\n"

@@ -112,7 +112,7 @@ def test_no_is_never_wrong(tmp_path: Path, cli_of: CliOf, cases: range) -> None:
     write_deltalake(path, start, configuration=configuration)
     listed = "".join(f'  {name}: {{sql: "{sql}"}}\n' for name, (sql, _) in QUERIES.items())
     cli = cli_of(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {fragments: 60}}}\n"
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {g: {ranges: 60}}}\n"
         f"queries:\n{listed}store: st\n"
     ).captured()
 

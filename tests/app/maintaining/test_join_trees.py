@@ -73,7 +73,7 @@ def cli(tmp_path: Path, cli_of: CliOf) -> Cli:
                 "version": 1,
                 "store": "store",
                 "tables": {name: {"path": name} for name in "rs"},
-                "partitions": {name: {"id": {"fragments": 20}} for name in "rs"},
+                "partitions": {name: {"id": {"ranges": 20}} for name in "rs"},
                 "queries": queries,
             }
         )
@@ -272,7 +272,7 @@ def choosing(tmp_path: Path, cli_of: CliOf) -> Cli:
         "version": 1,
         "store": "store",
         "tables": {name: {"path": name} for name in ("many", "other", "one")},
-        "partitions": {"many": {"id": {"fragments": 20}}},
+        "partitions": {"many": {"id": {"ranges": 20}}},
         "queries": {
             "pairs": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN other s")},
             "keyed": {"sql": PAIRS.replace("FROM r JOIN s", "FROM many r JOIN one s")},

@@ -23,7 +23,7 @@ WORKLOAD = """\
 version: 1
 tables: {t: {path: t}}
 partitions:
-  t: {g: {fragments: 50}}
+  t: {g: {ranges: 50}}
 queries:
   exact: {sql: "SELECT g, SUM(x) AS s FROM t GROUP BY g HAVING SUM(x) > 3000"}
   touch: {sql: "SELECT g, CORR(x, y) AS c FROM t GROUP BY g HAVING CORR(x, y) > 0.99"}

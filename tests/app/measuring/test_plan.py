@@ -166,7 +166,7 @@ data:
 workload:
   tables: {t: {path: t}, u: {path: u}}
   partitions:
-    t: {a: {fragments: 10}, b: {fragments: 10}}
+    t: {a: {ranges: 10}, b: {ranges: 10}}
   queries: {q: {sql: SELECT a FROM t, sketch: {t: a}}, r: {sql: SELECT a FROM u}}
 figures:
   one:
@@ -195,7 +195,7 @@ def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) 
         ("SELECT a FROM t", "SELECT b FROM t"),
         ("sketch: {t: a}", "sketch: {t: b}"),
         ("sketch: {t: a}", "sketch: {t: a}, join: index"),
-        ("a: {fragments: 10}", "a: {fragments: 11}"),
+        ("a: {ranges: 10}", "a: {ranges: 11}"),
         ("points: 2", "points: 4"),
         # The label of this name counts up to the option.
         ("updates: 100", "updates: 200"),
@@ -225,7 +225,7 @@ def test_options_left_out_are_options_that_suites_give_to_these_measures(tmp_pat
     [
         ("title: One", "title: Another"),
         ("SELECT a FROM u", "SELECT b FROM u"),
-        ("b: {fragments: 10}", "b: {fragments: 11}"),
+        ("b: {ranges: 10}", "b: {ranges: 11}"),
         # Each cell has its pattern among its labels.
         ("[minimal, random]", "[minimal, random, '2:1']"),
         ("u: {example: synthetic, rows: 1000", "u: {example: synthetic, rows: 5000"),

@@ -28,7 +28,7 @@ data:
   u: {example: synthetic, rows: 400, groups: 20, seed: 2}
 workload:
   tables: {t: {path: t}, u: {path: u}}
-  partitions: {t: {a: {fragments: 10}}}
+  partitions: {t: {a: {ranges: 10}}}
   queries:
     one: {sql: SELECT a FROM t GROUP BY a HAVING AVG(c) < 5, sketch: {t: a}}
     joined:

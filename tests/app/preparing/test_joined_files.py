@@ -196,7 +196,7 @@ def daily(tmp_path: Path, cli_of: CliOf) -> Cli:
         for day in range(DAYS)
     )
     create_laid_out_table(str(tmp_path / "t"), days)
-    text = WORKLOAD.replace("{day: {}, g: {}}", "{day: {fragments: 100}, g: {fragments: 9}}")
+    text = WORKLOAD.replace("{day: {}, g: {}}", "{day: {ranges: 100}, g: {ranges: 9}}")
     return cli_of(text).captured()
 
 

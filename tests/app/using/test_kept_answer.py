@@ -422,7 +422,7 @@ def _forget_answers(cli: Cli, name: str) -> None:
 @pytest.mark.slow
 def test_new_ranges_take_answers_along(cli: Cli) -> None:
     file = cli.workload
-    file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {fragments: 3}"))
+    file.write_text(file.read_text().replace("g: {boundaries: [2, 4, 6]}", "g: {ranges: 3}"))
     captured(cli)
     more = rows_of(*((group, 11, 1.0, 9) for group in range(10, 90) for _ in range(2)))
     write_deltalake(str(file.parent / "t"), more, mode="append")

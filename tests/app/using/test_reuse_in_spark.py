@@ -45,9 +45,9 @@ tables:
   t: {path: t}
 partitions:
   t:
-    g: {fragments: 16}
-    v: {fragments: 16}
-    day: {fragments: 8}
+    g: {ranges: 16}
+    v: {ranges: 16}
+    day: {ranges: 8}
 queries:
   having:
     sql: |

@@ -126,4 +126,4 @@ def workload_document(workload: Workload, spec: QuerySpec, store: Path) -> dict[
 def _partition(part: PartitionSpec) -> dict[str, object]:
     if part.boundaries is not None:
         return {"boundaries": list(part.boundaries)}
-    return {"fragments": part.fragments}
+    return {"ranges": part.ranges}

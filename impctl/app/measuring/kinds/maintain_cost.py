@@ -174,7 +174,7 @@ def _with_processes(
 def _missing_ranges(measured: MeasuredQuery) -> str:
     """How many ranges there are, where that is fewer than the suite asks for."""
     parts = measured.scratch.workload.partitions
-    asked = {(part.table.lower(), part.column.lower()): part.fragments for part in parts}
+    asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
     found = {}
     for part in measured.partitions.values():
         wanted = asked.get((part.table.lower(), part.attribute.lower()))

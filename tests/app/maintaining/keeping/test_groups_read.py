@@ -163,7 +163,7 @@ def test_ranges_of_a_query_whose_groups_are_read_are_mended(tmp_path: Path, cli_
     create_table(str(tmp_path / "t"), spread_rows(0, 60))
     sql = "SELECT x, COUNT(*) n FROM t GROUP BY x HAVING COUNT(*) > 1"
     cli = cli_of(
-        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {fragments: 12}}}\nqueries:\n"
+        "version: 1\ntables: {t: {path: t}}\npartitions: {t: {x: {ranges: 12}}}\nqueries:\n"
         f'  q: {{sql: "{sql}"}}\n  twin: {{sql: "{sql}", join: index}}\nstore: .impctl\n'
     ).captured()
     write_deltalake(str(tmp_path / "t"), spread_rows(60, 150), mode="append")

@@ -39,7 +39,7 @@ tables:
   t: {path: t}
   s: {path: s}
 partitions:
-  t: {a: {fragments: 20}, b: {fragments: 20}}
+  t: {a: {ranges: 20}, b: {ranges: 20}}
 queries:
   window:
     sql: SELECT a, AVG(c) AS ac FROM t GROUP BY a HAVING AVG(c) > :low AND AVG(c) < :high

@@ -27,7 +27,7 @@ tables:
   orders: {path: orders}
   shops: {path: shops}
 partitions:
-  items: {id: {fragments: 20}}
+  items: {id: {ranges: 20}}
 queries:
   sales:
     sql: >-

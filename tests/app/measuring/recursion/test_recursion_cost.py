@@ -353,7 +353,7 @@ def test_a_query_over_no_network_is_told(desk: Workbench) -> None:
 OVER_FILES = """\
 version: 1
 tables: {trees: {path: trees}}
-partitions: {trees: {src: {fragments: 10}}}
+partitions: {trees: {src: {ranges: 10}}}
 queries:
   one_tree:
     sql: >-

@@ -1,0 +1,170 @@
+"""All text that a user may read: documents, help, and the texts in the code, sentence by sentence.
+
+Run it to see what breaks a rule of language: `python -m tests.docs.user_text [PATH ...]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+ROOT = Path(__file__).parents[2]
+LONGEST = 30
+"""Words of a sentence, at most."""
+USUAL = 16
+"""Words of the median sentence, at most."""
+
+WORDS = re.compile(
+    r"\b(?:"
+    r"tells?|told|telling|anew|surely|whence|foreseen|foresees?|likewise|hitherto|thereby"
+    r"|(?:left|leav(?:e|es|ing)) (?:away|out)|leaves? (?:\w+ ){1,3}(?:away|out)"
+    r"|tak(?:e|es|en|ing) up|took up|taken for granted"
+    r"|stands? (?:at|for|there)|stood at|rests? on|resting on|stems? from"
+    r"|com(?:e|es|ing) to(?= (?:a|an|the|\d))|came to(?= (?:a|an|the|\d))|came and went|come and go"
+    r"|(?:kept|stored) answers?|answers? (?:is|are|was) kept|kept rows|keeps? (?:its|the|an) answer"
+    r"|is dear|dearer|by hand of|by touch|of its own|in place of|some \d+"
+    r"|has not got|mends?|mended|ever other|spoken of|speaks?|says so|says of|said of"
+    r"|goes? on from|went on|go on with|at once(?= for)|gone on|be so kind"
+    r"|fragments?|desk|lots? of which"
+    r")\b",
+    re.IGNORECASE,
+)
+"""Words and phrases that are ours and not a technical writer's; each has a usual one."""
+
+ASIDE = frozenset({"soundness.md", "glossary.md", "reason-codes.md"})
+"""Documents whose sentences may be long: proofs, and lists of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, and where it stands."""
+
+    file: str
+    line: int
+    text: str
+
+    @property
+    def words(self) -> int:
+        return len(re.findall(r"[^\s(){}|=/–-]*\w[^\s(){}|=/–-]*", self.text))
+
+
+def user_text(paths: Sequence[Path] = ()) -> Iterator[Sentence]:
+    """Every sentence of the documents and of the code below these paths (default: of all)."""
+    wanted = [path.resolve() for path in paths] or [ROOT]
+    for path in [*_documents(), *sorted((ROOT / "impctl").rglob("*.py"))]:
+        if any(path.is_relative_to(one) for one in wanted):
+            yield from _of_code(path) if path.suffix == ".py" else _of_document(path)
+
+
+def _documents() -> list[Path]:
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    return [ROOT / "README.md", ROOT / "CHANGELOG.md", *pages]
+
+
+def _of_document(path: Path) -> Iterator[Sentence]:
+    """Sentences of paragraphs, list items and cells of tables; not of code."""
+    text = path.read_text(encoding="utf-8")
+    text = re.sub(r"^```.*?^```$", lambda m: "\n" * m.group().count("\n"), text, flags=re.M | re.S)
+    block: list[str] = []
+    first = 1
+    lines = [*text.split("\n"), ""]
+    for number, line in enumerate(lines, start=1):
+        is_code = line.startswith("    ") and not (block and not block[-1].startswith("    "))
+        starts = re.match(r"\s*(?:[-*] |\d+\. |#|\||>)", line)
+        if block and (not line.strip() or starts):
+            yield from _sentences(path, first, " ".join(part.strip() for part in block))
+            block = []
+        if not line.strip() or (is_code and not starts):
+            continue
+        if line.lstrip().startswith("|"):
+            for cell in line.strip().strip("|").split(" | "):
+                yield from _sentences(path, number, cell)
+            continue
+        if not block:
+            first = number
+        block.append(line)
+
+
+def _of_code(path: Path) -> Iterator[Sentence]:
+    """Sentences of the texts in a module that are no docstring, and of the help of commands."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    is_command = path.parent.name == "commands"
+    skipped: set[int] = set()
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        for at, statement in enumerate(body):
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                name = getattr(node, "name", "").replace("_", "-")
+                is_help = is_command and at == 0 and name == path.stem.replace("_", "-")
+                if not is_help:
+                    skipped.add(id(statement.value))
+    inner = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in ast.walk(node)
+        if part is not node and isinstance(part, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "N" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) in skipped or id(node) in inner:
+                continue
+            text = node.value
+        else:
+            continue
+        if _is_prose(text):
+            for paragraph in re.split(r"\n\s*\n", text):
+                yield from _sentences(path, node.lineno, " ".join(paragraph.split()))
+
+
+def _is_prose(text: str) -> bool:
+    """Words in a row, and no SQL, pattern or path."""
+    if len(re.findall(r"\b[A-Za-z]{2,}\b", text)) < 2 or " " not in text.strip():
+        return False
+    if re.search(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)", text):
+        return False
+    return True
+
+
+def _sentences(path: Path, line: int, text: str) -> Iterator[Sentence]:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"`[^`]*`", "`x`", text)
+    for part in re.split(r"(?<=[.!?])[\"”)]?\s+(?=[A-Z`“\"(])|<br>", text):
+        part = part.strip(" #*->|")
+        if re.search(r"\w", part):
+            yield Sentence(str(path.relative_to(ROOT)), line, part)
+
+
+def problems(found: Sequence[Sentence]) -> Iterator[str]:
+    """What is against the rules, one line each."""
+    for sentence in found:
+        where = f"{sentence.file}:{sentence.line}"
+        for match in WORDS.finditer(sentence.text):
+            yield f"{where}: “{match.group()}” in: {sentence.text}"
+        if sentence.words > LONGEST and Path(sentence.file).name not in ASIDE:
+            yield f"{where}: {sentence.words} words: {sentence.text}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    found = list(user_text([Path(one) for one in arguments]))
+    told = list(problems(found))
+    sys.stdout.write("".join(f"{line}\n" for line in told))
+    lengths = [sentence.words for sentence in found if sentence.words > 3]
+    usual = median(lengths) if lengths else 0
+    sys.stdout.write(f"{len(found)} sentences, median {usual} words, {len(told)} problems\n")
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
