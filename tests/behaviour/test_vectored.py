@@ -210,9 +210,7 @@ def test_spark_groups_joins_and_reuses_over_vectors_and_partitions(
     for name, (sql, sketched, more) in IN_SPARK.items():
         lines.append(f'  {name}: {{sql: "{sql}", sketch: {{t: {sketched}}}, {more}}}')
     lines.append(f'  asked: {{sql: "{ASKED}", sketch: {{t: g}}, params: {{low: 2}}}}')
-    lines.append(
-        "partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {ranges: 4}}}"
-    )
+    lines.append("partitions: {t: {g: {boundaries: [1, 3]}, p: {boundaries: [b]}, x: {ranges: 4}}}")
     cli = Cli.over(capsys, tmp_path, "\n".join(lines) + "\n")
     cli.good("capture")
     for command in (("maintain", "--large-change", "0"), ("capture", "--rebalance")):

@@ -36,6 +36,9 @@ WORDS = re.compile(
 )
 """Words and phrases that are ours and not a technical writer's; each has a usual one."""
 
+_NO_PROSE = re.compile(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)")
+"""A pattern, or text in another language."""
+
 ASIDE = frozenset({"soundness.md", "glossary.md", "reason-codes.md"})
 """Documents whose sentences may be long: proofs, and lists of messages."""
 
@@ -132,9 +135,7 @@ def _is_prose(text: str) -> bool:
     """Words in a row, and no SQL, pattern or path."""
     if len(re.findall(r"\b[A-Za-z]{2,}\b", text)) < 2 or " " not in text.strip():
         return False
-    if re.search(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)", text):
-        return False
-    return True
+    return not _NO_PROSE.search(text)
 
 
 def _sentences(path: Path, line: int, text: str) -> Iterator[Sentence]:

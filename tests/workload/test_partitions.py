@@ -102,12 +102,12 @@ def test_any_increasing_numbers_are_boundaries_and_no_others(
 
 
 @pytest.mark.parametrize("number", [1, 16, 100_000])
-def test_fragments(load_extra: Load, number: int) -> None:
+def test_ranges(load_extra: Load, number: int) -> None:
     (spec,) = load_extra(section(f"{{ranges: {number}}}")).partitions
     assert (spec.ranges, spec.boundaries) == (number, None)
 
 
-def test_fragments_from_a_variable(load_extra: Load, extra_problems: Problems) -> None:
+def test_ranges_from_a_variable(load_extra: Load, extra_problems: Problems) -> None:
     text = "partitions:\n  sales:\n    price:\n      ranges: ${N:-16}\n"
     assert load_extra(text).partitions[0].ranges == 16
     assert load_extra(text, {"N": "8"}).partitions[0].ranges == 8
@@ -128,7 +128,7 @@ def test_fragments_from_a_variable(load_extra: Load, extra_problems: Problems) -
         ("016", "a whole number, not text"),
     ],
 )
-def test_fragments_that_are_none(extra_problems: Problems, written: str, message: str) -> None:
+def test_ranges_that_are_none(extra_problems: Problems, written: str, message: str) -> None:
     (found,) = extra_problems(section(f"{{ranges: {written}}}"))
     assert message in found
 
@@ -163,10 +163,10 @@ def test_no_partitions(load_extra: Load) -> None:
     assert load_extra("partitions: {}\n").partitions == ()
 
 
-def test_the_old_name_of_the_key_is_accepted() -> None:
+def test_the_old_name_of_the_key_is_accepted(load_extra: Load, extra_problems: Problems) -> None:
     (spec,) = load_extra(section("{fragments: 16}")).partitions
     assert (spec.ranges, spec.is_old_key) == (16, True)
     (spec,) = load_extra(section("{ranges: 16}")).partitions
     assert (spec.ranges, spec.is_old_key) == (16, False)
     (found,) = extra_problems(section("{fragments: 16, ranges: 16}"))
-    assert "either `boundaries` or `ranges`" in found.message
+    assert "either `boundaries` or `ranges`" in found

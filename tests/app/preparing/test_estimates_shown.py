@@ -75,9 +75,7 @@ def test_capture_tells_what_it_foresaw_of_what_may_be_taken(cli: Cli) -> None:
 def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli: Cli) -> None:
     """The file names `id` first, which takes counters for ten ranges of every group."""
     text = cli.workload.read_text()
-    cli.workload.write_text(
-        text + "partitions: {t: {id: {ranges: 4000}, hour: {ranges: 100}}}\n"
-    )
+    cli.workload.write_text(text + "partitions: {t: {id: {ranges: 4000}, hour: {ranges: 100}}}\n")
     entries = safe(cli.one("explain")["attributes"])
     assert entries["id"]["expected"]["files"] == entries["hour"]["expected"]["files"]
     assert entries["hour"]["chosen"]

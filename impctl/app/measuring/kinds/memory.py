@@ -60,7 +60,7 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
 def _with_ranges(ground: Ground, ranges: int) -> Workbench:
     """The suite's workbench with so many ranges on every attribute that has a partition."""
     desk, spec = ground.desk, ground.query
-    parts = [replace(part, boundaries=None, fragments=ranges) for part in desk.workload.partitions]
+    parts = [replace(part, boundaries=None, ranges=ranges) for part in desk.workload.partitions]
     known = {(part.table, part.column) for part in parts}
     parts += [
         PartitionSpec(table, column, None, ranges, spec.location)
