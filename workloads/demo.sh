@@ -1,78 +1,61 @@
 #!/usr/bin/env bash
-# The examples through the real command line: each command is shown, then run.
-# Usage: demo.sh [FOLDER], the folder for tables and sketches (default: demo; written anew).
+# A dashboard over five million order lines, step by step: each command is shown, then run.
+# Usage: demo.sh [FOLDER], the folder for the table and the store (default: demo; written anew).
 set -euo pipefail
 
 workloads=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 mkdir -p "${1:-demo}"
 IMPCTL_DATA=$(cd "${1:-demo}" && pwd)
 export IMPCTL_DATA
+export IMPCTL_STORE=$IMPCTL_DATA/store
 cd "$workloads/.."
+file=workloads/orders.yaml
 
 title() { printf '\n=== %s\n' "$*"; }
 say() { printf '# %s\n' "$@"; }
+show() { printf '\n$ %s\n' "${*//$PWD\//}"; }
+run() { show "$@" && "$@"; }
 
-keep() {
-  export IMPCTL_STORE=$IMPCTL_DATA/store/$1
-  printf '\n$ export IMPCTL_DATA=%q IMPCTL_STORE=%q\n' "$IMPCTL_DATA" "$IMPCTL_STORE"
+compare() {
+  show impctl rewrite $file --query "$1" --files files.json ">" query.sql
+  impctl rewrite $file --query "$1" --files "$IMPCTL_DATA/files.json" >"$IMPCTL_DATA/query.sql"
+  impctl query $file --query "$1" --out "$IMPCTL_DATA/answer.parquet" --quiet
+  show python workloads/compare_with_duckdb.py orders query.sql files.json answer.parquet
+  python workloads/compare_with_duckdb.py "$IMPCTL_DATA/orders" "$IMPCTL_DATA/query.sql" \
+    "$IMPCTL_DATA/files.json" "$IMPCTL_DATA/answer.parquet"
 }
 
-run() {
-  printf '\n$ %s\n' "${*//$PWD\//}"
-  "$@"
-}
+began=$SECONDS
+rm -rf "$IMPCTL_DATA/orders" "$IMPCTL_STORE"
+say "Part 1 (about 30 seconds) needs no Spark. Part 2 (about 2 minutes) compares with Spark."
 
-title "Seven sales: which price ranges does the query need?"
-rm -rf "$IMPCTL_DATA/sales" "$IMPCTL_DATA/store"
-keep running-example
-file=workloads/running-example.yaml
-run impctl bench --generate "$IMPCTL_DATA" --example running
-run impctl check $file
+title "A table: 5,000,000 order lines in 1,000 files, appended by time"
+run impctl bench --generate "$IMPCTL_DATA" --example orders
+
+title "Before anything is captured: how many files would each query need?"
+run impctl explain $file
+title "Capture: find the ranges that each query needs, and keep its result"
 run impctl capture $file
-say "{2, 3}: the ranges that the answer stems from, counted from 0; the whole is the sketch." \
-  "rests on: facts about the data that make it safe, looked at again after every change."
-run impctl apply $file s8
+
+title "Query: from the materialized result, then by impctl's own engine, then in DuckDB"
+run impctl query $file --query best_days
+run impctl query $file --query best_days --by engine --quiet
+compare best_days
+compare large_orders
+
+title "Another writer appends 1,000 rows"
+run python workloads/append_orders.py "$IMPCTL_DATA/orders"
+run impctl changes $file --query best_days
 run impctl maintain $file
-say "The change alone was read; the new sale brings in range 1. Nothing was captured anew."
-run impctl rewrite $file --query q_top
-run impctl query $file --query q_top
-run impctl verify $file --results
-say "slack: ranges of the stored sketch beyond those that capturing anew finds."
+say "maintain read only the new rows. The result now has the new day:"
+run impctl query $file --query best_days --format csv --quiet
+run impctl why $file --query large_orders --row order_id=40745
+compare best_days
+compare large_orders
+run impctl gain $file
+say "Part 1 took $((SECONDS - began)) s."
 
-title "A million rows in 5,000 groups: what does the sketch save?"
-rm -rf "$IMPCTL_DATA/synthetic"
-keep synthetic
-file=workloads/synthetic.yaml
-run impctl bench --generate "$IMPCTL_DATA" --example synthetic --rows 1000000 --groups 5000 --sorted
-run impctl capture $file --query q_avg
-run impctl apply $file three-rows one-group
-run impctl maintain $file --query q_avg
-run impctl rewrite $file --query q_avg
-run impctl bench $file --query q_avg --only changes --only skipping --report "$IMPCTL_DATA/bench.html"
-say "recapture ratio: time to recapture (sketch only, Spark warm) over time to maintain, reading and commit" \
-  "included. What the query saves: a million rows are few, most of its time is Spark's own either way." \
-  "The page has every number, and what DuckDB takes."
-run impctl status $file --query q_avg
-
-if [[ -n ${IMPCTL_CRIMES:-} ]]; then
-  title "Real data: reported incidents of a city, a batch a day"
-  rm -rf "$IMPCTL_DATA/crimes" "$IMPCTL_DATA/crimes-batches"
-  keep crimes
-  file=workloads/crimes.yaml
-  run impctl bench --generate "$IMPCTL_DATA" --example crimes
-  run impctl capture $file
-  run impctl apply $file day-1 day-2 day-3
-  run impctl maintain $file
-  run impctl query $file --query q_arrest_rate
-  run impctl verify $file
-else
-  echo
-  say "A third part, on real data, runs where IMPCTL_CRIMES names a file (docs/tutorial.md)."
-fi
-
-title "Done: every step worked"
-say "Tables and sketches are in ${IMPCTL_DATA//$PWD\//}/; remove that folder when you are through. Go on with" \
-  "  . .venv/bin/activate && export IMPCTL_DATA=$IMPCTL_DATA IMPCTL_STORE=$IMPCTL_DATA/store/synthetic" \
-  "  impctl query workloads/synthetic.yaml --query q_avg --limit 5    # these tables, by these sketches" \
-  "  . .venv/bin/activate && impctl init --demo    # a small example, typed by hand (README.md)" \
-  "  impctl init PATH/TO/DELTA_TABLE               # a workload file for your own table"
+title "Part 2: the same answers by Spark and by all other ways, in one warm process"
+run impctl bench $file --query best_days --query large_orders --only ways --repeat 5 \
+  --report "$IMPCTL_DATA/ways.html"
+say "The demo took $((SECONDS - began)) s."

@@ -59,7 +59,14 @@ def rewrite(
         return _as_it_stands(desk, found, files)
     found = never_failing(desk.tables, found, required=required)
     sketches, left_away = worth_using(desk.tables, found, use)
-    written = written_query(desk.tables, found.prepared, found.query, sketches, found.versions)
+    written = written_query(
+        desk.tables,
+        found.prepared,
+        found.query,
+        sketches,
+        found.versions,
+        has_files=files is not None,
+    )
     pruned = written.pruned
     texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
     result = RewriteResult(

@@ -77,6 +77,18 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
             ) from error
 
 
+def jvm_cpu_ms(session: SparkSession) -> float | None:
+    """CPU time that the JVM has used so far; None where another process owns it, or not on Linux."""
+    process = getattr(getattr(session.sparkContext, "_gateway", None), "proc", None)
+    try:
+        with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:  # type: ignore[union-attr]
+            fields = file.read().rpartition(")")[2].split()
+    except (OSError, AttributeError):
+        return None
+    user, system = fields[11:13]
+    return (int(user) + int(system)) * 1000.0 / os.sysconf("SC_CLK_TCK")
+
+
 def write_properties(path: Path, conf: Mapping[str, str]) -> Path:
     """Settings as Java reads them (`java.util.Properties`), in a file for its owner only."""
     lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items()]

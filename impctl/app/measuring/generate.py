@@ -25,6 +25,7 @@ from impctl.bench.large_joins.partners import partners_table
 from impctl.bench.large_joins.power_law import USUAL_EXPONENT, power_law_graph
 from impctl.bench.large_joins.social import social_tables
 from impctl.bench.layout import Order, layout_files
+from impctl.bench.orders import orders_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
@@ -33,6 +34,7 @@ from impctl.tables.write.laid_out import create_laid_out_table
 
 DEFAULT_ROWS = 1_000_000
 DEFAULT_GROUPS = 5_000
+ORDERS_ROWS = 5_000_000
 CRIMES_DAYS = 30
 """Last days of the crimes data that become batches of their own."""
 
@@ -40,6 +42,9 @@ _ROW_BYTES = 80
 _FILES = 16
 _SMALLEST_FILE = 1 << 20
 _TPCH_FILE = 64 << 20
+
+_ORDERS_FILE = 5_000
+"""Rows of a file of orders: small files, as a stream of appends writes them."""
 
 _GROUP_ROWS = 100
 _EDGES_OF_NODE = 7
@@ -51,6 +56,7 @@ _NAMES = {
     Example.LAYOUT: "layout",
     Example.PARTNERS: "partners",
     Example.GRAPH: "graph",
+    Example.ORDERS: "orders",
 }
 _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
 
@@ -72,6 +78,8 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
             rows = _written(path, running_example_table())
         case Example.SYNTHETIC:
             rows = _synthetic(path, request)
+        case Example.ORDERS:
+            rows = _orders(path, request)
         case Example.LAYOUT:
             rows = _layout(path, request)
         case Example.PARTNERS:
@@ -145,6 +153,12 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
     # About sixteen files, so that skipping some can be seen on a small table too.
     create_table(str(path), reader, file_bytes=max(rows * _ROW_BYTES // _FILES, _SMALLEST_FILE))
     return rows
+
+
+def _orders(path: Path, request: GenerateRequest) -> int:
+    rows = ORDERS_ROWS if request.rows is None else request.rows
+    files = request.files or max(rows // _ORDERS_FILE, 1)
+    return create_laid_out_table(str(path), orders_files(rows, files, request.seed))
 
 
 def _layout(path: Path, request: GenerateRequest) -> int:

@@ -142,7 +142,8 @@ class MeasuredQuery:
     def written(self) -> WrittenQuery:
         """The text that `rewrite` prints, and the files that it reads."""
         tables, stored, prepared = self.scratch.tables, self.stored, self.prepared
-        return written_query(tables, prepared, prepared.query, stored.sketches, stored.versions)
+        query, sketches = prepared.query, stored.sketches
+        return written_query(tables, prepared, query, sketches, stored.versions, has_files=True)
 
     def answer(self, pruned: Pruned | None = None) -> pa.Table:
         """The query's result at the captured versions, read through `pruned` where given."""

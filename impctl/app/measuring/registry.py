@@ -30,6 +30,7 @@ from impctl.app.measuring.kinds.state_phases import measure_phases
 from impctl.app.measuring.kinds.state_processes import measure_processes
 from impctl.app.measuring.kinds.strategies import measure_strategies
 from impctl.app.measuring.kinds.tree_cost import measure_trees
+from impctl.app.measuring.kinds.ways import measure_ways
 from impctl.bench.record import Cell
 from impctl.values import dataclass
 
@@ -232,6 +233,14 @@ MEASURES: Mapping[str, Measure] = {
                 *("touched_count", "flips_count", "pairs_count", "growth_share", "regret_share"),
                 *("expected_ms", "index_expected_ms"),
             ),
+        ),
+    ),
+    "ways": Measure(
+        measure_ways,
+        (),
+        Drawable(
+            ("way",),
+            ("files_count", "wall_ms", "cpu_ms", "gain_ratio", "cpu_gain_ratio"),
         ),
     ),
 }

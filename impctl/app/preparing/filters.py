@@ -59,15 +59,18 @@ def filters_of(
     *,
     for_text: bool = False,
     by_table: bool = False,
+    limit: int = MAX_INTERVALS,
 ) -> Pruned:
     """What the sketches say about each access, at the versions they stand for.
 
     `for_text`: by the few ranges that a text can have, nothing read in parts; with `by_table`
-    filters are such as can be asked of a table's rows before the query reads them.
+    filters are such as can be asked of a table's rows before the query reads them. A filter has at
+    most `limit` intervals, unless its table is read in parts.
     """
     sketches = evened(prepared, sketches)
     ranges = {
-        sketch.access: range_filter(sketch.fragments, sketch.partition) for sketch in sketches
+        sketch.access: range_filter(sketch.fragments, sketch.partition, limit=limit)
+        for sketch in sketches
     }
     if by_table:
         # Accesses of one table have one filter there, and so have those of a group.

@@ -18,10 +18,14 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.plain_condition import plain_condition
 from impctl.capture.use import rewrite_sql
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.intervals import MAX_INTERVALS, range_filter
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.values import dataclass
+
+
+_MOST_INTERVALS = 256
+"""Of a filter that Spark does not compile: DuckDB's time grows slowly with their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +42,20 @@ def written_query(
     query: Query,
     sketches: Sequence[StoredSketch],
     versions: Mapping[TableName, TableVersion],
+    *,
+    has_files: bool = False,
 ) -> WrittenQuery:
-    """`query`, as it was asked, with the sketches as range predicates, at these versions."""
+    """`query`, as it was asked, with the sketches as range predicates, at these versions.
+
+    `has_files`: the reader gets a list of files, so it is not Spark, and its text may have more
+    intervals.
+    """
+    limit = _MOST_INTERVALS if has_files else MAX_INTERVALS
     if is_for_others(query):
         sketches = [one for one in sketches if _has_plain_text(tables, one, versions)]
-        pruned = filters_of(tables, prepared, sketches, versions, for_text=True)
+        pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
         return WrittenQuery(rewrite_sql(query, pruned.filters, is_plain=True), pruned)
-    pruned = filters_of(tables, prepared, sketches, versions, for_text=True)
+    pruned = filters_of(tables, prepared, sketches, versions, for_text=True, limit=limit)
     # Others' Spark hands conditions down to the files too.
     guards = guards_of(tables, pruned, versions)
     return WrittenQuery(rewrite_sql(query, pruned.filters, guards=guards), pruned)

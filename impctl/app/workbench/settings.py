@@ -210,6 +210,7 @@ class InitRequest:
 class Example(StrEnum):
     """The tables that `bench --generate` can write."""
 
+    ORDERS = "orders"
     RUNNING = "running"
     SYNTHETIC = "synthetic"
     CRIMES = "crimes"

@@ -59,7 +59,9 @@ def use(
 @pytest.fixture
 def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, measured by the functions above; its table is not opened."""
-    for name, work in {"maintain": changes, "query": same, "capture": same}.items():
+    for name, work in {
+        **{"maintain": changes, "query": same, "capture": same, "ways": same}
+    }.items():
         use(monkeypatch, name, work)
     # Measuring the noise takes a third of a second.
     monkeypatch.setattr(run_module, "yardstick", lambda folder: 10.0)
@@ -83,24 +85,13 @@ def run(
 def test_every_figure_has_every_query_and_draws_what_its_measure_gives(workload: Path) -> None:
     read = load_workload(workload, {})
     suite = suite_of(read, tuple(read.queries.values()))
-    assert [figure.name for figure in suite.figures] == ["changes", "skipping", "capture"]
+    assert [figure.name for figure in suite.figures] == [
+        *("changes", "skipping", "capture", "ways")
+    ]
     for figure in suite.figures:
         assert [case.query for case in figure.cases] == ["good", "bad"]
         assert [case.labels for case in figure.cases] == [{"query": "good"}, {"query": "bad"}]
         assert chart_problems(figure) == []
-
-
-def test_queries_with_a_materialized_result_have_a_figure_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "tables").mkdir()
-    path = tmp_path / "w.yaml"
-    path.write_text(WORKLOAD.replace("SELECT 1 FROM t", "SELECT 1 FROM t, answer: true"))
-    read = load_workload(path, {})
-    suite = suite_of(read, tuple(read.queries.values()))
-    assert [figure.name for figure in suite.figures] == [
-        *("changes", "skipping", "capture", "answers")
-    ]
-    assert [case.query for case in suite.figures[-1].cases] == ["good"]
-    assert chart_problems(suite.figures[-1]) == []
 
 
 def test_the_record_of_a_workload(workload: Path) -> None:

@@ -92,6 +92,20 @@ def _left(measured: MeasuredQuery) -> dict[str, float]:
     return {"files_share": read.files_kept / max(read.files_total, 1)}
 
 
+def from_state(measured: MeasuredQuery) -> pa.Table:
+    """The materialized result, read from the store."""
+    scratch, stored = measured.scratch, measured.stored
+    ending, plan = known_ending(scratch.tables, stored), None
+    if ending is None:
+        # A join tree computes the rows.
+        plan = scratch.memory.answer(measured.prepared.planned)
+        ending = plan.ending
+    store, generation = scratch.store(), stored.generation
+    found = kept_answer(scratch, store, stored.query, ending, generation, plan=plan)
+    assert found is not None, "nobody else advances the copy's store"
+    return found
+
+
 @dataclass(slots=True)
 class _Ways:
     """The ways to the answer, by the metric that tells their time."""
@@ -103,7 +117,7 @@ class _Ways:
     def __post_init__(self) -> None:
         own = self.measured
         self.works = {
-            "state_ms": self._from_state,
+            "state_ms": lambda: from_state(own),
             "by_engine_ms": self._by_engine,
             "sketch_ms": lambda: own.answer(own.weighed().pruned),
             _PLAIN: own.answer,
@@ -151,19 +165,6 @@ class _Ways:
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)
         expected = answers[_PLAIN]
         return times, all(same_answer(found, expected) for found in answers.values())
-
-    def _from_state(self) -> pa.Table:
-        own = self.measured
-        store = own.scratch.store()
-        ending, plan = known_ending(own.scratch.tables, own.stored), None
-        if ending is None:
-            # A join tree tells the rows.
-            plan = own.scratch.memory.answer(own.prepared.planned)
-            ending = plan.ending
-        name, generation = own.stored.query, own.stored.generation
-        found = kept_answer(own.scratch, store, name, ending, generation, plan=plan)
-        assert found is not None, "nobody else moves the copy's store on"
-        return found
 
     def _by_engine(self) -> pa.Table:
         own = self.measured

@@ -199,8 +199,8 @@ def test_the_workload_of_a_fresh_process_is_that_of_the_scratch_copy(
             7,
         )
         assert found.store_path == tmp_path / "store"
-        assert [(p.table, p.column, p.fragments) for p in found.workload.partitions] == [
-            (p.table, p.column, p.fragments) for p in desk.workload.partitions
+        assert [(p.table, p.column, p.ranges) for p in found.workload.partitions] == [
+            (p.table, p.column, p.ranges) for p in desk.workload.partitions
         ]
 
 

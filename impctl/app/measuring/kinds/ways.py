@@ -1,0 +1,161 @@
+"""Measure `ways`: every way to a query's answer, with the files it reads, wall time and CPU time.
+
+No options. One cell per way, labelled `way`: the materialized result, the engine and DuckDB (over
+the text and files of `rewrite`) through the sketch, DuckDB over all files, Spark through the sketch
+and over all files. `gain_ratio` and `cpu_gain_ratio` are Spark over all files against this way.
+CPU time is that of this process and, where Spark runs, of its JVM; it is missing where the JVM's
+cannot be read.
+Law: every answer is compared with Spark's over all files before anything is timed; all ways run in
+one warm process, each in turn. A way that a query does not have is missing, and a note says why.
+Out of scope: starting a process, what capturing and maintaining cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds.answer_ways import from_state
+from impctl.app.measuring.kinds.duckdb_recapture import Files, duckdb_plain, duckdb_query
+from impctl.app.measuring.kinds.duckdb_times import same_answer
+from impctl.app.measuring.measured import MeasuredQuery, measured_copy
+from impctl.app.measuring.recursion.took import Took, cpu_of, timed, wall_of
+from impctl.app.measuring.single import single
+from impctl.app.using.engine_answer import engine_answer
+from impctl.bench.clock import warm_up
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell, Metric
+from impctl.errors import ImpctlError
+from impctl.values import dataclass
+
+_SPARK, _SPARK_SKETCH = "Spark, all files", "Spark with the sketch"
+_DUCKDB, _DUCKDB_SKETCH = "DuckDB, all files", "DuckDB with the sketch"
+_ENGINE, _MATERIALIZED = "impctl's engine with the sketch", "materialized result"
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to the answer; `files` is how many data files it reads."""
+
+    name: str
+    run: Callable[[], pa.Table]
+    files: int
+
+
+def measure_ways(ground: Ground) -> Iterator[Cell]:
+    """A cell for each way."""
+    ground.only()
+    return _cells(ground)
+
+
+def _cells(ground: Ground) -> Iterator[Cell]:
+    ground.step(f"capturing {ground.query.name}")
+    spec = replace(ground.query, answer=True)
+    connection = ParquetSql.open()
+    with measured_copy(ground.desk, spec) as measured:
+        if connection is None:
+            yield from _timed(ground, measured, _ways(measured), "DuckDB is not installed")
+            return
+        with closing(connection):
+            ways = _ways(measured)
+            note = _add_duckdb(measured, connection, ways)
+            yield from _timed(ground, measured, ways, note)
+
+
+def _ways(measured: MeasuredQuery) -> list[_Way]:
+    """Those without DuckDB, Spark over all files first."""
+    pruned = measured.pruned()
+    kept, total = pruned.files_kept, pruned.files_total
+    stored, prepared = measured.stored, measured.prepared
+
+    def by_engine() -> pa.Table:
+        sketches = stored.sketches
+        return engine_answer(
+            measured.scratch, prepared, stored.versions, measured.pruned(), sketches
+        )
+
+    ways = [
+        _Way(_SPARK, measured.answer, total),
+        _Way(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
+    ]
+    offered = [_Way(_ENGINE, by_engine, kept)]
+    if stored.state_meta.get("answer") is not None:
+        offered.append(_Way(_MATERIALIZED, lambda: from_state(measured), 0))
+    return ways + [way for way in offered if _answers(way)]
+
+
+def _answers(way: _Way) -> bool:
+    try:
+        way.run()
+    except ImpctlError:
+        return False
+    return True
+
+
+def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
+    """Adds DuckDB's ways, as far as it has them; what to say of others."""
+    tables, prepared = measured.scratch.tables, measured.prepared
+
+    def written() -> tuple[str, Files]:
+        text = measured.written()
+        return text.sql, text.pruned.files
+
+    plain = duckdb_plain(connection, tables, prepared)
+    through = duckdb_query(connection, tables, prepared, written)
+    pruned = measured.written().pruned
+    for offered, name, files in (
+        (plain, _DUCKDB, pruned.files_total),
+        (through, _DUCKDB_SKETCH, pruned.files_kept),
+    ):
+        if offered.run is not None:
+            ways.append(_Way(name, _table_of(offered.run), files))
+    return plain.reason or through.reason
+
+
+def _table_of(run: Callable[[], object]) -> Callable[[], pa.Table]:
+    def table() -> pa.Table:
+        found = run()
+        assert isinstance(found, pa.Table)
+        return found
+
+    return table
+
+
+def _timed(
+    ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str
+) -> Iterator[Cell]:
+    """The ways, slowest first, each compared with the first and timed in turn."""
+    from impctl.spark.launch import jvm_cpu_ms
+
+    expected = ways[0].run()
+    equal = {way.name: same_answer(way.run(), expected) for way in ways}
+    for way in ways:
+        warm_up(way.run, done=1 if way.name != _SPARK else 2)
+    session = measured.scratch.spark()
+    ground.step(f"timing {ground.query.name} in {len(ways)} ways")
+    runs: dict[str, list[Took]] = {way.name: [] for way in ways}
+    for _ in range(ground.repeat):
+        for way in ways:
+            before = jvm_cpu_ms(session)
+            _, took = timed(way.run)
+            after = jvm_cpu_ms(session)
+            if before is None or after is None:
+                runs[way.name].append(took)
+            else:
+                runs[way.name].append(Took(took.cpu_ms + after - before, took.wall_ms))
+    has_cpu = jvm_cpu_ms(session) is not None
+    whole = runs[_SPARK]
+    ways.sort(key=lambda way: -wall_of(runs[way.name]).median)
+    for way in ways:
+        took = runs[way.name]
+        metrics: dict[str, Metric] = {**single({"files_count": way.files}), "wall_ms": wall_of(took)}
+        if has_cpu or not way.name.startswith("Spark"):
+            metrics["cpu_ms"] = cpu_of(took)
+        metrics["gain_ratio"] = Metric.quotient(wall_of(whole), wall_of(took))
+        if has_cpu:
+            metrics["cpu_gain_ratio"] = Metric.quotient(cpu_of(whole), cpu_of(took))
+        yield ground.cell(metrics, {"way": way.name}, equal=equal[way.name], note=note)
