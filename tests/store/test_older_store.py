@@ -1,8 +1,8 @@
 """A store that an earlier release wrote: today's code continues from it, or says that it cannot.
 
 Each query of the archive is either maintained incrementally from its stored state, or recaptured
-with a reason code that docs/troubleshooting.md explains. Whatever happens, sketches equal those of a
-fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the archive.
+with a reason code that docs/troubleshooting.md explains. Whatever happens, sketches equal those of
+a fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the archive.
 """
 
 from __future__ import annotations
