@@ -137,7 +137,7 @@ def texts(node: ast.expr) -> set[str]:
 
 
 def test_every_error_code_has_a_line_that_says_what_to_do() -> None:
-    documented = ROW.findall(read("reason-codes.md"))
+    documented = ROW.findall(read("troubleshooting.md"))
     assert len(documented) == len(set(documented))
     assert error_codes() - set(documented) == set()
 
@@ -145,7 +145,7 @@ def test_every_error_code_has_a_line_that_says_what_to_do() -> None:
 def test_every_error_code_stands_under_its_exit_code() -> None:
     sections = {
         int(text.split(":")[0]): set(ROW.findall(text))
-        for text in read("reason-codes.md").split("\n## Exit code ")[1:]
+        for text in read("troubleshooting.md").split("\n## Exit code ")[1:]
     }
     kinds = {name: kind for name, kind in vars(errors).items() if is_error(kind)}
     given = {(kind.default_code, kind.exit_code) for kind in kinds.values()}
@@ -155,7 +155,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
             codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
             given |= {(code, exit_code) for found in codes for code in found if exit_code}
     assert len(given) > 90
-    page = read("reason-codes.md")
+    page = read("troubleshooting.md")
     misplaced = [
         (code, exit_code)
         for code, exit_code in sorted(given)
@@ -168,7 +168,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
 def test_every_code_of_the_page_exists() -> None:
     """A code that nothing raises any more must go, or its line misleads."""
     code = "\n".join(package_texts().values())
-    documented = ROW.findall(read("reason-codes.md"))
+    documented = ROW.findall(read("troubleshooting.md"))
     assert [name for name in documented if f'"{name}"' not in code] == []
 
 

@@ -1,8 +1,8 @@
 """A store that an earlier release wrote: today's code continues from it, or says that it cannot.
 
 Each query of the archive is either maintained incrementally from its stored state, or recaptured
-with a reason code that docs/reason-codes.md explains. Whatever happens, sketches equal those of a
-fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the archive.
+with a reason code that docs/troubleshooting.md explains. Whatever happens, sketches equal those of
+a fresh capture, and answers equal DuckDB's. `tests.store.older.pack` wrote the archive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.diagrams import HAS_DIAGRAMS
 from tests.support.run_cli import Cli
 
 ARCHIVE = Path(__file__).parent / "older" / "b255fb3d.tar.gz"
-REASON_CODES = Path(__file__).parents[2] / "docs" / "reason-codes.md"
+REASON_CODES = Path(__file__).parents[2] / "docs" / "troubleshooting.md"
 CONTINUES = "incremental"
 TODAY = {
     "grouping": CONTINUES,

@@ -149,7 +149,7 @@ def test_a_trigger_in_words(load: Load) -> None:
     assert trigger.text == "fresh_within 90s, rows 5, cron 0 0 * * * Asia/Tokyo, cheap"
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "when-maintained.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scheduling.md"
 
 
 def test_what_the_page_shows_can_be_read(load: Load) -> None:
