@@ -1,8 +1,8 @@
-"""Tables of docs/benchmarks.md, drawn from the records in docs/records.
+"""Tables of the pages in docs/records, drawn from the records beside them.
 
-Law: a table below `<!-- table: RECORD FIGURE -->` is that of the record, number by number, so that
-no figure on the page was copied by hand. `python -m tests.docs.benchmark_tables` writes them again.
-Out of scope: what is said about them.
+Law: a table below `<!-- table: RECORD FIGURE -->` equals that of the record, number by number, so
+that no figure was copied by hand. `python -m tests.docs.benchmark_tables` writes the tables again.
+Out of scope: the text around them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from impctl.bench.record import Cell, Record
 from impctl.bench.record_json import record_from_json
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "benchmarks.md"
 RECORDS = ROOT / "docs" / "records"
 
 _MARK = re.compile(r"^<!-- table: (\S+) (\S+) -->\n((?:\|.*\n)*)", re.MULTILINE)
 _SHARES = (0.01, 0.1)
 _CHANGES = (10, 1000)
+
+
+def pages() -> list[Path]:
+    """The pages that have marked tables."""
+    return [page for page in sorted(RECORDS.glob("*.md")) if marks(page.read_text("utf-8"))]
 
 
 def drawn(page: str) -> str:
@@ -41,7 +45,7 @@ def _marked(name: str, figure: str) -> str:
 
 def _table(record: Record, figure: str) -> Iterator[Sequence[str]]:
     cells = record.cells_of(figure)
-    # What was given up has no metrics.
+    # A run that was stopped has no metrics.
     shown = next(cell for cell in cells if cell.metrics)
     draw = next(draw for metric, draw in _BY_METRIC.items() if metric in shown.metrics)
     head, *rows = draw(cells)
@@ -108,14 +112,14 @@ def _skipping(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: all ways to the answer."""
+    """A row per case: all ways to compute the result."""
     has_upkeep = any("upkeep_ms" in cell.metrics for cell in cells)
     names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
     yield [
         *names,
-        *("all files", "statistics alone", "with sketch", "times faster", "view by hand"),
-        *("DuckDB", "DuckDB with sketch", "files read", "of bytes needed"),
-        *(["upkeep of the sketch", "of the view"] if has_upkeep else []),
+        *("all files", "statistics only", "with sketch", "times faster", "hand-written view"),
+        *("DuckDB", "DuckDB with sketch", "files read", "bytes read / needed"),
+        *(["sketch upkeep", "view upkeep"] if has_upkeep else []),
     ]
     metrics = (
         *("plain_ms", "pruned_ms", "sketch_ms", "gain_ratio", "view_ms"),
@@ -126,12 +130,12 @@ def _rivals(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: every way to the answer, and what is contained in some of them."""
+    """A row per case: every way to compute the result, and the maintenance in some of them."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
     yield [
         *names,
-        *("kept answer", "view by hand", "engine", "DuckDB with sketch", "DuckDB"),
-        *("Spark with sketch", "Spark", "of these maintaining", "files read"),
+        *("materialized result", "hand-written view", "engine", "DuckDB with sketch", "DuckDB"),
+        *("Spark with sketch", "Spark", "maintenance included", "files read"),
     ]
     metrics = (
         *("state_ms", "view_ms", "by_engine_ms", "duckdb_sketch_ms", "duckdb_plain_ms"),
@@ -141,12 +145,12 @@ def _answers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _trees(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: a step of the tree, of the index join, and DuckDB asked anew."""
+    """A row per case: a step of the tree, of the index join, and DuckDB from scratch."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
     yield [
         *names,
-        *("join tree", "index join", "DuckDB anew", "times index", "times DuckDB", "touched"),
-        *("state", "state of the index", "capture", "of the index", "joined rows"),
+        *("join tree", "index join", "DuckDB", "index / tree", "DuckDB / tree", "tuples touched"),
+        *("state", "index state", "capture", "index capture", "joined rows"),
     ]
     metrics = (
         *("tree_ms", "index_ms", "duckdb_ms", "index_ratio", "duckdb_ratio", "touched_count"),
@@ -156,19 +160,19 @@ def _trees(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _chosen(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: both ways, and what taking the one that is taken costs."""
+    """A row per case: both ways, and the cost of the choice that `join: auto` made."""
     names = list(dict.fromkeys(name for cell in cells for name in cell.labels))
-    yield [*names, "join tree", "index join", "times index", "regret"]
+    yield [*names, "join tree", "index join", "index / tree", "regret"]
     metrics = ("tree_ms", "index_ms", "index_ratio", "regret_share")
     yield from _by_labels(cells, names, metrics)
 
 
 def _state(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: what a change takes, and what is stored for it."""
+    """A row per case: the time of a change, and the bytes stored for it."""
     names = _varying(cells)
     heads = {
-        "maintain_ms": "a change",
-        "process_ms": "a change, its own process",
+        "maintain_ms": "per change",
+        "process_ms": "per change, fresh process",
         "cold_ms": "cold",
         "convert_ms": "converting",
         "capture_ms": "capture",
@@ -181,40 +185,40 @@ def _state(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _deadlines(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per trigger: what it saves, and what comes late."""
+    """A row per trigger: its work, and how old and late sketches are."""
     yield ["query", "trigger", "work", "runs", "age", "late"]
     metrics = ("work_ms", "runs_count", "age_ms", "late_share")
     yield from _by_labels(cells, ["query", "trigger"], metrics)
 
 
 def _peers(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per scheme and point: what crossed, what is held, and why a run ended early."""
+    """A row per scheme and point: traffic, state, and why a run was stopped."""
     heads = {
         "messages_count": "messages",
-        "each_count": "of a deletion",
-        "dred_ratio": "DRed's over its own",
-        "sent_bytes": "sent by a peer",
-        "provenance_bytes": "provenance of a row",
-        "state_bytes": "held by a peer",
+        "each_count": "per deletion",
+        "dred_ratio": "DRed / scheme",
+        "sent_bytes": "sent per peer",
+        "provenance_bytes": "provenance per row",
+        "state_bytes": "state per peer",
         "cpu_ms": "CPU",
     }
     metrics = [name for name in heads if any(name in cell.metrics for cell in cells)]
     names = _varying(cells)
-    yield [*names, *(heads[name] for name in metrics), "given up"]
+    yield [*names, *(heads[name] for name in metrics), "stopped"]
     for cell, row in zip(cells, _by_labels(cells, names, metrics), strict=True):
         yield [*row, cell.note.partition(" runs ")[2] or cell.note]
 
 
 def _steps(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case and size of change: a step, and all who ask anew."""
+    """A row per case and size of change: a step, and everything that recomputes."""
     has_search = any("search_ms" in cell.metrics for cell in cells)
     names = _varying(cells)
     yield [
         *names,
-        *("links go", "come", "engine anew", "DuckDB", "on the wall"),
-        *(["arrays", "scipy"] if has_search else []),
-        *("times DuckDB", "on the wall"),
-        *(["times arrays", "times scipy"] if has_search else []),
+        *("delete", "insert", "engine from scratch", "DuckDB CPU", "DuckDB wall"),
+        *(["NumPy", "scipy"] if has_search else []),
+        *("DuckDB / delete, CPU", "DuckDB / delete, wall"),
+        *(["NumPy / delete", "scipy / delete"] if has_search else []),
         *("rows", "state"),
     ]
     metrics = (
@@ -228,13 +232,13 @@ def _steps(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
 
 
 def _rewritten(cells: Sequence[Cell]) -> Iterator[Sequence[str]]:
-    """A row per case: what a sketch leaves to read, and DuckDB's times, wall and processor."""
+    """A row per case: the part of the data a sketch reads, and DuckDB's times, wall and CPU."""
     names = _varying(cells)
     yield [
         *names,
-        *("all rows", "rows left", "files left", "ranges held", "rows of the answer"),
-        *("all files", "CPU", "read once", "CPU", "over the sketch", "CPU"),
-        *("times", "CPU", "times reading once", "CPU"),
+        *("table rows", "rows read", "files read", "ranges in sketch", "result rows"),
+        *("all files", "all files, CPU", "preloaded", "preloaded, CPU", "sketch", "sketch, CPU"),
+        *("all files / sketch", "same, CPU", "preloaded / sketch", "same, CPU"),
     ]
     shares = ("rows_share", "files_share", "fragments_share")
     times = ("duckdb_plain", "duckdb_loaded", "duckdb_sketch")
@@ -340,4 +344,5 @@ def _three(value: float) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(drawn(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in pages():
+        path.write_text(drawn(path.read_text(encoding="utf-8")), encoding="utf-8")

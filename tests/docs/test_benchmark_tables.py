@@ -1,20 +1,21 @@
-"""No number of a marked table of docs/benchmarks.md was copied by hand."""
+"""No number of a marked table in docs/records was copied by hand."""
 
 from __future__ import annotations
 
 import json
 
-from tests.docs.benchmark_tables import PAGE, RECORDS, drawn, marks
+from tests.docs.benchmark_tables import RECORDS, drawn, marks, pages
 
 
 def test_the_tables_are_those_of_the_records() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert marks(page)
-    assert drawn(page) == page
+    assert pages()
+    for path in pages():
+        page = path.read_text(encoding="utf-8")
+        assert drawn(page) == page, path.name
 
 
 def test_every_record_is_shown_and_whole() -> None:
-    named = {record for record, _ in marks(PAGE.read_text(encoding="utf-8"))}
+    named = {record for path in pages() for record, _ in marks(path.read_text(encoding="utf-8"))}
     found = {
         file.name: json.loads(file.read_text(encoding="utf-8")) for file in RECORDS.glob("*.json")
     }
