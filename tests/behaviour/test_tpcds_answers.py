@@ -1,7 +1,7 @@
 """TPC-DS on Spark: batches on each fact table, then every query through its sketch and without.
 
 By hand: `IMPCTL_TPCDS` names a workload file with the texts as its queries, over tables beside it;
-docs/judged-queries.md says how both are had. A batch deletes rows, adds others of the table once
+docs/records/judged-queries.md says how both are had. A batch deletes rows, adds others of the table once
 more, and some with other quantities; rows lie in several files, so that a sketch leaves files out.
 """
 

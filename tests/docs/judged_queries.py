@@ -1,4 +1,4 @@
-"""The tables of docs/judged-queries.md: every query of a workload with its verdict and reason.
+"""The tables of docs/records/judged-queries.md: every query of a workload with its verdict and reason.
 
 Law: what stands on the page was judged, query by query, as `impctl check` does; no row is written
 by hand. `python -m tests.docs.judged_queries HEADING=WORKLOAD ...` prints the page. The texts and
@@ -21,7 +21,7 @@ from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
 from impctl.workload.load import load_workload
 
-PAGE = Path(__file__).parents[2] / "docs" / "judged-queries.md"
+PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
 INTRODUCTION = """\
 # Queries of two benchmarks, judged
 
