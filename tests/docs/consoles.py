@@ -103,14 +103,16 @@ def main(names: list[str]) -> None:
         if names and page.name not in names:
             continue
         text = page.path.read_text(encoding="utf-8")
+        place = 0
         with tempfile.TemporaryDirectory() as folder:
             for shown in run(page, Path(folder)):
+                before = f"$ {shown.command}\n{shown.output}"
+                place = text.index(before, place)
                 if not shown.is_true:
-                    before, after = (
-                        f"$ {shown.command}\n{output}" for output in (shown.output, shown.printed)
-                    )
-                    text = text.replace(before, after, 1)
+                    after = f"$ {shown.command}\n{shown.printed}"
+                    text = text[:place] + after + text[place + len(before) :]
                     sys.stdout.write(f"{page.name}: {shown.command} ({shown.exit_code})\n")
+                place += 1
         page.path.write_text(text, encoding="utf-8")
 
 
