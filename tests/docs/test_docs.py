@@ -57,6 +57,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
 VARIABLE = re.compile(r"(?<!_)IMPCTL_[A-Z_]+")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 ROW = re.compile(r"^\| `([a-z0-9_]+)` \|", re.MULTILINE)
 
 
@@ -231,6 +232,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_to_headings_lead_to_one(page: Path) -> None:
+    for target, anchor in ANCHOR.findall(page.read_text(encoding="utf-8")):
+        other = page.parent / target if target else page
+        if "://" not in target and other.suffix == ".md":
+            assert anchor in headings(other), (target, anchor)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub names them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    names = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in names}
 
 
 def test_make_targets_named_in_the_documents_exist() -> None:

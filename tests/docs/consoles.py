@@ -1,0 +1,120 @@
+"""The console blocks of a page: its commands are run in order, and print what the page shows.
+
+A block of another language whose first line is `# NAME.EXT` is a file of the reader's folder.
+After a message has changed, `python -m tests.docs.consoles [PAGE ...]` writes the new output into
+the pages. Times are not compared, and a page keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+_CONSOLE = re.compile(r"(?<=^```console\n).*?(?=^```)", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"^```\w+\n(# (\w+\.\w+)\n.*?)^```", re.MULTILINE | re.DOTALL)
+_TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page with commands; `columns` is the width of its terminal."""
+
+    name: str
+    columns: int
+    needs_crimes: bool = False
+
+    @property
+    def path(self) -> Path:
+        return ROOT / "docs" / self.name
+
+
+TUTORIAL = Page("tutorial.md", 80, needs_crimes=True)
+PAGES = (
+    Page("how-it-works.md", 100),
+    Page("recursive-queries.md", 100),
+    Page("reuse.md", 100),
+    Page("time.md", 100),
+)
+"""Pages whose commands need neither Spark nor data from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A command of a page with the lines below it, and what it printed now."""
+
+    command: str
+    output: str
+    printed: str
+    exit_code: int
+
+    @property
+    def is_true(self) -> bool:
+        # Sorted, since the page shows stdout and stderr as a terminal mixes them.
+        fails = "error:" in self.output
+        return fails == (self.exit_code != 0) and timeless(self.output) == timeless(self.printed)
+
+
+def run(page: Page, folder: Path) -> list[Shown]:
+    """Run every command of the page in this folder, with the files that the page shows."""
+    text = page.path.read_text(encoding="utf-8")
+    shutil.copytree(ROOT / "workloads", folder / "workloads")
+    for content, name in _FILE.findall(text):
+        (folder / name).write_text(content, encoding="utf-8")
+    # A reader does not set what other tests set.
+    environment = {name: value for name, value in os.environ.items() if "IMPCTL_" not in name}
+    environment |= {"PYTHONPATH": str(ROOT), "COLUMNS": str(page.columns)}
+    if page.needs_crimes:
+        environment["IMPCTL_CRIMES"] = os.environ["IMPCTL_CRIMES"]
+    result = []
+    for block in _CONSOLE.findall(text):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            program, *arguments = shlex.split(command)
+            assert program in ("impctl", "python"), command
+            start = [sys.executable, "-P", "-m", "impctl"] if program == "impctl" else None
+            done = subprocess.run(
+                [*(start or [sys.executable]), *arguments],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            result.append(Shown(command, output, done.stdout + done.stderr, done.returncode))
+    return result
+
+
+def timeless(text: str) -> list[str]:
+    """The lines, sorted, without times and blank lines."""
+    lines = (line.rstrip() for line in _TIME.sub("T", text).splitlines())
+    return sorted(filter(None, lines))
+
+
+def main(names: list[str]) -> None:
+    for page in (*PAGES, TUTORIAL):
+        if names and page.name not in names:
+            continue
+        text = page.path.read_text(encoding="utf-8")
+        place = 0
+        with tempfile.TemporaryDirectory() as folder:
+            for shown in run(page, Path(folder)):
+                before = f"$ {shown.command}\n{shown.output}"
+                place = text.index(before, place)
+                if not shown.is_true:
+                    after = f"$ {shown.command}\n{shown.printed}"
+                    text = text[:place] + after + text[place + len(before) :]
+                    sys.stdout.write(f"{page.name}: {shown.command} ({shown.exit_code})\n")
+                place += 1
+        page.path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
