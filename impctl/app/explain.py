@@ -19,6 +19,7 @@ from impctl.app.examining.join_trees import tree_entries
 from impctl.app.examining.kept_answer import answer_entry
 from impctl.app.examining.plan_lines import kept_state, plan_entries
 from impctl.app.examining.stored_way import way_as_stored
+from impctl.app.examining.trial import Trials
 from impctl.app.preparing.choice import choose, judge_candidates
 from impctl.app.preparing.lineage_use import lineage_warnings
 from impctl.app.preparing.prepared import prepare
@@ -38,14 +39,17 @@ def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
     results: list[ExplainResult] = []
     warnings: list[str] = []
     failures: list[Failure] = []
+    trials = Trials(desk)
     for spec in desk.queries(queries):
         with Isolated(failures, spec):
-            results.append(_explained(desk, spec, warnings))
+            results.append(_explained(desk, spec, trials, warnings))
     warnings += extra_warnings([result.query for result in results if result.provenance])
     return Outcome(tuple(results), tuple(warnings), tuple(failures))
 
 
-def _explained(desk: Workbench, spec: QuerySpec, warnings: list[str]) -> ExplainResult:
+def _explained(
+    desk: Workbench, spec: QuerySpec, trials: Trials, warnings: list[str]
+) -> ExplainResult:
     prepared = prepare(desk, spec)
     policy = str(desk.policy(spec))
     try:
@@ -78,7 +82,7 @@ def _explained(desk: Workbench, spec: QuerySpec, warnings: list[str]) -> Explain
         reason=way.reason,
         policy=policy,
         plan=plan_entries(desk.tables, prepared, way, kept, notes, keyed),
-        attributes=chosen.candidates,
+        attributes=trials.tried(prepared, way, partitions, chosen.candidates),
         joins=() if way.compiled is None else tuple(map(_side, way.compiled.sides)),
         groups=() if way.compiled is None else tuple(map(_groups, way.compiled.groupings)),
         buffers=buffer_entries(prepared, way, kept),

@@ -20,7 +20,7 @@ from impctl.app.results.explanations import CheckResult
 from impctl.app.results.results import Outcome
 from impctl.app.results.started import StartedResult
 from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
-from impctl.app.starting.promising_columns import Promise, group_column, promising
+from impctl.app.starting.promising_columns import Promise, group_column, measure_column, promising
 from impctl.app.starting.text import SCHEMA_FILE, FirstTable, ProposedColumn, workload_text
 from impctl.app.workbench.output import check_output, write_whole
 from impctl.app.workbench.reporter import Reporter
@@ -107,6 +107,7 @@ def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
         _described(snapshot),
         candidates,
         group_column(snapshot, found),
+        measure_column(snapshot),
     )
 
 

@@ -30,6 +30,7 @@ _ALLOWED = {
     "cli/alarm.py": {"signal.setitimer", "signal.ITIMER_REAL"},
     "store/states.py": {"os.posix_fadvise"},
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
+    "spark/launch.py": {"os.sysconf"},
     "app/workbench/memory_limit.py": {"os.sysconf"},
     "app/measuring/kinds/fresh_process.py": {"os.killpg", "signal.SIGKILL"},
     "spark/starting.py": {"signal.SIGKILL"},

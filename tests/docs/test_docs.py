@@ -246,7 +246,8 @@ def headings(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub names them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     names = re.findall(r"^#+ (.*)$", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in names}
+    anchors = set(re.findall(r'<a id="([^"]*)">', text))
+    return anchors | {re.sub(r"[^\w -]", "", name).lower().replace(" ", "-") for name in names}
 
 
 def test_make_targets_named_in_the_documents_exist() -> None:

@@ -81,7 +81,7 @@ def capture_query(
     found_ = _found(desk, stage)
     found, way, pass_ms = found_.fragments, found_.way, reading.ms
     spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
-    sketches = _stored_sketches(prepared, partitions, found)
+    sketches = stored_sketches(prepared, partitions, found)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
@@ -190,11 +190,12 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 
 
-def _stored_sketches(
+def stored_sketches(
     prepared: PreparedQuery,
     partitions: Mapping[AccessId, RangePartition],
     found: Mapping[AccessId, FragmentSet],
 ) -> tuple[StoredSketch, ...]:
+    """The sketches as the store holds them."""
     tables = prepared.table_of
     return tuple(
         StoredSketch(access, tables[access], partition.attribute, partition, found[access])

@@ -17,7 +17,7 @@ class ExpectedReading:
 
     `files` lie between `files_low` and `files_high` nine times out of ten, as far as a sample of
     files can tell. `upkeep` is the state that is kept for the sketch, in bytes, which every run of
-    `maintain` reads.
+    `maintain` reads. `is_measured`: by a capture that stored nothing, not from a sample.
     """
 
     files: int
@@ -27,6 +27,7 @@ class ExpectedReading:
     rows: int
     bytes: int
     upkeep: int = 0
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from impctl.values import dataclass
 
 _FEWEST_VALUES = 4
 """Columns with fewer distinct values cannot be cut finely enough to skip much."""
+_OF_A_GROUP = 20
+"""Rows of a group, on average, in what people group by; fewer are those of a key."""
 _COMPARED_FILES = 200
 _COUNTABLE = INTEGRAL | {Kind.DATE}
 _RANGES = ((100_000, 1000), (1_000, 100))
@@ -50,19 +52,35 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:
-    """The column that an example may group by: one whose values surely or likely repeat.
+    """The column that an example may group by: one whose values repeat often, or likely do.
 
     Not one with `${` in its name: Spark puts a variable's value for that in a query's text.
     """
     named = [one for one in promises if "${" not in one.column.name]
     if not named:
         return None
-    rows = snapshot.rows
+    rows = snapshot.rows or 0
     repeated = [
-        one for one in named if rows is not None and one.values is not None and one.values < rows
+        one for one in named if one.values is not None and one.values * _OF_A_GROUP <= rows
     ]
     texts = [one for one in named if one.column.type.kind is Kind.STRING]
     return (*repeated, *texts, *named)[0].column.name
+
+
+def measure_column(snapshot: Snapshot) -> ColumnName | None:
+    """A column that an example may sum: an amount, not a key."""
+    kinds = (Kind.DECIMAL, Kind.DOUBLE, Kind.FLOAT)
+    return next(
+        (
+            column.name
+            for kind in kinds
+            for column in snapshot.schema
+            if column.type.kind is kind
+            and "${" not in column.name
+            and column.name not in (*snapshot.columns.opaque, *snapshot.partition_columns)
+        ),
+        None,
+    )
 
 
 def _order(promise: Promise) -> tuple[float, bool, int]:

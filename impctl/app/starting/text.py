@@ -36,13 +36,14 @@ class ProposedColumn:
 
 @dataclass(frozen=True, slots=True)
 class FirstTable:
-    """A table of the file; `group_by` is the column that its example query groups by."""
+    """A table of the file; its example query groups by `group_by` and sums `measure`, if any."""
 
     name: TableName
     path: str
     remark: str
     candidates: Sequence[ProposedColumn]
     group_by: ColumnName | None
+    measure: ColumnName | None
 
 
 def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
@@ -93,10 +94,14 @@ def _query(table: FirstTable) -> Iterator[str]:
     if table.group_by is None:
         return
     column = _sql(table.group_by)
-    yield f"  most_rows_of_{table.name}:"
+    name, call = "row_count", "COUNT(*)"
+    if table.measure is not None:
+        name, call = "total", f"SUM({_sql(table.measure)})"
+    yield f"  top_of_{table.name}:"
     yield "    sql: |"
-    yield f"      SELECT {column}, COUNT(*) AS row_count FROM {_sql(table.name)}"
-    yield f"      GROUP BY {column} ORDER BY row_count DESC LIMIT 10"
+    yield f"      SELECT {column}, {call} AS {name} FROM {_sql(table.name)}"
+    yield f"      GROUP BY {column} ORDER BY {name} DESC, {column} LIMIT 10"
+    yield "    answer: true        # keep the result too: `query` then takes milliseconds"
     yield "    policy: auto        # or incremental, strict, full"
     yield "    maintain: lazy      # or eager: a sketch for every version"
 
