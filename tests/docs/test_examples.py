@@ -1,10 +1,9 @@
 """Examples of user documents: their commands run, in order, and print what the page shows.
 
 A `console` block has commands with lines of their output below; other lines of the output may be
-omitted. A comment with ranges, such as `{2, 3}`, claims that the command prints them. A `yaml` block
-whose first line is `# FOLDER/NAME.yaml` is written to that file before the commands run; any other
-`yaml` block adds keys to a workload file, which must be valid. Commands in indented blocks only have
-to parse.
+omitted. A `yaml` block whose first line is `# FOLDER/NAME.yaml` is written to that file after
+`init`; any other `yaml` block adds keys to a workload file, which must be valid. Commands in
+indented blocks only have to parse.
 """
 
 from __future__ import annotations
@@ -40,7 +39,6 @@ RUN = (
 """Pages with a tested example; the tutorials and the Python page have tests of their own."""
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# ([\w/-]+\.yaml)\n")
-RANGES = re.compile(r"[+-]?\{[\d, ]+\}")
 TIME = re.compile(r"\d[\d.,]* (ms|s)\b")
 INDENTED = re.compile(r"^    impctl (.+)$", re.MULTILINE)
 BASE = """
@@ -68,6 +66,7 @@ def timeless(lines: list[str]) -> Counter[str]:
     return Counter(TIME.sub("T", line.rstrip()) for line in lines if line.strip())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", RUN)
 def test_commands_print_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -91,8 +90,6 @@ def test_commands_print_what_the_page_shows(
         assert done.returncode == 0, (command, done.stderr)
         output = done.stdout + "\n" + done.stderr
         assert timeless(shown) - timeless(output.splitlines()) == Counter(), (command, output)
-        for ranges in RANGES.findall(command.partition(" #")[2]):
-            assert ranges in output, (command, output)
         if arguments[0] == "init":
             write_files(page, tmp_path)
 
