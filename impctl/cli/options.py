@@ -273,6 +273,12 @@ DiskGiven = Annotated[
     ),
 ]
 
+_MEMORY_HELP = (
+    "Memory limit for the engine, such as 2GB or 25%. Beyond it, Spark takes over, and large sides "
+    "of joins are read from the tables. Default: `budget` in the workload file, or half of the "
+    "machine's memory."
+)
+
 MemoryGiven = Annotated[
     str | None,
     typer.Option(
@@ -280,9 +286,20 @@ MemoryGiven = Annotated[
         metavar="SIZE",
         envvar=MEMORY,
         show_default=False,
-        help="Memory limit for the engine, such as 2GB or 25%. Beyond it, Spark takes over. Large "
-        "sides of joins are read from the tables, and --follow drops state. Default: `budget` in "
-        "the workload file, or half of the machine's memory (with --follow, no limit).",
+        help=_MEMORY_HELP,
+        rich_help_panel=LIMITS,
+    ),
+]
+
+FollowMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        envvar=MEMORY,
+        show_default=False,
+        help=f"{_MEMORY_HELP} With --follow, state beyond the limit is dropped, and the default is "
+        "no limit.",
         rich_help_panel=LIMITS,
     ),
 ]

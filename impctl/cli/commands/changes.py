@@ -21,7 +21,7 @@ from impctl.cli.help import INPUT, SCHEDULE
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
-    MemoryGiven,
+    FollowMemory,
     Now,
     OneQuery,
     Quiet,
@@ -91,7 +91,7 @@ def changes(
     follow: FollowAnswer = False,
     interval: Interval = None,
     max_runs: MaxLooks = None,
-    memory: MemoryGiven = None,
+    memory: FollowMemory = None,
     now: Now = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
