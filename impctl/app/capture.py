@@ -59,6 +59,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
                 results.append(unsketched_capture(spec.name))
                 desk.reporter.finished(results[-1], number, len(specs))
                 continue
+            desk.reporter.step(f"capturing {spec.name}", number, len(specs))
             with Isolated(failures, spec):
                 prepared = prepare(desk, spec)
                 captured = capture_query(

@@ -59,7 +59,9 @@ def verify(
     found: list[VerifyResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
-    for spec in desk.sketched(queries):
+    specs = desk.sketched(queries)
+    for number, spec in enumerate(specs, start=1):
+        desk.reporter.step(f"verifying {spec.name}", number, len(specs))
         with Isolated(failures, spec):
             watch, at = Stopwatch(), time.time()
             verified = _verified(desk, spec, results)

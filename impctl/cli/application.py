@@ -9,43 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import chain
 from typing import Annotated
 
 import typer
 
 from impctl.cli.exit_codes import exit_code_text
-from impctl.cli.plain_values import LightCommand, LightGroup
+from impctl.cli.help import COMMAND_GROUPS, Command, CommandGroup
 
-COMMANDS = (
-    "init",
-    "check",
-    "capture",
-    "apply",
-    "plan",
-    "simulate",
-    "maintain",
-    "rewrite",
-    "query",
-    "changes",
-    "why",
-    "status",
-    "explain",
-    "verify",
-    "bench",
-    "cluster",
-    "gain",
-    "gc",
-    "doctor",
-    "completion",
-)
-"""In the order of `--help`: the order in which a newcomer meets them. Each has a file of its name
-in `cli.commands`, and in it a function of its name."""
+COMMANDS = tuple(chain.from_iterable(COMMAND_GROUPS.values()))
+"""In the order of `--help`. Each has a file of its name in `cli.commands`, and in it a function of
+its name."""
 
 
 def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     """The command line with these commands, all of them for whoever asks for help."""
     app = typer.Typer(
-        cls=LightGroup,
+        cls=CommandGroup,
         help="Capture, use and incrementally maintain provenance sketches over Delta tables.",
         epilog=f"\b\nExit codes:\n{exit_code_text()}",
         rich_markup_mode=None,
@@ -56,7 +36,7 @@ def build_app(commands: Sequence[str] = COMMANDS) -> typer.Typer:
     for name in commands:
         command = _function(name)
         text = command.__doc__
-        app.command(name, cls=LightCommand, epilog=_example(text), help=_purpose(text))(command)
+        app.command(name, cls=Command, epilog=_example(text), help=_purpose(text))(command)
     return app
 
 
@@ -73,7 +53,7 @@ def _function(name: str) -> Callable[..., object]:
 def _root(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Show versions of impctl and what it runs on.")
+        bool, typer.Option("--version", help="Show versions of impctl and the software it uses.")
     ] = False,
 ) -> None:
     if version:

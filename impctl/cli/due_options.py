@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.cli.durations import seconds
+from impctl.cli.help import SCHEDULE
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
 
 DueOnly = Annotated[
     bool,
-    typer.Option("--due", help="Only what is due now, by the triggers of the workload file."),
+    typer.Option(
+        "--due",
+        help="Maintain only queries that are due now, according to their triggers.",
+        rich_help_panel=SCHEDULE,
+    ),
 ]
 
 DueTold = Annotated[
     bool,
-    typer.Option("--due", help="Say when each query is due next, by its trigger, and why."),
+    typer.Option(
+        "--due", help="Show when each query is due next, and why.", rich_help_panel=SCHEDULE
+    ),
 ]
 
 PointName = Annotated[
@@ -34,7 +41,8 @@ PointName = Annotated[
         "--point",
         metavar="NAME",
         show_default=False,
-        help="Only the queries whose trigger has this point.",
+        help="Maintain only queries whose trigger has this event (`point`).",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -45,7 +53,9 @@ Look = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="With --due: when `maintain --due` is run next, as 1m or 1h. Default: 1m.",
+        help="With --due: time until the next run of `maintain --due`, such as 1m or 1h. "
+        "Default: 1m.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 

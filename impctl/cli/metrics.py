@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from impctl.cli.help import OUTPUT
 from impctl.errors import ImpctlError, StorageError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ MetricsFile = Annotated[
         "--metrics",
         metavar="FILE",
         show_default=False,
-        help="Write figures for Prometheus to this file, as its textfile collector reads them.",
+        help="Write metrics for the textfile collector of Prometheus to this file.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -39,6 +39,7 @@ from impctl.app.workbench.settings import (
     store_folder,
 )
 from impctl.cli.completion import complete_query, left_to_shell
+from impctl.cli.help import INPUT, LIMITS, MAINTENANCE, OUTPUT, SAFETY, STORE_AND_SPARK
 from impctl.errors import UsageError
 
 WORKLOAD_HELP = "Workload file (YAML)."
@@ -50,6 +51,7 @@ WorkloadFile = Annotated[
         help=f"{WORKLOAD_HELP} Default: {DEFAULT_FILE}.",
         show_default=False,
         autocompletion=left_to_shell,
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -58,8 +60,9 @@ QueryNames = Annotated[
     typer.Option(
         "--query",
         metavar="NAME",
-        help="Only this query; repeat for more. Default: all.",
+        help="Only this query; can be repeated. Default: all queries.",
         autocompletion=complete_query,
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -68,8 +71,9 @@ OneQuery = Annotated[
     typer.Option(
         "--query",
         metavar="NAME",
-        help="The query. Default: the only one of the workload.",
+        help="The query to use. Default: the only query in the workload file.",
         autocompletion=complete_query,
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -78,7 +82,9 @@ Params = Annotated[
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="Another value for a named parameter of the query; repeat for more.",
+        help="Set a named parameter of the query; can be repeated. "
+        "Default: the value in the workload file.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -87,7 +93,9 @@ MovingParams = Annotated[
     typer.Option(
         "--param",
         metavar="NAME=VALUE",
-        help="The value of a parameter that moves; repeat for more. Default: as the clock says.",
+        help="Set a time-dependent parameter; can be repeated. "
+        "Default: computed from the current time.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -97,7 +105,8 @@ SqlGiven = Annotated[
         "--sql",
         metavar="TEXT",
         show_default=False,
-        help="A query over the workload's tables, instead of one of the file.",
+        help="Use this SQL over the workload's tables instead of a query in the file.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -106,7 +115,9 @@ AtGiven = Annotated[
     typer.Option(
         "--at",
         metavar="VERSION",
-        help="Use the sketch stored for this table version; of several tables each: TABLE=VERSION.",
+        help="Use the sketch stored for this table version. "
+        "With several tables, repeat the option with TABLE=VERSION.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -117,8 +128,9 @@ StoreFolder = Annotated[
         metavar="FOLDER",
         envvar=STORE,
         show_default=False,
-        help="Folder of sketches and state. Default: `store` of the workload file, else .impctl.",
+        help="Folder for sketches and state. Default: `store` in the workload file, or .impctl.",
         autocompletion=left_to_shell,
+        rich_help_panel=STORE_AND_SPARK,
     ),
 ]
 
@@ -126,9 +138,13 @@ PolicyName = Annotated[
     Policy | None,
     typer.Option(
         "--policy",
+        metavar="POLICY",
         envvar=POLICY,
         show_default=False,
-        help="What maintaining may do, for every query of this run. Default: as the file says.",
+        help="Maintenance policy for all queries: auto, incremental (never recapture), strict "
+        "(exact maintenance only) or full (always recapture). "
+        "Default: `policy` in the workload file, or auto.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -136,8 +152,12 @@ SketchUsed = Annotated[
     SketchUse,
     typer.Option(
         "--sketch",
+        metavar="WHEN",
         envvar=SKETCH,
-        help="Whether to read through the sketch; auto: where it saves more than it costs.",
+        show_default=False,
+        help="When to use the sketch: auto (if it saves more than it costs), always or never. "
+        "Default: auto.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -145,7 +165,11 @@ SketchWritten = Annotated[
     SketchUse,
     typer.Option(
         "--sketch",
-        help="Whether the text has the sketch; auto: where it saves more than it costs.",
+        metavar="WHEN",
+        show_default=False,
+        help="When to put the sketch into the SQL: auto (if it saves more than it costs), always "
+        "or never. Default: always.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -153,8 +177,12 @@ AnswerFrom = Annotated[
     AnsweredBy,
     typer.Option(
         "--by",
+        metavar="SOURCE",
         envvar=BY,
-        help="Who answers: kept rows (state), the engine, or Spark; auto: the quickest that can.",
+        show_default=False,
+        help="What answers the query: state (the materialized result), engine, spark or auto "
+        "(the fastest of these). Default: auto.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -164,7 +192,9 @@ Where = Annotated[
         "--where",
         metavar="CONDITION",
         show_default=False,
-        help="Rows of the answer to give: a condition on its columns, such as `key = 5`.",
+        help="Return only result rows that meet this condition on result columns, "
+        "such as `key = 5`. Default: all rows.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -172,7 +202,8 @@ SketchRequired = Annotated[
     bool,
     typer.Option(
         "--require-sketch",
-        help="Fail where there is no sketch, instead of going without one with a warning.",
+        help="Fail if there is no sketch. Default: continue without one and print a warning.",
+        rich_help_panel=SAFETY,
     ),
 ]
 
@@ -184,7 +215,8 @@ LockTimeout = Annotated[
         min=0,
         envvar=LOCK_TIMEOUT,
         show_default=False,
-        help="How long to wait for another writer. Default: 10.",
+        help="Wait this long for another writer. Default: 10.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -195,8 +227,9 @@ SparkProfile = Annotated[
         metavar="FILE",
         envvar=SPARK_PROFILE,
         show_default=False,
-        help="YAML file with Spark settings that win over `spark` of the workload file.",
+        help="YAML file with Spark settings. They override `spark` in the workload file.",
         autocompletion=left_to_shell,
+        rich_help_panel=STORE_AND_SPARK,
     ),
 ]
 
@@ -208,7 +241,8 @@ Imbalance = Annotated[
         min=1,
         envvar=IMBALANCE,
         show_default=False,
-        help="Tell when ranges are so many times as uneven as when they were chosen. Default: 4.",
+        help="Warn when the skew of ranges exceeds FACTOR times that at capture. Default: 4.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -220,7 +254,8 @@ LargeChange = Annotated[
         min=0,
         envvar=LARGE_CHANGE,
         show_default=False,
-        help="Megabytes of changed files from which on Spark groups a change first. Default: 512.",
+        help="Let Spark pre-aggregate a change with more MB of changed files. Default: 512.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -231,10 +266,18 @@ DiskGiven = Annotated[
         metavar="SIZE",
         envvar=DISK,
         show_default=False,
-        help="What the state of all queries may take, such as 500MB or 2GB; what is worth least is "
-        "read from the tables' files instead. Default: the workload's `budget`, else no bound.",
+        help="Disk limit for the state of all queries, such as 500MB or 2GB. Beyond it, the least "
+        "valuable state is not stored and is read from the tables instead. "
+        "Default: `budget` in the workload file, or no limit.",
+        rich_help_panel=LIMITS,
     ),
 ]
+
+_MEMORY_HELP = (
+    "Memory limit for the engine, such as 2GB or 25%. Beyond it, Spark takes over, and large sides "
+    "of joins are read from the tables. Default: `budget` in the workload file, or half of the "
+    "machine's memory."
+)
 
 MemoryGiven = Annotated[
     str | None,
@@ -243,10 +286,21 @@ MemoryGiven = Annotated[
         metavar="SIZE",
         envvar=MEMORY,
         show_default=False,
-        help="What the engine may take to answer or capture, such as 2GB or 25%; beyond, Spark "
-        "goes on; sides of joins that may not fit are read from the tables' files, and "
-        "--follow drops states beyond it. Default: the workload's `budget`, else half of the "
-        "machine's to answer and capture, and no bound to follow.",
+        help=_MEMORY_HELP,
+        rich_help_panel=LIMITS,
+    ),
+]
+
+FollowMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        envvar=MEMORY,
+        show_default=False,
+        help=f"{_MEMORY_HELP} With --follow, state beyond the limit is dropped, and the default is "
+        "no limit.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -257,29 +311,50 @@ Now = Annotated[
         metavar="TIME",
         envvar=NOW,
         show_default=False,
-        help="What the clock is to say, for expiries, `current_date` and the like: 2026-11-25 or "
-        "2026-11-25T13:00:00Z. Default: the machine's time.",
+        help="Override the current time, used for expiry, `current_date` and the like: 2026-11-25 "
+        "or 2026-11-25T13:00:00Z. Default: the system time.",
+        rich_help_panel=INPUT,
     ),
 ]
 
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Show what would be done, without writing anything.",
+        rich_help_panel=SAFETY,
+    ),
+]
 
 DetailedExitcode = Annotated[
     bool,
     typer.Option(
         "--detailed-exitcode",
-        help="Exit with 2 instead of 0 when there is something to do; errors keep their codes.",
+        help="Exit with 2 instead of 0 if there is something to do. Errors keep their codes.",
+        rich_help_panel=SAFETY,
     ),
 ]
 
 Strict = Annotated[
     bool,
-    typer.Option("--strict", help="Fail (exit code 3) where a query can have no sketch."),
+    typer.Option(
+        "--strict",
+        help="Fail with exit code 3 if a query cannot have a sketch.",
+        rich_help_panel=SAFETY,
+    ),
 ]
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, on failure too.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document, even on failure.", rich_help_panel=OUTPUT
+    ),
+]
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only.")]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print only results and errors.", rich_help_panel=OUTPUT),
+]
 
 Verbose = Annotated[
     int,
@@ -288,7 +363,8 @@ Verbose = Annotated[
         "-v",
         count=True,
         show_default=False,
-        help="Say each step on stderr; -vv also shows the trace of an error and Spark's log.",
+        help="Print each step to stderr; -vv adds error traces and Spark's log.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 

@@ -1,5 +1,7 @@
 """How far a run is, on stderr: a bar on a terminal, else plain lines and only with `-v`.
 
+A bar shows the current item, its number among all, the time so far and an estimate of the rest.
+
 A run that is known to be long, or to have no end, says also without `-v` what it begins with, and
 then once a minute where it is: in a log or a pipe it would look dead. Results that come one by one
 are shown as they come.
@@ -37,17 +39,19 @@ class ResultReporter:
         self._show = show
         self._begun = time.monotonic()
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         """Nothing."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """Show the result with `3 of 22, about 2 min left`, as long as the others took."""
         place = f"{done} of {total}" if total > 1 else ""
         if done < total:
-            left = (time.monotonic() - self._begun) / done * (total - done)
-            about = f"{left:.0f} s" if left < 90 else f"{left / 60:.0f} min"
-            place += f", about {about} left"
+            place += f", {_left(self.seconds_left(done, total))}"
         self._show(result, place)
+
+    def seconds_left(self, done: int, total: int) -> float:
+        """How long the rest takes if each item takes as long as those that are done."""
+        return (time.monotonic() - self._begun) / done * (total - done)
 
 
 class LineReporter(ResultReporter):
@@ -57,9 +61,9 @@ class LineReporter(ResultReporter):
         super().__init__(show, spark_log)
         self._stream = stream
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         """`[2/3] message`."""
-        self._stream.write(f"{_line(message, done, total)}\n")
+        self._stream.write(f"{_line(message, number, total)}\n")
         self._stream.flush()
 
 
@@ -74,10 +78,10 @@ class PulseReporter(ResultReporter):
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="impctl-pulse", daemon=True)
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         """`[2/3] message`, if it is the first; else kept until it is time for a line."""
         is_first = self._at is None
-        self._at = _line(message, done, total)
+        self._at = _line(message, number, total)
         if is_first:
             self._write(self._at)
             self._thread.start()
@@ -100,8 +104,12 @@ class PulseReporter(ResultReporter):
             self._stream.flush()
 
 
-def _line(message: str, done: int, total: int) -> str:
-    place = f"[{done}/{total}] " if total else ""
+def _left(seconds: float) -> str:
+    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
+
+
+def _line(message: str, number: int, total: int) -> str:
+    place = f"[{number}/{total}] " if total else ""
     return f"{place}{plain(message)}"
 
 
@@ -138,19 +146,37 @@ def reporting(
 @contextmanager
 def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+    from rich.text import Text
+
+    class LeftColumn(ProgressColumn):
+        """Rich's own estimate forgets all but the last 30 seconds, and an item may take longer."""
+
+        def render(self, task: Task) -> Text:
+            left = task.fields["ends"] - time.monotonic()
+            return Text(_left(left) if left > 0 else "")
 
     console = Console(file=stream, no_color=not colour, highlight=False)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
+        TextColumn("{task.fields[place]}"),
         TimeElapsedColumn(),
+        LeftColumn(),
     )
     # What is printed meanwhile goes to stdout, not to where the bar is.
     progress = Progress(*columns, console=console, transient=True, redirect_stdout=False)
     with progress:
-        task = progress.add_task("starting", total=None)
+        task = progress.add_task("starting", total=None, place="", ends=0.0)
 
         def show_alone(result: Result, place: str) -> None:
             progress.stop()
@@ -158,9 +184,12 @@ def _bar(stream: TextIO, show: Show, colour: bool) -> Iterator[Reporter]:
             progress.start()
 
         class BarReporter(ResultReporter):
-            def step(self, message: str, done: int = 0, total: int = 0) -> None:
-                progress.update(
-                    task, description=plain(message), completed=done, total=total or None
-                )
+            def step(self, message: str, number: int = 0, total: int = 0) -> None:
+                progress.update(task, description=plain(message))
+                if total > 1:
+                    done = number - 1
+                    left = self.seconds_left(done, total) if done else 0.0
+                    place, ends = f"{number}/{total}", time.monotonic() + left
+                    progress.update(task, completed=done, total=total, place=place, ends=ends)
 
         yield BarReporter(show_alone)

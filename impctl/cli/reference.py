@@ -15,6 +15,7 @@ import typer
 from impctl.app.results.ending import GRAVITY
 from impctl.cli.application import build_app
 from impctl.cli.exit_codes import EXIT_CODES
+from impctl.cli.help import OPTIONS, Section, grouped_options, sections, value_name
 
 HEAD = """\
 # Command line reference
@@ -30,7 +31,9 @@ def reference_text() -> str:
     """The whole page."""
     command: Any = typer.main.get_command(build_app())
     context = command.context_class(command, info_name="impctl")
-    parts = [HEAD, _exit_codes(), "## impctl\n", _options(command, context)]
+    of_commands, _ = sections(command, context)
+    parts = [HEAD, _commands(of_commands), _exit_codes(), "## impctl\n"]
+    parts.append(_options(grouped_options(command, context)[OPTIONS]))
     for name in command.list_commands(context):
         inner = command.get_command(context, name)
         inner_context = inner.context_class(inner, info_name=name, parent=context)
@@ -38,54 +41,39 @@ def reference_text() -> str:
     return "\n".join(parts)
 
 
+def _commands(groups: list[Section]) -> str:
+    """What there is, in the groups of `--help`."""
+    lines = ["## Commands\n"]
+    for title, rows in groups:
+        lines += [f"### {title}\n", "| command | what it does |", "|---|---|"]
+        lines += [f"| [`{name}`](#impctl-{name}) | {text} |" for name, text in rows]
+        lines.append("")
+    return "\n".join(lines)
+
+
 def _command(name: str, command: Any, context: Any) -> str:
     arguments = [p for p in command.params if p.param_type_name == "argument"]
     usage = " ".join(["impctl", name, *(_argument_name(p) for p in arguments), "[options]"])
     lines = [f"## impctl {name}\n", f"{inspect.cleandoc(command.help)}\n", f"    {usage}\n"]
-    lines += [f"- `{_argument_name(p)}`: {p.help}" for p in arguments if p.help]
-    lines += [""] if arguments else []
+    for title, params in grouped_options(command, context).items():
+        lines += [f"**{title}**\n", _options(params)]
     example = str(command.epilog).partition("Example:")[2].strip()
-    lines.append(_options(command, context))
     lines.append(f"Example: `{example}`\n")
     return "\n".join(lines)
 
 
-def _options(command: Any, context: Any) -> str:
+def _options(params: list[Any]) -> str:
     rows = ["| option | what it does | variable |", "|---|---|---|"]
-    rows += [
-        f"| {_option_name(param)} | {_option_help(param)} | {_variable(param)} |"
-        for param in command.get_params(context)
-        if param.param_type_name == "option"
-    ]
+    rows += [f"| {_name(param)} | {param.help} | {_variable(param)} |" for param in params]
     return "\n".join(rows) + "\n"
 
 
-def _option_name(param: Any) -> str:
+def _name(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return f"`{_argument_name(param)}`".replace("|", "\\|")
     names = sorted(param.opts, key=len, reverse=True)
-    value = "" if param.is_flag or param.count else f" {_value_name(param)}"
-    return ", ".join(f"`{name}{value}`" if name == names[0] else f"`{name}`" for name in names)
-
-
-def _value_name(param: Any) -> str:
-    choices = _choices(param)
-    return "\\|".join(choices) if choices else str(param.metavar or param.name.upper())
-
-
-def _choices(param: Any) -> list[str]:
-    """The values of a choice, from whichever of two places this release of Typer keeps them in."""
-    described = getattr(getattr(param, "type_descriptor", None), "choices", None)
-    found = described or getattr(getattr(param, "type", None), "choices", None) or ()
-    return [str(getattr(choice, "value", choice)) for choice in found]
-
-
-def _option_help(param: Any) -> str:
-    text = str(param.help or "")
-    default = param.default
-    if default is None or isinstance(default, bool) or param.count or param.multiple:
-        return text
-    if "Default" in text or not param.show_default:
-        return text
-    return f"{text} Default: {getattr(default, 'value', default)}."
+    names[0] = f"{names[0]} {value_name(param)}".rstrip()
+    return ", ".join(f"`{name}`" for name in [*names, *param.secondary_opts])
 
 
 def _variable(param: Any) -> str:
@@ -103,9 +91,9 @@ def _exit_codes() -> str:
     rows += [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES]
     order = ", ".join(map(str, GRAVITY))
     more = (
-        f"With several failures in one run the first of {order} that occurs is the"
-        " exit code:\nan unsound sketch counts most, what a later try may cure least. The other"
-        " queries of the run are done\nand shown all the same.\n"
+        f"If a run fails in several ways, its exit code is the first of {order} that\noccurs. An "
+        "unsound sketch counts most, and failures that a later run may fix count least. The other\n"
+        "queries of the run are still processed and shown.\n"
     )
     return "\n".join(rows) + "\n\n" + more
 

@@ -13,6 +13,7 @@ import typer
 
 from impctl.cli.completion import left_to_shell
 from impctl.cli.durations import seconds
+from impctl.cli.help import INPUT, LIMITS, OUTPUT, SCHEDULE
 
 Since = Annotated[
     float | None,
@@ -21,7 +22,9 @@ Since = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="Replay commits from so long ago, as 12h or 30d. Default: all that are known.",
+        help="Replay the commits of this period up to now, such as 12h or 30d. "
+        "Default: all known commits.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -31,8 +34,10 @@ ArrivalsFile = Annotated[
         "--arrivals",
         metavar="FILE",
         show_default=False,
-        help="Replay the commits of a CSV file instead: time,table,inserted,deleted.",
+        help="Replay commits from a CSV file instead, with the columns "
+        "time,table,inserted,deleted.",
         autocompletion=left_to_shell,
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -42,8 +47,9 @@ Disks = Annotated[
         "--disk",
         metavar="SIZE",
         show_default=False,
-        help="A budget for the state, such as 500MB, or `all` of it; repeat for more. "
-        "Default: as the file has it.",
+        help="Disk limit for the state, such as 500MB, or `all` for no limit; can be repeated. "
+        "Default: `budget` in the workload file.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -53,8 +59,9 @@ Triggers = Annotated[
         "--trigger",
         metavar="TRIGGER",
         show_default=False,
-        help="A trigger for all queries, such as `fresh_within: 10m`; repeat for more. "
-        "Default: those of the file.",
+        help="Trigger for all queries, such as `fresh_within: 10m`; can be repeated. "
+        "Default: the triggers in the workload file.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -64,8 +71,9 @@ Late = Annotated[
         "--late",
         metavar="LATE",
         show_default=False,
-        help="Have rows come late, such as `p: 0.9, every: 60s`: of each commit the share p is "
-        "there at first, then every 60s the same share of what is left.",
+        help="Let rows arrive late, such as `p: 0.9, every: 60s`: first 90% of the rows of a "
+        "commit, then every 60s 90% of the remaining rows. Default: no row is late.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -75,8 +83,9 @@ ReportFile = Annotated[
         "--report",
         metavar="FILE",
         show_default=False,
-        help="Write a page with the figures here (HTML).",
+        help="Write a report with the figures to this file (HTML).",
         autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -87,6 +96,7 @@ Looks = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="Time between two looks at the tables, as 1s or 1m. Default: 5s.",
+        help="Time between checks of the tables, such as 1s or 1m. Default: 5s.",
+        rich_help_panel=SCHEDULE,
     ),
 ]

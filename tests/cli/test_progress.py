@@ -70,10 +70,27 @@ def test_a_terminal_gets_a_bar_that_goes_away() -> None:
     assert shown.endswith("done\r\n")
 
 
+def test_a_bar_shows_the_item_its_number_and_the_time_left() -> None:
+    items = """    for number in (1, 2, 3):
+        reporter.step(f"maintaining q{number}", number, 3)
+        time.sleep(0.3)
+    reporter.step("starting Spark")
+    time.sleep(0.3)
+"""
+    first = '    reporter.step("capturing [q_top]", 1, 2)\n    time.sleep(0.3)\n'
+    shown = on_terminal(PROGRAM.replace(first, items))
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).split("\r")
+    for item, place in (("maintaining q1", "1/3"), ("maintaining q3", "3/3")):
+        assert any(item in line and place in line for line in lines), lines
+    assert any("maintaining q2" in line and re.search(r"about \d+ s left", line) for line in lines)
+    assert any("starting Spark" in line and "3/3" in line for line in lines)
+
+
 def on_terminal(program: str) -> str:
     """What a program writes when both its streams are one terminal."""
     ours, theirs = pty.openpty()
-    environment = {"TERM": "xterm", "PATH": os.environ["PATH"]}
+    path = os.pathsep.join(sys.path)
+    environment = {"TERM": "xterm", "PATH": os.environ["PATH"], "PYTHONPATH": path}
     with subprocess.Popen(
         [sys.executable, "-P", "-c", program], stdout=theirs, stderr=theirs, env=environment
     ) as process:

@@ -76,7 +76,6 @@ def capture_query(
     whole, spark_started = Stopwatch(), desk.spark_start_ms
     stage = capture_stage(desk, prepared)
     chosen, partitions = stage.chosen, stage.partitions
-    desk.reporter.step(f"capturing {prepared.spec.name}")
     reading = Stopwatch()
     found_ = _found(desk, stage)
     found, way, pass_ms = found_.fragments, found_.way, reading.ms

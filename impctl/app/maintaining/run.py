@@ -79,6 +79,7 @@ class StaleRun:
         self._written: dict[QueryName, list[str]] = {}
         """The files of changes, by query."""
         self._start_told = 0.0
+        self._tasks = 0
         self._unreplaced: set[object] = set()
         """What was held against the tables since a change was read last."""
 
@@ -86,6 +87,7 @@ class StaleRun:
         """Maintain or recapture each; a query that fails adds its failure instead."""
         results: list[MaintainResult] = []
         waiting = deque(self.decisions.opened(stale))
+        self._tasks = len(waiting)
         while waiting:
             results += self._some(waiting)
         return results
@@ -115,6 +117,8 @@ class StaleRun:
                 is_time = True
                 while waiting and is_time:
                     task = waiting.popleft()
+                    number = self._tasks - len(waiting)
+                    self.desk.reporter.step(f"maintaining {task.spec.name}", number, self._tasks)
                     with Isolated(self.failures, task.spec):
                         done = self._stepped(task)
                         if isinstance(done, Stage):

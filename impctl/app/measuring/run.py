@@ -103,7 +103,7 @@ class _Run:
         clock = time.perf_counter()
         self.medians.append(yardstick(planned.folder))
         for number, figure in enumerate(planned.figures, start=1):
-            self.reporter.step(f"figure {figure.spec.name}", number - 1, len(planned.figures))
+            self.reporter.step(f"figure {figure.spec.name}", number, len(planned.figures))
             self._count_rows(figure)
             for _ in self._measured(figure):
                 yield self._record(number, round(time.perf_counter() - clock, 1))

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
 
 
 class Reporter(Protocol):
-    """Told about each step before it starts; `done` of `total` where the number is known."""
+    """Gets each step before it begins, and its place among all where their number is known."""
 
     @property
     def spark_log(self) -> str:
         """How much of Spark's own log the user wants: `off`, or a level such as `warn`."""
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
-        """`message` says what begins now, as one short line."""
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
+        """What begins now, as one short line: item `number` of `total`, or a part of the last one
+        if these are 0."""
 
     def finished(self, result: Result, done: int, total: int) -> None:
         """A result as soon as it is there, the last of `done`; the outcome has it too."""
@@ -31,7 +32,7 @@ class SilentReporter:
 
     spark_log = "off"
 
-    def step(self, message: str, done: int = 0, total: int = 0) -> None:
+    def step(self, message: str, number: int = 0, total: int = 0) -> None:
         """Nothing."""
 
     def finished(self, result: Result, done: int, total: int) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.completion import complete_update
+from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import AsJson, DryRun, Quiet, Verbose, WorkloadFile, settings_of
 from impctl.errors import UsageError
@@ -25,23 +26,32 @@ def apply(
             metavar="UPDATE",
             help="Updates to commit, in this order.",
             autocompletion=complete_update,
+            rich_help_panel=INPUT,
         ),
     ] = None,
     all_updates: Annotated[
-        bool, typer.Option("--all", help="Commit every update of the file, in its order.")
+        bool,
+        typer.Option(
+            "--all", help="Commit all updates in the file, in order.", rich_help_panel=INPUT
+        ),
     ] = False,
     again: Annotated[
-        bool, typer.Option("--again", help="Commit batches again that are in their table already.")
+        bool,
+        typer.Option(
+            "--again",
+            help="Commit a batch even if its table already contains it.",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
     dry_run: DryRun = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Commit update batches of the workload to its tables.
+    """Commit update batches from the workload file to its tables.
 
-    Each becomes a new version of its table; no other command writes a table of yours. A batch that
-    is in its table already, with the same name and content, is left out.
+    Each batch creates a new version of its table. No other command changes rows of your tables. A
+    batch is skipped if its table already contains it, with the same name and content.
 
     Example: impctl apply workloads/running-example.yaml s8
     """

@@ -13,6 +13,7 @@ import typer
 from impctl.app.workbench.envvars import CRIMES
 from impctl.app.workbench.settings import Example, GenerateRequest, Settings, SuiteRequest
 from impctl.cli.completion import left_to_shell
+from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
     AsJson,
@@ -37,8 +38,9 @@ DeltaRows = Annotated[
         "--delta-rows",
         metavar="N",
         min=1,
-        help="Rows of a change on a workload; repeat for more. Default: 10, 100 and 1000 rows, "
+        help="Rows per change, for a workload; can be repeated. Default: 10, 100 and 1000 rows, "
         "and 1% and 10% of the table.",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Repeat = Annotated[
@@ -48,12 +50,18 @@ Repeat = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="Runs of each thing. Default: 3 for a workload, else as the suite says.",
+        help="Number of runs per measurement. Default: 3 for a workload, or as the suite defines.",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="FIGURE", help="Only this figure; repeat for more."),
+    typer.Option(
+        "--only",
+        metavar="FIGURE",
+        help="Only this figure; can be repeated. Default: all figures.",
+        rich_help_panel=MEASUREMENT,
+    ),
 ]
 Scale = Annotated[
     float | None,
@@ -61,7 +69,8 @@ Scale = Annotated[
         "--scale",
         metavar="SHARE",
         show_default=False,
-        help="Share of the suite's full size. Default: as the suite says.",
+        help="Fraction of the suite's full size. Default: as the suite defines.",
+        rich_help_panel=MEASUREMENT,
     ),
 ]
 Data = Annotated[
@@ -70,8 +79,9 @@ Data = Annotated[
         "--data",
         metavar="FOLDER",
         show_default=False,
-        help="Where the suite's tables are generated. Default: .impctl/suites/SUITE.",
+        help="Folder for the generated tables of the suite. Default: .impctl/suites/SUITE.",
         autocompletion=left_to_shell,
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Out = Annotated[
@@ -80,8 +90,9 @@ Out = Annotated[
         "--out",
         metavar="FILE",
         show_default=False,
-        help="Write the record here (JSON).",
+        help="Write the record of the measurements to this file (JSON).",
         autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
     ),
 ]
 Report = Annotated[
@@ -90,8 +101,9 @@ Report = Annotated[
         "--report",
         metavar="FILE",
         show_default=False,
-        help="Write a page with the figures here (HTML).",
+        help="Write a report with the figures to this file (HTML).",
         autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
     ),
 ]
 Compare = Annotated[
@@ -102,46 +114,74 @@ Compare = Annotated[
         show_default=False,
         help="Compare two records instead of measuring.",
         autocompletion=left_to_shell,
+        rich_help_panel=INPUT,
     ),
 ]
-ListSuites = Annotated[bool, typer.Option("--list", help="List the suites that come with impctl.")]
+ListSuites = Annotated[
+    bool,
+    typer.Option("--list", help="List the suites that come with impctl.", rich_help_panel=INPUT),
+]
 Generate = Annotated[
     Path | None,
     typer.Option(
         "--generate",
         metavar="FOLDER",
         show_default=False,
-        help="Write a table below this folder instead of measuring.",
+        help="Write an example table to this folder instead of measuring.",
         autocompletion=left_to_shell,
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 ExampleName = Annotated[
     Example | None,
     typer.Option(
         "--example",
+        metavar="NAME",
         show_default=False,
-        help="With --generate: which table. Default: synthetic.",
+        help="With --generate: the table to write: running, synthetic, crimes, tpch, layout, "
+        "partners, graph, social or network. Default: synthetic.",
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 TableName = Annotated[
     str | None,
     typer.Option(
-        "--table", metavar="NAME", show_default=False, help="With --generate: folder of the table."
+        "--table",
+        metavar="NAME",
+        show_default=False,
+        help="With --generate: folder name of the table. Default: chosen by the example.",
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Rows = Annotated[
     int | None,
     typer.Option(
-        "--rows", metavar="N", min=1, show_default=False, help="With --generate: rows to write."
+        "--rows",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --generate: number of rows. Default: chosen by the example.",
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Groups = Annotated[
     int | None,
     typer.Option(
-        "--groups", metavar="N", min=1, show_default=False, help="With --generate: groups of `a`."
+        "--groups",
+        metavar="N",
+        min=1,
+        show_default=False,
+        help="With --generate: number of distinct values of column `a`. "
+        "Default: chosen by the example.",
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
-Sorted = Annotated[bool, typer.Option("--sorted", help="With --generate: rows sorted by `a`.")]
+Sorted = Annotated[
+    bool,
+    typer.Option(
+        "--sorted", help="With --generate: sort rows by column `a`.", rich_help_panel=EXAMPLE_DATA
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(
@@ -149,6 +189,7 @@ Seed = Annotated[
         metavar="N",
         show_default=False,
         help="With --generate: random seed. Default: 1.",
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Source = Annotated[
@@ -158,8 +199,10 @@ Source = Annotated[
         metavar="FILE",
         envvar=CRIMES,
         show_default=False,
-        help="What a table is made from: Parquet file (crimes), folder (tpch), links (network).",
+        help="Source data of a table: a Parquet file (crimes), a folder (tpch) or a file of links "
+        "(network).",
         autocompletion=left_to_shell,
+        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 
@@ -167,8 +210,10 @@ Word = Annotated[
     Path | None,
     typer.Argument(
         metavar="SUITE|WORKLOAD",
-        help="Name or file of a suite, a workload file (YAML), or with --report a record (JSON).",
+        help="Name or file of a suite, or a workload file (YAML). With --report, also a record "
+        "(JSON).",
         autocompletion=left_to_shell,
+        rich_help_panel=INPUT,
         show_default=False,
     ),
 ]
@@ -210,7 +255,7 @@ class _Asked:
             if value not in (None, False) and what not in _BELONGS[option]:
                 raise UsageError(
                     f"Option `{option}` does not go with {what}",
-                    hint=f"leave it out; it goes with {' and '.join(_BELONGS[option])}",
+                    hint=f"remove it; it goes with {' and '.join(_BELONGS[option])}",
                 )
 
 
@@ -240,11 +285,11 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Measure a workload, or a suite of figures (starts Spark).
+    """Measure a workload or a suite of figures (starts Spark).
 
-    A workload has the figures changes, skipping and capture, and answers for its queries with
-    `answer: true`. All is done on copies of its tables, never on yours. With --generate, write a
-    table instead; with --compare, tell what changed between two records.
+    The figures of a workload are changes, skipping and capture, and answers for its queries with
+    `answer: true`. impctl measures on copies of your tables. With --generate, it writes an example
+    table instead. With --compare, it shows the differences between two records.
 
     Example: impctl bench micro --only groups --out groups.json
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import MAINTENANCE
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -36,7 +37,9 @@ Rebalance = Annotated[
     bool,
     typer.Option(
         "--rebalance",
-        help="Split heavy ranges of the stored sketches and merge light ones, instead.",
+        help="Instead of capturing, split heavy ranges of the stored sketches and merge "
+        "light ones.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -59,9 +62,9 @@ def capture(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Find the sketch of each query.
+    """Capture the sketch of each query.
 
-    With --rebalance, keep the sketches and even out the ranges they are over.
+    With --rebalance, impctl keeps the sketches and evens out their ranges.
 
     Example: impctl capture workloads/running-example.yaml --query q_top
     """

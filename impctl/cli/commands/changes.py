@@ -17,10 +17,11 @@ from impctl.cli.commands.query import (
 )
 from impctl.cli.following import follow_request
 from impctl.cli.following_changes import follow_changes_job
+from impctl.cli.help import INPUT, SCHEDULE
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
-    MemoryGiven,
+    FollowMemory,
     Now,
     OneQuery,
     Quiet,
@@ -40,7 +41,9 @@ Since = Annotated[
     typer.Option(
         "--since",
         metavar="VERSION",
-        help="From this version of the table on; of several tables each: TABLE=VERSION.",
+        help="Show changes since this table version. With several tables, repeat the option with "
+        "TABLE=VERSION. Default: the version of the stored result.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -48,7 +51,8 @@ FollowAnswer = Annotated[
     bool,
     typer.Option(
         "--follow",
-        help="Go on until stopped: tell of changes as they come.",
+        help="Run until stopped, and show changes as they occur.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -59,7 +63,8 @@ MaxLooks = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="With --follow: end after N looks that found something. Default: never.",
+        help="With --follow: stop after N checks that found changes. Default: never.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -67,7 +72,9 @@ WholeAnswer = Annotated[
     bool,
     typer.Option(
         "--all",
-        help="The whole answer as it is kept, each row as an insert; with --follow, first.",
+        help="Show the whole materialized result, each row as an insert. With --follow, show it "
+        "first.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -84,7 +91,7 @@ def changes(
     follow: FollowAnswer = False,
     interval: Interval = None,
     max_runs: MaxLooks = None,
-    memory: MemoryGiven = None,
+    memory: FollowMemory = None,
     now: Now = None,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
@@ -92,12 +99,13 @@ def changes(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Tell which rows of a kept answer came and went.
+    """Show inserted and deleted rows of a materialized result.
 
-    Of a query with `answer: true`, between the store's versions and now. Each row has `_change`
-    (insert or delete), `_copies`, and `_sure` where it rests on sums of doubles: false where these
-    come out otherwise in another order. Deletes come first. Only reads, without Spark and without
-    waiting for a writer; `maintain --changes` writes the same for each of its steps.
+    The query needs `answer: true`. The changes are those from the versions in the store to the
+    current versions. Each row has `_change` (insert or delete) and `_copies`. Rows with sums of
+    doubles also have `_sure`, which is false if the sum depends on the order of addition. Deletes
+    are shown first. The command only reads: it does not start Spark and does not wait for a writer.
+    `maintain --changes` writes the same rows for each of its steps.
 
     Example: impctl changes workloads/running-example.yaml --query q_top --since 0
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
 from impctl.cli.options import (
     AsJson,
@@ -31,10 +32,20 @@ if TYPE_CHECKING:
 def check(
     workload: WorkloadFile = DEFAULT_FILE,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON Schema of workload files, and stop.")
+        bool,
+        typer.Option(
+            "--schema",
+            help="Print the JSON Schema of workload files and exit.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     suite_schema: Annotated[
-        bool, typer.Option("--suite-schema", help="Print the JSON Schema of suite files, and stop.")
+        bool,
+        typer.Option(
+            "--suite-schema",
+            help="Print the JSON Schema of suite files and exit.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     query: QueryNames = None,
     strict: Strict = False,
@@ -43,9 +54,9 @@ def check(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Check the workload file and its queries, or a suite file.
+    """Check a workload file and its queries, or a suite file.
 
-    A query that can have no sketch is told, and is no failure unless --strict is given.
+    A query that cannot have a sketch is reported. It is a failure only with --strict.
 
     Example: impctl check workloads/running-example.yaml
     """

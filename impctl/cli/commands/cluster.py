@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import INPUT, SAFETY
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -30,7 +31,9 @@ def cluster(
         typer.Option(
             "--table",
             metavar="NAME",
-            help="Only this table, whatever it gains; repeat for more. Default: all that gain.",
+            help="Cluster this table, even without savings; can be repeated. "
+            "Default: every table with savings.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     by: Annotated[
@@ -38,12 +41,17 @@ def cluster(
         typer.Option(
             "--by",
             metavar="ATTRIBUTE",
-            help="Order files by this column; repeat for a Z-order. Default: those sketched.",
+            help="Sort files by this column; repeat for a Z-order. Default: the sketched columns.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Go on even if more sketches would read more than less."),
+        typer.Option(
+            "--yes",
+            help="Continue even if clustering makes more sketches worse than better.",
+            rich_help_panel=SAFETY,
+        ),
     ] = False,
     store: StoreFolder = None,
     dry_run: DryRun = False,
@@ -51,11 +59,11 @@ def cluster(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Rewrite tables' files so that their sketches leave files out.
+    """Re-cluster tables so that sketches skip more files.
 
-    Sorted by the sketched attribute, or in Z-order of several. No row changes and sketches stay
-    right; each table becomes a new version, and its old files stay until a VACUUM. Expected figures
-    come from the sketches that are stored: capture first.
+    Files are sorted by the sketched attribute, or in Z-order by several. Rows do not change, and
+    sketches remain valid. Each table gets a new version, and its old files remain until a VACUUM.
+    Estimates are based on the stored sketches, so run `capture` first.
 
     Example: impctl cluster workloads/running-example.yaml --dry-run
     """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.cli.completion import COMPLETION_VARIABLE
+from impctl.cli.help import INPUT
 from impctl.cli.job import Display, Job
 
 if TYPE_CHECKING:
@@ -19,11 +20,19 @@ Shell = StrEnum("Shell", ("bash", "zsh", "fish"))
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="The shell.", show_default=False)],
+    shell: Annotated[
+        Shell,
+        typer.Argument(
+            help="Shell to complete for: bash, zsh or fish.",
+            show_default=False,
+            rich_help_panel=INPUT,
+        ),
+    ],
 ) -> Job:
-    """Print the script by which a shell completes words of impctl.
+    """Print the shell completion script.
 
-    Have the shell read it when it starts: eval "$(impctl completion bash)" in ~/.bashrc.
+    Load it when the shell starts. For bash, add this line to ~/.bashrc: eval "$(impctl completion
+    bash)".
 
     Example: impctl completion bash
     """

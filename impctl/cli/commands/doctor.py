@@ -9,6 +9,7 @@ import typer
 
 from impctl.app.workbench.settings import DoctorRequest
 from impctl.cli.completion import left_to_shell
+from impctl.cli.help import INPUT, SCHEDULE, STORE_AND_SPARK
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import (
     WORKLOAD_HELP,
@@ -26,10 +27,22 @@ if TYPE_CHECKING:
     from impctl.app.workbench.reporter import Reporter
 
 WithSpark = Annotated[
-    bool, typer.Option("--spark", help="Spark reads a file of each table; else no JVM starts.")
+    bool,
+    typer.Option(
+        "--spark",
+        help="Let Spark read a file of each table. Default: start no JVM.",
+        rich_help_panel=STORE_AND_SPARK,
+    ),
 ]
 State = Annotated[
-    bool, typer.Option("--state/--no-state", help="Read all state; else only where it lies.")
+    bool,
+    typer.Option(
+        "--state/--no-state",
+        show_default=False,
+        help="Verify all state files. With --no-state, verify only their metadata. "
+        "Default: --state.",
+        rich_help_panel=STORE_AND_SPARK,
+    ),
 ]
 
 
@@ -38,9 +51,10 @@ def doctor(
         Path | None,
         typer.Argument(
             metavar="WORKLOAD",
-            help=f"{WORKLOAD_HELP} Without it only software is looked at.",
+            help=f"{WORKLOAD_HELP} Default: check only the installed software.",
             autocompletion=left_to_shell,
             show_default=False,
+            rich_help_panel=INPUT,
         ),
     ] = None,
     every: Annotated[
@@ -49,7 +63,9 @@ def doctor(
             "--every",
             metavar="TIME",
             show_default=False,
-            help="Time between two runs of `maintain`, such as 15m, 6h or 1d: does history last?",
+            help="Check that history is kept long enough if `maintain` runs at this interval, such "
+            "as 15m, 6h or 1d.",
+            rich_help_panel=SCHEDULE,
         ),
     ] = None,
     spark: WithSpark = False,
@@ -60,11 +76,11 @@ def doctor(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Look for what is wrong, or soon will be, and say the fix.
+    """Diagnose problems and suggest fixes.
 
-    Looks at Java and packages, at the tables (features, change feed, history) and at the store.
-    Ends with 0 unless there is a problem, then with the exit code of the gravest: 2 configuration,
-    3 a table not supported, 6 retryable, 7 history or state gone.
+    Checks Java and packages, the tables (features, change feed, history) and the store. Without
+    problems the exit code is 0. Otherwise it is that of the most serious problem: 2 configuration,
+    3 table not supported, 6 retryable, 7 history or state removed.
 
     Example: impctl doctor workloads/running-example.yaml --every 1d
     """

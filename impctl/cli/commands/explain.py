@@ -33,7 +33,7 @@ def explain(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Say how each query is sketched and maintained, or why not.
+    """Show how each query is sketched and maintained, or why not.
 
     Example: impctl explain workloads/running-example.yaml --query q_top
     """

@@ -8,6 +8,7 @@ import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.durations import seconds
+from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.metrics import MetricsFile, check_metrics, with_metrics
 from impctl.cli.options import (
@@ -35,7 +36,8 @@ def gain(
             metavar="DURATION",
             parser=seconds,
             show_default=False,
-            help="Count from so long ago, as 12h or 7d. Default: from the first use.",
+            help="Count uses of this period up to now, such as 12h or 7d. Default: all uses.",
+            rich_help_panel=INPUT,
         ),
     ] = None,
     metrics: MetricsFile = None,
@@ -44,9 +46,9 @@ def gain(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Show what sketches left out, and what keeping them took.
+    """Show bytes and files skipped, and the cost of maintenance.
 
-    Uses by `query`, `rewrite` and frames are counted in the store, from the files' statistics.
+    The store counts each use by `query`, `rewrite` and data frames, based on file statistics.
 
     Example: impctl gain workloads/running-example.yaml --since 7d
     """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import LIMITS
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -30,7 +31,8 @@ Keep = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="Sketch versions that each query keeps, the latest ones. Default: 32.",
+        help="Number of latest sketch versions to keep for each query. Default: 32.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -45,9 +47,10 @@ def gc(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Remove old sketch versions and what killed runs left behind.
+    """Delete old sketch versions and files left by interrupted runs.
 
-    Also partitions no sketch uses, state files no run refers to, and scratch folders beside tables.
+    Also deletes sets of ranges that no sketch uses, state files that no run uses, and scratch
+    folders beside tables.
 
     Example: impctl gc workloads/running-example.yaml --keep 8 --dry-run
     """

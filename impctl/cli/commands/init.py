@@ -9,6 +9,7 @@ import typer
 
 from impctl.app.workbench.settings import InitRequest
 from impctl.cli.completion import left_to_shell
+from impctl.cli.help import INPUT, OUTPUT, SAFETY
 from impctl.cli.job import Job, display_of
 from impctl.cli.options import AsJson, Quiet, Verbose
 from impctl.errors import UsageError
@@ -23,8 +24,9 @@ def init(
         list[str] | None,
         typer.Argument(
             metavar="TABLE",
-            help="Delta tables: folders or URIs. With --demo the folder to make.",
+            help="Delta tables: folders or URIs. With --demo: the folder to create.",
             show_default=False,
+            rich_help_panel=INPUT,
             autocompletion=left_to_shell,
         ),
     ] = None,
@@ -36,18 +38,25 @@ def init(
             show_default=False,
             help="File to write. Default: impctl.yaml.",
             autocompletion=left_to_shell,
+            rich_help_panel=OUTPUT,
         ),
     ] = None,
     demo: Annotated[
         bool,
-        typer.Option("--demo", help="Make a small table and its workload, to try things out."),
+        typer.Option(
+            "--demo",
+            help="Create a small table and a workload file to try out.",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite an existing file.", rich_help_panel=SAFETY)
+    ] = False,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Write a first workload file for Delta tables, or a demo.
+    """Create a workload file for Delta tables, or a demo.
 
     Example: impctl init --demo
     """

@@ -16,6 +16,7 @@ from impctl.cli.completion import left_to_shell
 from impctl.cli.due_options import DueOnly, PointName, due_use_case
 from impctl.cli.durations import seconds
 from impctl.cli.following import follow_job, follow_request
+from impctl.cli.help import LIMITS, MAINTENANCE, OUTPUT, SCHEDULE
 from impctl.cli.job import Display, Job, display_of, on_workbench
 from impctl.cli.metrics import (
     MetricsFile,
@@ -29,10 +30,10 @@ from impctl.cli.options import (
     DetailedExitcode,
     DiskGiven,
     DryRun,
+    FollowMemory,
     Imbalance,
     LargeChange,
     LockTimeout,
-    MemoryGiven,
     MovingParams,
     Now,
     PolicyName,
@@ -58,7 +59,8 @@ BatchRows = Annotated[
         min=1,
         envvar=BATCH_ROWS,
         show_default=False,
-        help="Changes that make up one batch of an eager query. Default: 1, every version.",
+        help="Number of changes per batch for eager queries. Default: 1, i.e. every table version.",
+        rich_help_panel=MAINTENANCE,
     ),
 ]
 
@@ -66,7 +68,8 @@ Follow = Annotated[
     bool,
     typer.Option(
         "--follow",
-        help="Go on until stopped: maintain whenever tables change, one line per run.",
+        help="Run until stopped: maintain whenever tables change, and print one line per run.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -77,8 +80,9 @@ Interval = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="With --follow: pause between looks at the tables, as 500ms or 1m. Default: 5s. "
-        "With --due: when this is run next. Default: 1m.",
+        help="With --follow: pause between checks of the tables, such as 500ms or 1m. Default: 5s. "
+        "With --due: time until the next run. Default: 1m.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -89,7 +93,9 @@ PendingRows = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="With --follow, for queries without a trigger: wait for N changed rows, or 1m.",
+        help="With --follow, for queries without a trigger: wait for N changed rows, at most 1m. "
+        "Default: do not wait.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -100,7 +106,9 @@ MaxWait = Annotated[
         metavar="DURATION",
         parser=seconds,
         show_default=False,
-        help="With --follow, for queries without a trigger: `fresh_within`, which replaces it.",
+        help="With --follow, for queries without a trigger: maintain within this time. Prefer the "
+        "trigger `fresh_within` in the workload file.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -111,7 +119,8 @@ MaxRuns = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="With --follow: end after N runs that had something to do. Default: never.",
+        help="With --follow: stop after N runs that had something to do. Default: never.",
+        rich_help_panel=SCHEDULE,
     ),
 ]
 
@@ -122,8 +131,10 @@ Changes = Annotated[
         "--changes",
         metavar="FOLDER",
         show_default=False,
-        help="Write what came and went of kept answers, a Parquet file per query and step.",
+        help="Write inserted and deleted rows of materialized results to this folder, one Parquet "
+        "file per query and step.",
         autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -136,7 +147,9 @@ Scrub = Annotated[
         min=0,
         envvar=SCRUB,
         show_default=False,
-        help="Megabytes of state to check that no run used for a day; 0: none. Default: 64.",
+        help="Verify up to this many MB of state that no run has used for a day; 0 for none. "
+        "Default: 64.",
+        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -153,7 +166,7 @@ def maintain(
     policy: PolicyName = None,
     lock_timeout: LockTimeout = None,
     spark_profile: SparkProfile = None,
-    memory: MemoryGiven = None,
+    memory: FollowMemory = None,
     disk: DiskGiven = None,
     due: DueOnly = False,
     point: PointName = None,
@@ -172,9 +185,10 @@ def maintain(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Bring each sketch up to the current table versions.
+    """Update each sketch to the current table versions.
 
-    From the change alone, without Spark, where possible; --follow goes on until SIGTERM ends it.
+    Where possible, impctl reads only the changes and does not start Spark. With --follow, it runs
+    until SIGTERM stops it.
 
     Example: impctl maintain workloads/running-example.yaml --policy strict
     """

@@ -48,11 +48,11 @@ def plan(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Say what `maintain` would do now, and why.
+    """Show what `maintain` would do, without doing it.
 
-    With what is pending and what that is estimated to cost. Writes nothing, takes no lock and
-    starts no Spark. A query that can have no sketch is told, and decides the exit code with
-    --strict only, as in `check`. With --due: when each query is due next, by its trigger.
+    Shows pending changes, the estimated cost and the reasons. Writes nothing, takes no lock and
+    does not start Spark. As in `check`, a query that cannot have a sketch is a failure only with
+    --strict. With --due, shows when each query is due next.
 
     Example: impctl plan workloads/running-example.yaml --detailed-exitcode
     """

@@ -11,6 +11,7 @@ import typer
 from impctl.app.workbench.settings import DEFAULT_FILE, AnsweredBy, SketchUse
 from impctl.app.writing.formats import RowsFormat, ending_of
 from impctl.cli.completion import left_to_shell
+from impctl.cli.help import OUTPUT
 from impctl.cli.job import Display, Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AnswerFrom,
@@ -43,8 +44,10 @@ RowsAs = Annotated[
     RowsFormat | None,
     typer.Option(
         "--format",
+        metavar="FORMAT",
         show_default=False,
-        help="How the rows are printed. Default: table.",
+        help="Format of printed rows: table, csv, json, jsonl or markdown. Default: table.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -54,8 +57,10 @@ OutFile = Annotated[
         "--out",
         metavar="FILE",
         show_default=False,
-        help="Write the rows to this file instead: .parquet, .csv or .jsonl, as it ends.",
+        help="Write the rows to this file. Its extension sets the format: .parquet, .csv or "
+        ".jsonl. Default: print them.",
         autocompletion=left_to_shell,
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -63,7 +68,8 @@ EscapeFormulas = Annotated[
     bool,
     typer.Option(
         "--escape-formulas",
-        help="In CSV: put ' before texts that begin with = + - @, for spreadsheets.",
+        help="In CSV, put ' before text that starts with = + - @, to protect spreadsheets.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -74,7 +80,8 @@ RowLimit = Annotated[
         metavar="N",
         min=0,
         show_default=False,
-        help="Print or write the first N rows only. Default: all.",
+        help="Print or write only the first N rows. Default: all.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -103,13 +110,14 @@ def query(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Answer the query: from its kept rows, or through its sketch.
+    """Answer a query from its materialized result or through its sketch.
 
-    The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be that of another query that differs in constants, or has the same recursion; with --at it is
-    the one stored for older versions. A sketch that costs more than it saves is left away
-    (--sketch); without one whole tables are read, with a warning. Kept rows answer first, else the
-    engine or Spark (--by).
+    If tables have new versions, the sketch is maintained first. Without a sketch, impctl scans the
+    full tables and prints a warning. By default, a sketch that costs more than it saves is not used
+    (see --sketch). A materialized result is tried first, then the engine, then Spark (see --by).
+
+    With --param or --sql, impctl may reuse the sketch of another query that differs only in
+    constants, or has the same recursion. With --at, it uses the sketch stored for older versions.
 
     Example: impctl query workloads/running-example.yaml --query q_top
     """

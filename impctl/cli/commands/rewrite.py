@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE, SketchUse
+from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -39,7 +40,8 @@ FilesFile = Annotated[
         "--files",
         metavar="FILE",
         show_default=False,
-        help="Write which data files of each table the text reads, as JSON.",
+        help="Write the list of data files that the SQL reads in each table to this file (JSON).",
+        rich_help_panel=OUTPUT,
     ),
 ]
 
@@ -62,16 +64,19 @@ def rewrite(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Print the query with its sketch as range predicates.
+    """Print a query with its sketch as range predicates.
 
-    The sketch is maintained first where its tables have new versions. With --param or --sql it may
-    be that of another query that differs in constants, or has the same recursion; the smallest one
-    allowed is taken. The text is right for the table versions told with it; after a change rewrite
-    again. With --at it is the text for older versions, from the sketch stored for them; nothing is
-    maintained. Where there is no sketch for now it is the query itself, with a warning
-    (--require-sketch: an error). With --files readers that know no Delta, such as DuckDB, learn
-    which files to read. With --sketch auto the sketch is left away where asking its ranges of every
-    row would cost more than it saves, as where the groups that pass lie scattered.
+    If tables have new versions, the sketch is maintained first. The SQL is valid for the table
+    versions reported with it, so rewrite again after a change. Without a sketch, the command prints
+    the query itself and a warning (with --require-sketch, it fails).
+
+    With --param or --sql, impctl may reuse the sketch of another query that differs only in
+    constants, or has the same recursion. It uses the smallest sketch that is safe. With --at, it
+    uses the sketch stored for older versions and maintains nothing.
+
+    Use --files for readers without Delta support, such as DuckDB. With --sketch auto, a sketch is
+    not used if checking its ranges for every row costs more than it saves. An example is a query
+    whose qualifying groups are scattered.
 
     Example: impctl rewrite workloads/running-example.yaml --query q_top > q_top.sql
     """

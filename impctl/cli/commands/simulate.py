@@ -48,10 +48,10 @@ def simulate(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Replay commits of the past with other budgets and triggers.
+    """Replay past commits under other budgets and triggers.
 
-    Says for each how many runs there would have been, what they would have taken, and how old
-    sketches would have become. Reads no rows, starts no Spark and changes nothing.
+    For each setting, shows how many runs there would have been, how long they would have taken, and
+    how stale sketches would have become. Reads no rows, does not start Spark and changes nothing.
 
     Example: impctl simulate workloads/running-example.yaml --trigger 'fresh_within: 10m'
     """

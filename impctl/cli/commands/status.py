@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import OUTPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -36,13 +37,21 @@ def status(
     policy: PolicyName = None,
     imbalance: Imbalance = None,
     runs: Annotated[
-        int, typer.Option("--runs", metavar="N", min=0, help="How many of the last runs to show.")
+        int,
+        typer.Option(
+            "--runs",
+            metavar="N",
+            min=0,
+            show_default=False,
+            help="Number of recent runs to show. Default: 3.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = 3,
     json: AsJson = False,
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Show each stored sketch, what is pending, and the last runs.
+    """Show stored sketches, pending changes and recent runs.
 
     Example: impctl status workloads/running-example.yaml
     """

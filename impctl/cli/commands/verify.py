@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
+from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench
 from impctl.cli.options import (
     AsJson,
@@ -30,7 +31,12 @@ def verify(
     query: QueryNames = None,
     param: MovingParams = None,
     results: Annotated[
-        bool, typer.Option("--results", help="Also run each query with and without its sketch.")
+        bool,
+        typer.Option(
+            "--results",
+            help="Also run each query with and without its sketch and compare the results.",
+            rich_help_panel=INPUT,
+        ),
     ] = False,
     store: StoreFolder = None,
     spark_profile: SparkProfile = None,
@@ -38,11 +44,10 @@ def verify(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Compare stored sketches with recapture (starts Spark).
+    """Compare stored sketches with a recapture (starts Spark).
 
-    A sound sketch covers the accurate one; ranges beyond it are its slack.
-
-    Ends with exit code 5 where a sketch is too small or a result differs.
+    A sound sketch covers the accurate one. Additional ranges are over-approximation (slack). The
+    exit code is 5 if a sketch is too small or a result differs.
 
     Example: impctl verify workloads/running-example.yaml --results
     """

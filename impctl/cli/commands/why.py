@@ -8,6 +8,7 @@ import typer
 
 from impctl.app.workbench.settings import DEFAULT_FILE
 from impctl.cli.commands.query import EscapeFormulas, RowLimit, RowsAs, display_of_rows
+from impctl.cli.help import INPUT
 from impctl.cli.job import Job, display_of, on_workbench, one_query
 from impctl.cli.options import (
     AsJson,
@@ -35,7 +36,8 @@ Row = Annotated[
     typer.Option(
         "--row",
         metavar="NAME=VALUE",
-        help="The row of the answer: values of its columns, several with commas between.",
+        help="The result row to explain, by values of its columns, separated by commas.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -44,8 +46,9 @@ Without = Annotated[
     typer.Option(
         "--without",
         metavar="CONDITION",
-        help="Rows that are not to be there, by a condition on columns of the query's only table; "
-        "of several tables `TABLE: CONDITION`. Repeat for more.",
+        help="Remove the source rows that meet this condition; can be repeated. "
+        "With several tables, write `TABLE: CONDITION`.",
+        rich_help_panel=INPUT,
     ),
 ]
 
@@ -69,11 +72,13 @@ def why(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Tell which rows of tables a row of the answer stems from.
+    """Show which source rows produced a result row.
 
-    With --row a smallest set that gives this row of the answer, where proved; else one of which no
-    row can be left out, or all rows of its group: it is said which. With --without what would go of
-    the answer, or come, if rows of tables were not there. The sketch is maintained first.
+    With --row, shows a smallest set of source rows that produces this result row, if impctl can
+    prove that it is smallest. Otherwise shows a set in which every row is needed, or all rows of
+    the group. The output names which of the three it is. With --without, shows which results would
+    disappear or appear if you removed source rows. If tables have new versions, the sketch is
+    maintained first.
 
     Example: impctl why workloads/running-example.yaml --query q_top --row brand=Apple
     """
