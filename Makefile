@@ -6,53 +6,64 @@ VENV ?= .venv
 DEMO ?= demo
 BIN := $(VENV)/bin
 READY := $(VENV)/.impctl-ready
+TESTS_READY := $(VENV)/.impctl-tests-ready
 PYTEST = $(BIN)/python -m pytest -n 2 --dist worksteal --durations 10
 
 # Bytecode is kept, in one folder: without it every test and every command compiles what it imports.
 export PYTHONDONTWRITEBYTECODE :=
 export PYTHONPYCACHEPREFIX := $(abspath $(VENV))/bytecode
 
+SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help install demo bench bench-smoke test test-check test-all lint type docs check clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(READY) ## Make the virtual environment with impctl and what its tests need
+install: $(TESTS_READY) ## Make the virtual environment with impctl and what its tests need
+
+# Shows what pip downloads and installs, without the rest that it prints.
+PIP_INSTALL = set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check \
+	--progress-bar off --editable $(1) | sed -n -u 's/^ *\(Downloading\|Using cached\|Installing\|Building wheel\)/  \1/p'
 
 $(READY): pyproject.toml
-	@echo "installing impctl and its packages into $(VENV), about 1.6 GB"
+	@echo "installing impctl into $(VENV): about 1 GB on disk, one to three minutes"
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	@$(call PIP_INSTALL,".[demo]")
 	@$(BIN)/python -c "import os; from impctl.spark.java import find_java; find_java(os.environ)" \
-		2>/dev/null || { echo "no Java 17 or newer, installing one into $(VENV)"; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[java]"; }
+		2>/dev/null || { echo "no Java 17 or newer found: installing one into $(VENV)"; \
+		$(call PIP_INSTALL,".[java]"); }
 	@touch $(READY)
 
-demo: $(READY) ## Run the examples through the command line, data in $(DEMO)
+$(TESTS_READY): $(READY)
+	@echo "installing what tests need into $(VENV): about 500 MB more, about a minute"
+	@$(call PIP_INSTALL,".[dev]")
+	@touch $(TESTS_READY)
+
+demo: $(READY) ## Show what impctl does on five million rows, in $(DEMO) (three minutes)
 	PATH="$(abspath $(BIN)):$$PATH" workloads/demo.sh $(DEMO)
 
 bench: $(READY) ## Measure a workload over a generated table, with its page (some minutes)
 	PATH="$(abspath $(BIN)):$$PATH" workloads/bench.sh $(DEMO)
 
-bench-smoke: $(READY) ## Hold a few ratios against their baseline (under three minutes)
+bench-smoke: $(TESTS_READY) ## Hold a few ratios against their baseline (under three minutes)
 	$(BIN)/python -m pytest -m alone
 
-test: $(READY) ## Fast tests, without Spark (three minutes on two idle cores)
+test: $(TESTS_READY) ## Fast tests, without Spark (three minutes on two idle cores)
 	@echo "fast tests, in random order: about three minutes on two idle cores"
 	$(PYTEST)
 
-test-check: $(READY) ## What `check` runs of the tests: all but the long ones (13 minutes)
+test-check: $(TESTS_READY) ## What `check` runs of the tests: all but the long ones (13 minutes)
 	$(PYTEST) -m "not alone and not long"
 
-test-all: $(READY) ## Every test, the long ones too (some hours)
+test-all: $(TESTS_READY) ## Every test, the long ones too (some hours)
 	$(PYTEST) -m "not alone"
 
-lint: $(READY) ## Style and format
+lint: $(TESTS_READY) ## Style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-type: $(READY) ## Types
+type: $(TESTS_READY) ## Types
 	$(BIN)/mypy
 
 docs: $(READY) ## Write the generated pages again
