@@ -1,4 +1,4 @@
-"""Appends 1,000 order lines of one more day, as any other writer of the table would: with deltalake.
+"""Appends 1,000 order lines of one more day with deltalake, as any other writer would.
 
 Usage: append_orders.py TABLE
 """
@@ -29,4 +29,4 @@ rows = [
 ]
 schema = pa.schema(table.schema().to_arrow())
 write_deltalake(table, pa.Table.from_pylist(rows, schema=schema), mode="append")
-print(f"{LINES} lines of {day + timedelta(days=1)} appended; the table is at version {table.version()}")
+print(f"appended {LINES} lines of {day + timedelta(days=1)}: version {table.version()}")

@@ -1,7 +1,8 @@
 """Runs a query in DuckDB, over all files and over those that the sketch leaves, and compares.
 
 Usage: compare_with_duckdb.py TABLE QUERY.sql FILES.json ANSWER.parquet
-QUERY.sql and FILES.json come from `impctl rewrite --files`, ANSWER.parquet from `impctl query --out`.
+QUERY.sql and FILES.json come from `impctl rewrite --files`, and ANSWER.parquet from
+`impctl query --out`.
 """
 
 import json

@@ -19,22 +19,23 @@ from impctl.app.check import check, schema_text
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.results import Outcome
 from impctl.app.results.started import StartedResult
-from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
+from impctl.app.starting.demo import DEMO_QUERIES, DEMO_ROWS, DEMO_TEXT
 from impctl.app.starting.promising_columns import Promise, group_column, measure_column, promising
 from impctl.app.starting.text import SCHEMA_FILE, FirstTable, ProposedColumn, workload_text
 from impctl.app.workbench.output import check_output, write_whole
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.bench.examples import running_example_table
+from impctl.bench.orders import orders_files
 from impctl.errors import ImpctlError, StorageError, TableError, UsageError, masked
 from impctl.plural import count_text
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
-from impctl.tables.write.create import create_table
+from impctl.tables.write.laid_out import create_laid_out_table
 from impctl.workload.load import DEFAULT_STORE
 
 _MOST_CANDIDATES = 4
+_DEMO_FILES = 200
 
 
 def init(request: InitRequest, reporter: Reporter) -> Outcome:
@@ -63,7 +64,7 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
 def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
     out = folder / "demo.yaml"
     _refuse_existing(out, force=force)
-    path = folder / "sales"
+    path = folder / "orders"
     check_output(path)
     if not (force and path.exists()):
         reporter.step(f"writing {path}")
@@ -71,20 +72,20 @@ def _demo(folder: Path, reporter: Reporter, *, force: bool) -> Outcome:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _not_written(folder, error) from error
-        create_table(str(path), running_example_table())
+        create_laid_out_table(str(path), orders_files(DEMO_ROWS, _DEMO_FILES, seed=1))
     _put(out, DEMO_TEXT, reporter, force=force)
     file = shlex.quote(str(out))
     commands = (
-        f"impctl explain {file} --query q_top",
+        f"impctl explain {file}",
         f"impctl capture {file}",
-        f"impctl rewrite {file} --query q_top",
-        f"impctl apply {file} s8",
-        f"impctl status {file}",
+        f"impctl query {file} --query large_orders",
+        f"impctl apply {file} one-order",
+        f"impctl changes {file} --query large_orders",
         f"impctl maintain {file}",
-        f"impctl query {file} --query q_top",
+        f"impctl gain {file}",
         f"impctl verify {file} --results",
     )
-    return Outcome((StartedResult(str(out), ("sales",), DEMO_QUERIES, commands),))
+    return Outcome((StartedResult(str(out), ("orders",), DEMO_QUERIES, commands),))
 
 
 def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:

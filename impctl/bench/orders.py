@@ -74,7 +74,9 @@ def _rows(
     bulk = (mixed >> np.uint64(20)) % np.uint64(round(1 / _BULK)) == 0
     customer = (mixed % np.uint64(200_000)).astype(np.int64)
     product = random.integers(0, _PRODUCTS, len(order))
-    quantity = np.where(bulk, random.integers(100, 200, len(order)), random.integers(1, 6, len(order)))
+    quantity = np.where(
+        bulk, random.integers(100, 200, len(order)), random.integers(1, 6, len(order))
+    )
     cents = pa.array(prices[product]).cast(pa.decimal128(19, 0))
     # The storage of a decimal is its value times 100.
     price = pa.Array.from_buffers(pa.decimal128(8, 2), len(cents), cents.buffers())

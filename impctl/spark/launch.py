@@ -78,7 +78,7 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
 
 
 def jvm_cpu_ms(session: SparkSession) -> float | None:
-    """CPU time that the JVM has used so far; None where another process owns it, or not on Linux."""
+    """CPU time of the JVM so far; None where another process owns it, or not on Linux."""
     process = getattr(getattr(session.sparkContext, "_gateway", None), "proc", None)
     try:
         with open(f"/proc/{process.pid}/stat", encoding="ascii") as file:  # type: ignore[union-attr]

@@ -2,8 +2,8 @@
 
 A `console` block has commands with lines of their output below; other lines of the output may be
 omitted. A `yaml` block whose first line is `# FOLDER/NAME.yaml` is written to that file after
-`init`; any other `yaml` block adds keys to a workload file, which must be valid. Commands in
-indented blocks only have to parse.
+`init` or `bench --generate`; any other `yaml` block adds keys to a workload file, which must be
+valid. Commands in indented blocks only have to parse.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def test_commands_print_what_the_page_shows(
         assert done.returncode == 0, (command, done.stderr)
         output = done.stdout + "\n" + done.stderr
         assert timeless(shown) - timeless(output.splitlines()) == Counter(), (command, output)
-        if arguments[0] == "init":
+        if arguments[0] == "init" or "--generate" in arguments:
             write_files(page, tmp_path)
 
 

@@ -14,6 +14,7 @@ import typer
 from impctl.cli.application import build_app
 from impctl.cli.boundary import run
 from tests.support.run_cli import Cli
+from tests.support.running_example import write_running_example
 from tests.support.sources import ROOT
 
 BLOCK = re.compile(r"^```\w*\n(?:.*\n)*?```|^(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
@@ -89,7 +90,8 @@ def test_the_document_on_the_page_of_json(cli: Cli) -> None:
     assert shown == ran.document
 
 
-def test_the_example_of_the_glossary(cli: Cli) -> None:
+def test_the_example_of_the_glossary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli = Cli(capsys, write_running_example(tmp_path))
     (sketch,) = cli("capture", "--query", "q_top").results[0]["sketches"]
     ranges = ", ".join(map(str, sketch["fragments"]))
     name = f"{sketch['table']}.{sketch['attribute']}"

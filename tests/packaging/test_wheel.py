@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.running_example import write_running_example
+
 _ROOT = Path(__file__).parents[2]
 _OWN = {"impctl", "pip", "setuptools"}
 _TEST_ONLY = ("pytest", "hypothesis", "mypy", "duckdb")
@@ -112,16 +114,16 @@ def test_the_wheel_holds_what_the_package_reads(built: Path, clean: Path) -> Non
 def test_captured_and_maintained_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     run = clean / "impctl"
     _run(run, "init", "--demo", "demo", cwd=tmp_path)
-    assert "2 of 4 {2, 3}" in _run(run, "capture", "demo/demo.yaml", cwd=tmp_path)
-    _run(run, "apply", "demo/demo.yaml", "s8", cwd=tmp_path)
-    assert "sales.price +{1}" in _run(run, "maintain", "demo/demo.yaml", cwd=tmp_path)
+    assert "best_days: captured" in _run(run, "capture", "demo/demo.yaml", cwd=tmp_path)
+    _run(run, "apply", "demo/demo.yaml", "one-order", cwd=tmp_path)
+    assert "best_days: exact" in _run(run, "maintain", "demo/demo.yaml", cwd=tmp_path)
     assert "micro" in _run(run, "bench", "--help", cwd=tmp_path)
 
 
 @pytest.mark.spark
 def test_queried_from_the_wheel(clean: Path, tmp_path: Path) -> None:
     run = clean / "impctl"
-    _run(run, "init", "--demo", "demo", cwd=tmp_path)
+    write_running_example(tmp_path / "demo")
     _run(run, "capture", "demo/demo.yaml", "--query", "q_top", cwd=tmp_path)
     _run(run, "apply", "demo/demo.yaml", "s8", cwd=tmp_path)
     _run(run, "maintain", "demo/demo.yaml", "--query", "q_top", cwd=tmp_path)

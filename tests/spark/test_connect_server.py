@@ -17,6 +17,7 @@ import pytest
 
 from impctl.spark.connect import _NEEDED, _is_there
 from impctl.spark.java import find_java
+from tests.support.running_example import write_running_example
 
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 START_SECONDS = 240
@@ -95,7 +96,7 @@ def test_a_query_is_answered_by_the_server(tmp_path: Path, address: str) -> None
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    impctl("init", "--demo", "demo")
+    write_running_example(tmp_path / "demo")
     impctl("capture", "demo/demo.yaml")
     query = ("query", "demo/demo.yaml", "--query", "q_top", "--json", "--sketch", "always")
     (found,) = json.loads(impctl(*query))["results"]

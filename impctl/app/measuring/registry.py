@@ -1,8 +1,8 @@
 """The measures that a figure of a suite may name: the one table of them.
 
 Law: a measure is a function from a ground to cells that keeps the law of `app.measuring.ground`;
-its name in a suite file is its key here, and `docs/records/measures.md` describes it. Every label and
-metric that its cells may have is listed, so that a chart with a misspelt name is refused before
+its name in a suite file is its key here, and `docs/records/measures.md` describes it. Every label
+and metric that its cells may have is listed, so that a chart with a misspelt name is refused before
 hours are measured for it.
 Out of scope: what each does (`app.measuring.kinds`), drawing (`bench.report_chart`).
 """

@@ -1,47 +1,54 @@
-"""The workload of `impctl init --demo`: the running example, seven sales in four price ranges.
+"""The workload of `impctl init --demo`: a dashboard over the order lines of a shop.
 
-Law: it runs offline from a folder of its own, with the table that `bench.examples` describes.
-Out of scope: writing it (`app.init`).
+It needs no network and no Spark. The queries are those of `make demo` (`workloads/orders.yaml`).
 """
 
 from __future__ import annotations
 
-DEMO_QUERIES = ("q_top", "q_brand")
+DEMO_QUERIES = ("best_days", "large_orders", "best_customers")
+DEMO_ROWS = 1_000_000
 
 DEMO_TEXT = """\
 # yaml-language-server: $schema=impctl.schema.json
-# Seven sales, four price ranges (0 to 3), two dashboards, and updates to try.
+# A million order lines in 200 files, appended by time, and three queries of a dashboard.
+#
+# The first two need few files, because day and order_id rise with time. The third one needs every
+# file: its customers order all the time, so that only its materialized result makes it faster.
 version: 1
 name: demo
 tables:
-  sales: {path: sales}
-partitions:
-  sales:
-    price: {boundaries: [601, 1001, 1501]}
-    brand: {ranges: 16}             # about equally many rows in each
+  orders: {path: orders}
 queries:
-  # Captured on price: ranges 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
-  q_top:
+  best_days:
     sql: |
-      SELECT brand, SUM(price * numSold) AS rev FROM sales
-      GROUP BY brand HAVING SUM(price * numSold) > 5000
-    sketch: {sales: price}             # safe, because no price is negative
+      SELECT day, SUM(quantity * price) AS revenue FROM orders
+      GROUP BY day ORDER BY revenue DESC, day LIMIT 20
+    answer: true                       # keep the result as well: a materialized result
     policy: auto                       # or incremental, strict, full
-  # An average moves both ways as rows come and go, so only the grouping column is safe.
-  q_brand:
+  large_orders:
     sql: |
-      SELECT brand, AVG(price) AS avg_price FROM sales
-      GROUP BY brand HAVING AVG(price) > 1000
-    sketch: {sales: brand}
-    maintain: eager                    # a sketch for every version; lazy is the default
+      SELECT order_id, SUM(quantity * price) AS total FROM orders
+      GROUP BY order_id HAVING SUM(quantity * price) > 5000
+    answer: true
+  best_customers:
+    sql: |
+      SELECT customer_id, SUM(quantity * price) AS spent FROM orders
+      GROUP BY customer_id ORDER BY spent DESC, customer_id LIMIT 10
+    answer: true
 updates:
-  - name: s8
+  # One large order on a new day, to try `impctl apply` with; real tables have their own writers.
+  - name: one-order
     insert:
-      table: sales
+      table: orders
       rows:
-        - {sid: 8, brand: HP, productName: "HP ProBook 650 G10", price: 1299, numSold: 1}
-  - {name: old, delete: {table: sales, where: "sid = 3"}}
-  - {name: raise, update: {table: sales, set: {price: "price * 1.1"}, where: "brand = 'Dell'"}}
+        - order_id: 90000001
+          line: 1
+          day: 2026-10-01
+          customer_id: 7
+          product_id: 1
+          quantity: 900
+          price: 499.00
+  - {name: cancelled, delete: {table: orders, where: "order_id = 90000001"}}
 store: .impctl
 spark: {master: "local[2]", conf: {spark.driver.memory: 1g}}
 """

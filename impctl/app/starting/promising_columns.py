@@ -60,9 +60,7 @@ def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnNam
     if not named:
         return None
     rows = snapshot.rows or 0
-    repeated = [
-        one for one in named if one.values is not None and one.values * _OF_A_GROUP <= rows
-    ]
+    repeated = [one for one in named if one.values is not None and one.values * _OF_A_GROUP <= rows]
     texts = [one for one in named if one.column.type.kind is Kind.STRING]
     return (*repeated, *texts, *named)[0].column.name
 

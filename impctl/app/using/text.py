@@ -23,7 +23,6 @@ from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.values import dataclass
 
-
 _MOST_INTERVALS = 256
 """Of a filter that Spark does not compile: DuckDB's time grows slowly with their number."""
 

@@ -138,8 +138,8 @@ ExampleName = Annotated[
         "--example",
         metavar="NAME",
         show_default=False,
-        help="With --generate: the table to write: orders, running, synthetic, crimes, tpch, layout, "
-        "partners, graph, social or network. Default: synthetic.",
+        help="With --generate: the table to write: orders, running, synthetic, crimes, tpch, "
+        "layout, partners, graph, social or network. Default: synthetic.",
         rich_help_panel=EXAMPLE_DATA,
     ),
 ]

@@ -13,10 +13,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.cli.application import build_app
-from impctl.cli.boundary import run
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli, CliOf
+from tests.support.running_example import write_running_example
 
 ROWS = 4_000
 WORKLOAD = """\
@@ -87,12 +86,8 @@ def test_touch_adds_the_ranges_of_rows_of_which_another_column_changed(cli: Cli)
 
 
 @pytest.fixture
-def demo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Cli:
-    monkeypatch.chdir(tmp_path)
-    assert run(build_app(), ["init", "--demo"]) == 0
-    demo = Cli(capsys, tmp_path / "impctl-demo" / "demo.yaml")
+def demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    demo = Cli(capsys, write_running_example(tmp_path / "demo"))
     demo.good("capture")
     demo.good("apply", "s8")
     return demo

@@ -59,9 +59,7 @@ def use(
 @pytest.fixture
 def workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file, measured by the functions above; its table is not opened."""
-    for name, work in {
-        **{"maintain": changes, "query": same, "capture": same, "ways": same}
-    }.items():
+    for name, work in {"maintain": changes, "query": same, "capture": same, "ways": same}.items():
         use(monkeypatch, name, work)
     # Measuring the noise takes a third of a second.
     monkeypatch.setattr(run_module, "yardstick", lambda folder: 10.0)

@@ -125,9 +125,7 @@ def _table_of(run: Callable[[], object]) -> Callable[[], pa.Table]:
     return table
 
 
-def _timed(
-    ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str
-) -> Iterator[Cell]:
+def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
     """The ways, slowest first, each compared with the first and timed in turn."""
     from impctl.spark.launch import jvm_cpu_ms
 
@@ -152,7 +150,10 @@ def _timed(
     ways.sort(key=lambda way: -wall_of(runs[way.name]).median)
     for way in ways:
         took = runs[way.name]
-        metrics: dict[str, Metric] = {**single({"files_count": way.files}), "wall_ms": wall_of(took)}
+        metrics: dict[str, Metric] = {
+            **single({"files_count": way.files}),
+            "wall_ms": wall_of(took),
+        }
         if has_cpu or not way.name.startswith("Spark"):
             metrics["cpu_ms"] = cpu_of(took)
         metrics["gain_ratio"] = Metric.quotient(wall_of(whole), wall_of(took))
