@@ -59,7 +59,7 @@ def _days_of_orders(orders: int) -> Integers:
     weight = 1.0 + 0.25 * np.sin(2 * np.pi * of_year / 365) + 0.2 * (day % 7 > 4)
     weight[(of_year >= 328) & (of_year <= 337)] *= 2.5  # the week around Black Friday
     ends = np.cumsum(weight)
-    return np.searchsorted(ends, (np.arange(orders) + 0.5) * ends[-1] / orders)
+    return np.asarray(np.searchsorted(ends, (np.arange(orders) + 0.5) * ends[-1] / orders))
 
 
 def _rows(

@@ -200,7 +200,7 @@ def test_the_demo_by_the_commands_it_prints(impctl: Init, tmp_path: Path) -> Non
         next(entry["expected"]["files"] for entry in one["attributes"] if entry["chosen"])
         for one in answers["explain"]["results"]
     ]
-    assert [one["read"][0]["files_kept"] for one in answers["capture"]["results"]] == expected
+    assert [one["left"][0]["files"] for one in answers["capture"]["results"]] == expected
     assert len(answers["query"]["results"][0]["rows"]) == 12
     assert answers["changes"]["results"][0]["rows"] == [["insert", 1, 90000001, "449100.00"]]
     assert {one["reason_code"] for one in answers["maintain"]["results"]} == {"incremental"}

@@ -149,14 +149,14 @@ def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str)
     whole = runs[_SPARK]
     ways.sort(key=lambda way: -wall_of(runs[way.name]).median)
     for way in ways:
-        took = runs[way.name]
+        each = runs[way.name]
         metrics: dict[str, Metric] = {
             **single({"files_count": way.files}),
-            "wall_ms": wall_of(took),
+            "wall_ms": wall_of(each),
         }
         if has_cpu or not way.name.startswith("Spark"):
-            metrics["cpu_ms"] = cpu_of(took)
-        metrics["gain_ratio"] = Metric.quotient(wall_of(whole), wall_of(took))
+            metrics["cpu_ms"] = cpu_of(each)
+        metrics["gain_ratio"] = Metric.quotient(wall_of(whole), wall_of(each))
         if has_cpu:
-            metrics["cpu_gain_ratio"] = Metric.quotient(cpu_of(whole), cpu_of(took))
+            metrics["cpu_gain_ratio"] = Metric.quotient(cpu_of(whole), cpu_of(each))
         yield ground.cell(metrics, {"way": way.name}, equal=equal[way.name], note=note)
