@@ -68,7 +68,7 @@ def seen_from_inside(error: QueryError, query: exp.Expression, reader: ExprReade
     column = next((c for c in query.find_all(exp.Column) if _stands_at(c, error, reader)), None)
     if column is not None and _reads(reader, column):
         construct, name = _construct(query), column.sql("spark")
-        beside = f" with {construct}" if construct else " that cannot join its rows directly"
+        beside = f" with {construct}" if construct else " that cannot be joined directly"
         return reader.text.unsupported(
             f"`{name}` of the enclosing query in a subquery{beside}",
             column,

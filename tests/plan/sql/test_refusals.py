@@ -15,7 +15,7 @@ CASES = [
     ("SELECT »x.brand FROM sales", "names no table `x`", "alias"),
     ("SELECT »sales.brand FROM sales s", "names no table `sales`", "alias"),
     ("SELECT brand\nFROM sales\nWHERE »prize > 3", "Column `prize` is unknown", "`price`"),
-    ("SELECT »brand FROM sales, stock", "ambiguous", "name of the table"),
+    ("SELECT »brand FROM sales, stock", "ambiguous", "the table's name"),
     ("SELECT 1 FROM sales JOIN stock ON »brand = shelf", "`sales.brand`, `stock.brand`", "table"),
     ("SELECT 1 FROM sales JOIN stock USING (»price)", "Column `price` is unknown", "shelf"),
     ("SELECT »z.* FROM sales", "names no table `z`", "alias"),
@@ -35,12 +35,12 @@ CASES = [
     ),
     (
         "SELECT (SELECT »max(shelf) FROM stock), 1 FROM sales GROUP BY 1",
-        "GROUP BY of a subquery's value",
+        "GROUP BY a subquery's value",
         "FROM",
     ),
     (
         "SELECT 1 FROM sales s WHERE ok OR EXISTS (SELECT »1 FROM stock t WHERE t.shelf < s.price)",
-        "joined by more than equalities",
+        "correlated by more than equalities",
         "UNION",
     ),
     (
@@ -55,7 +55,7 @@ CASES = [
     ),
     (
         "SELECT 1 FROM stock t WHERE shelf > (SELECT COUNT(*) FROM sales WHERE price = »t.shelf)",
-        "`t.shelf` of the enclosing query in a subquery that cannot join its rows directly",
+        "`t.shelf` of the enclosing query in a subquery that cannot be joined directly",
         "FROM",
     ),
     (
@@ -83,34 +83,34 @@ CASES = [
     ),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
     ("SELECT 1 FROM sales LATERAL VIEW »inline(extra) x AS y", "VIEW of `inline`", "posexplode"),
-    ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x", "without names", "AS element"),
+    ("SELECT 1 FROM sales LATERAL VIEW »explode(extra) x", "without column names", "AS element"),
     (
         "SELECT 1 FROM sales LATERAL VIEW »explode(extra) x AS a, b, c",
-        "names 3 columns, `explode` makes another number",
+        "names 3 columns, but `explode` returns a different number",
         "two for a map",
     ),
     ("SELECT 1 FROM sales, LATERAL (SELECT »1 FROM stock)", "LATERAL", "without it"),
     ("SELECT * FROM sales UNPIVOT (»v FOR k IN (price, sold))", "UNPIVOT", "UNION ALL"),
     (
         "SELECT * FROM stock CROSS JOIN sales PIVOT (»sum(price) FOR ok IN (true))",
-        "a PIVOT behind a join",
-        "subquery in brackets",
+        "a PIVOT after a join",
+        "subquery in parentheses",
     ),
     (
         "SELECT * FROM stock, sales PIVOT (»sum(price) FOR ok IN (true))",
-        "a PIVOT behind a join",
-        "subquery in brackets",
+        "a PIVOT after a join",
+        "subquery in parentheses",
     ),
     (
         "SELECT * FROM stock JOIN sales ON true PIVOT (»sum(price) FOR ok IN (true))",
-        "a PIVOT behind a join",
-        "subquery in brackets",
+        "a PIVOT after a join",
+        "subquery in parentheses",
     ),
     ("SELECT * FROM sales PIVOT (»first(price) FOR brand IN ('a'))", "`first` in PIVOT", "FILTER"),
-    ("SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»1))", "another kind", "DATE '"),
+    ("SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»1))", "type differs", "DATE '"),
     (
         "SELECT * FROM sales PIVOT (sum(price) AS s, »max(price) FOR brand IN ('a'))",
-        "several aggregates, one without a name",
+        "several aggregates of which one has no name",
         "AS",
     ),
     (
@@ -121,18 +121,18 @@ CASES = [
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR sid IN (»1.5))",
-        "another kind",
+        "type differs",
         "DATE '",
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR brand IN (»upper(brand)))",
-        "no constant",
+        "not a constant",
         "-1.50",
     ),
     (
         "SELECT * FROM sales PIVOT (sum(price) FOR (brand, ok) IN (»'a' AS b))",
-        "1 part, FOR names 2 columns",
-        "every column",
+        "1 part, but FOR names 2 columns",
+        "each column",
     ),
     (
         "SELECT * FROM sales PIVOT (»coalesce(max(brand), 'x') FOR ok IN (true))",
@@ -140,29 +140,41 @@ CASES = [
         "SELECT around",
     ),
     ("SELECT * FROM »range(10)", "table function `range`", "without it"),
-    ("SELECT * FROM VALUES »(1), ('a') AS v(a)", "VALUES with `int` and `string`", "cast values"),
+    (
+        "SELECT * FROM VALUES »(1), ('a') AS v(a)",
+        "VALUES with `int` and `string`",
+        ("cast the values"),
+    ),
     ("SELECT * FROM VALUES 1, »2 AS v(a)", "an alias inside VALUES", "(VALUES (1), (2)) AS v(n)"),
-    ("SELECT * FROM VALUES »(1), (2, 3) AS v(a)", "rows of VALUES have 1 to 2", "as many in each"),
-    ("SELECT »1", "reads no table", "name one"),
-    ("SELECT »explode(extra) FROM sales", "a generator without names", "explode(x) AS element"),
+    (
+        "SELECT * FROM VALUES »(1), (2, 3) AS v(a)",
+        ("numbers of values, from 1 to 2"),
+        "same number of values",
+    ),
+    ("SELECT »1", "reads no table", "add a table"),
+    (
+        "SELECT »explode(extra) FROM sales",
+        ("a generator without column names"),
+        "explode(x) AS element",
+    ),
     ("SELECT »explode(extra) AS (a, b, c) FROM sales", "SELECT names 3 columns", "one column"),
-    ("SELECT »explode(extra, 1) AS x FROM sales", "SELECT of `explode` of several", "without it"),
+    ("SELECT »explode(extra, 1) AS x FROM sales", "SELECT of `explode` with several", "without it"),
     ("SELECT »explode(extra) + 1 AS x FROM sales", "function `explode`", "without it"),
     ("SELECT »inline(extra) FROM sales", "function `inline`", "without it"),
     (
         "SELECT explode(extra) AS x, »posexplode_outer(extra) AS (p, y) FROM sales",
-        "several generators in one SELECT list",
+        "several generator functions in one SELECT list",
         "LATERAL VIEW explode(x)",
     ),
     (
         "SELECT brand, »explode(array(brand)) AS x FROM sales GROUP BY brand",
         "`explode` in the SELECT list of a query with groups",
-        "a query in FROM",
+        "a subquery in FROM",
     ),
     (
         "SELECT »explode(array(brand)) AS x, rank() OVER (ORDER BY brand) AS r FROM sales",
         "`explode` in the SELECT list of a query with windows",
-        "a query in FROM",
+        "a subquery in FROM",
     ),
     ("SELECT explode(array(brand)) AS x FROM sales WHERE »x = 'a'", "Column `x`", "columns"),
     ("SELECT array(brand) AS a, explode(»a) AS x FROM sales", "Column `a`", "did you mean"),
@@ -208,47 +220,55 @@ CASES = [
     ("SELECT price x, sum(»x) FROM sales", "alias `x` inside an aggregate", "subquery"),
     ("SELECT »row_number() FROM sales", "`row_number` without OVER", "OVER"),
     ("SELECT 1 FROM sales WHERE »rank() OVER (ORDER BY sid) = 1", "window function in WHERE", ""),
-    ("SELECT »rank() OVER w FROM sales", "Window `w` is not defined", "WINDOW clause"),
+    (
+        "SELECT »rank() OVER w FROM sales",
+        ("Window `w` in query `query` is not defined"),
+        "WINDOW clause",
+    ),
     (
         "SELECT rank() OVER (ORDER BY sid) r FROM sales HAVING »r > 1",
         "window function in HAVING",
         "",
     ),
-    ("SELECT brand FROM sales ORDER BY »3", "ORDER BY 3 names no column", "1 to 1"),
-    ("SELECT brand FROM sales GROUP BY »2", "GROUP BY 2 names no column", "1 to 1"),
+    ("SELECT brand FROM sales ORDER BY »3", "ORDER BY 3 is not a column", "1 to 1"),
+    ("SELECT brand FROM sales GROUP BY »2", "GROUP BY 2 is not a column", "1 to 1"),
     ("SELECT DISTINCT brand FROM sales ORDER BY »price", "SELECT DISTINCT", "SELECT list"),
     ("SELECT brand FROM sales UNION SELECT »brand, shelf FROM stock", "1 column with 2", "both"),
     ("SELECT price FROM sales UNION SELECT »brand FROM stock", "`int` and `string`", "cast"),
     ("SELECT brand FROM sales LIMIT »price", "LIMIT with an expression", "whole number"),
-    ("SELECT 1 FROM sales x JOIN »stock x ON true", "two relations called `x`", "alias"),
+    ("SELECT 1 FROM sales x JOIN »stock x ON true", "two relations named `x`", "alias"),
     ("SELECT 1 FROM sales WHERE price = »:low", "parameter `low`", "value"),
     ("SELECT 1 FROM sales WHERE brand = 'a »${x}'", "`${x}`", ":name"),
     ("SELECT »0x1F FROM sales", "0x", "X'1F'"),
-    ("SELECT brand FROM sales »-- recent \\\nWHERE price > 1", "another end", "backslash"),
-    ("SELECT brand FROM sales »/* a /*+ b */ c */", "another end", "inside another"),
-    ("SELECT brand FROM sales /* a /*+ b */ WHERE price > 1", "split into words", "comment"),
+    ("SELECT brand FROM sales »-- recent \\\nWHERE price > 1", "may end elsewhere", "backslash"),
+    ("SELECT brand FROM sales »/* a /*+ b */ c */", "may end elsewhere", "nest comments"),
+    ("SELECT brand FROM sales /* a /*+ b */ WHERE price > 1", "cannot be tokenized", "comment"),
     ("SELECT 1 FROM sales WHERE brand = »'\\ud83d\\ude00'", "surrogate", "character"),
     ("SELECT 1 FROM sales WHERE position(»'a', brand, 2) = 0", "POSITION", "locate"),
     (
         "SELECT brand FROM sales GROUP BY brand HAVING »count(*, price) > 1",
         "`count` of `*`",
-        "name",
+        "list",
     ),
-    ("SELECT »rank() OVER b FROM sales WINDOW a AS (ORDER BY sid), b AS (a)", "by another", "out"),
+    ("SELECT »rank() OVER b FROM sales WINDOW a AS (ORDER BY sid), b AS (a)", "by another", "full"),
     (
         "SELECT 1 FROM sales s WHERE price < (SELECT max(shelf) FROM stock WHERE"
         " shelf = »s.price + shelf)",
-        "`s.price` of the enclosing query in a subquery that cannot join its rows directly",
+        "`s.price` of the enclosing query in a subquery that cannot be joined directly",
         "FROM",
     ),
     (
         "SELECT 1 FROM stock s JOIN stock t ON s.shelf = t.shelf NATURAL JOIN »sales",
-        "a name twice",
+        "duplicate column names",
         "USING",
     ),
     ("FROM sales »|> WHERE price > 1", "`|>`", "nested SELECTs"),
     ("SELECT 1 FROM sales s, stock t RIGHT JOIN »stock u ON t.shelf = u.shelf", "RIGHT", "CROSS"),
-    ("SELECT 1 FROM sales s, stock t FULL JOIN »stock u ON t.shelf = u.shelf", "FULL", "brackets"),
+    (
+        "SELECT 1 FROM sales s, stock t FULL JOIN »stock u ON t.shelf = u.shelf",
+        "FULL",
+        ("parentheses"),
+    ),
     ("SELECT 1 FROM sales s, stock t NATURAL JOIN »stock u", "NATURAL", "CROSS JOIN"),
     ("SELECT 1 FROM sales s, stock t JOIN »stock u USING (shelf)", "USING", "CROSS JOIN"),
     (
@@ -257,7 +277,7 @@ CASES = [
         "different types",
         "cast",
     ),
-    ("SELECT 1 FROM sales WHERE brand = »'it''s'", "two string literals", "\\'"),
+    ("SELECT 1 FROM sales WHERE brand = »'it''s'", "two adjacent string literals", "\\'"),
     ("SELECT 1 FROM sales WHERE »!ok", "operator `!`", "NOT"),
     ("SELECT 1 FROM sales JOIN stock USING (»brand(1))", "an expression in USING", "ON"),
     ("SELECT sid FROM sales»@v3", "`@`", "pins"),
@@ -271,33 +291,33 @@ CASES = [
     ("SELECT cast(»brand AS array<int>) FROM sales", "CAST to `array<int>`", "simple type"),
     ("SELECT DATE »'2024-02-30' FROM sales", "not a date", "DATE '2024-01-31'"),
     ("SELECT TIMESTAMP »'noon' FROM sales", "not a timestamp", "TIMESTAMP"),
-    ("SELECT »99999Y FROM sales", "does not fit into `tinyint`", "suffix"),
-    ("SELECT »1e400 FROM sales", "out of range", "drop"),
+    ("SELECT »99999Y FROM sales", "does not fit in `tinyint`", "suffix"),
+    ("SELECT »1e400 FROM sales", "out of range", "remove"),
     ("SELECT »count(DISTINCT *) FROM sales", "`count` of `*`", "columns"),
     ("SELECT »* EXCEPT (brand) FROM sales", "EXCEPT or REPLACE", "columns"),
     ("SELECT 1 FROM sales SORT BY »brand", "SORT BY", "without it"),
     (
         "SELECT brand FROM sales GROUP BY brand QUALIFY rank() OVER (ORDER BY »price) = 1",
         "`price` of QUALIFY in a query that groups",
-        "a query around it",
+        "an outer query",
     ),
     (
         "SELECT brand, sum(price) AS price, rank() OVER (ORDER BY brand) AS r FROM sales"
         " GROUP BY brand QUALIFY r < 3 AND »price > 1",
         "`price` of QUALIFY in a query that groups",
-        "aliases that no column has",
+        "aliases that are not column names",
     ),
     (
         "SELECT upper(brand) AS brand, rank() OVER (ORDER BY 1) AS r FROM sales"
         " GROUP BY upper(brand) QUALIFY r < 3 AND »brand > 'A'",
         "`brand` of QUALIFY in a query that groups",
-        "aliases that no column has",
+        "aliases that are not column names",
     ),
     (
         "SELECT brand AS b, rank() OVER (ORDER BY brand) AS r FROM sales GROUP BY brand"
         " QUALIFY r < 3 AND »brand > 'A'",
         "`brand` of QUALIFY in a query that groups",
-        "aliases that no column has",
+        "aliases that are not column names",
     ),
     (
         "SELECT brand, sum(price) AS s FROM sales GROUP BY brand"
@@ -313,14 +333,14 @@ CASES = [
     ),
     (
         "SELECT 1 AS one FROM sales QUALIFY »rank() OVER (ORDER BY 1) = 1 ORDER BY sum(price)",
-        "QUALIFY where only ORDER BY groups",
+        "QUALIFY in a query that groups only in ORDER BY",
         "without it",
     ),
     ("SELECT brand FROM sales QUALIFY »brand > 'a'", "no window function", "use WHERE"),
     (
         "SELECT sum(price) OVER (PARTITION BY brand) sid FROM sales QUALIFY »sid > 1",
         "`sid` of QUALIFY is ambiguous",
-        "that no column has",
+        "that is not a column name",
     ),
     (
         "SELECT sid FROM sales QUALIFY »rank() OVER (ORDER BY sid) IN (SELECT sid FROM stock)",
@@ -330,11 +350,11 @@ CASES = [
     ("SELECT 1 FROM sales VERSION AS OF »3", "time travel", "without it"),
     ("SELECT »brand FROM sales UNION ALL BY NAME SELECT brand FROM stock", "BY NAME", "without it"),
     ("SELECT 1 FROM sales GROUP BY brand »GROUPING SETS (brand)", "GROUPING SETS", "GROUP BY"),
-    ("SELECT 1 FROM »(SELECT brand FROM sales) x(a, b)", "lists 2 columns", "every column"),
+    ("SELECT 1 FROM »(SELECT brand FROM sales) x(a, b)", "lists 2 columns", "each column"),
     (
         "SELECT 1 FROM sales s WHERE price IN "
         "(SELECT max(shelf) FROM stock t WHERE t.brand = »s.brand)",
-        "`s.brand` of the enclosing query in a subquery that cannot join its rows directly",
+        "`s.brand` of the enclosing query in a subquery that cannot be joined directly",
         "FROM",
     ),
     (
@@ -346,10 +366,18 @@ CASES = [
     # WITH entries that nothing uses are read all the same: Spark is handed the text as it is.
     ("WITH c AS (INSERT INTO »t VALUES (1)) SELECT 1 AS one", "uses INSERT as a query", ""),
     ("SELECT one FROM (WITH c AS (DELETE FROM »t) SELECT 1 AS one) s", "DELETE as a query", ""),
-    ("WITH c AS (SELECT »reflect('x', 'exit', 1) AS x) SELECT 1 AS one", "`reflect`", "anything"),
-    ("SELECT »java_method('java.lang.System', 'exit', 1) AS x", "`java_method`", "anything"),
+    (
+        "WITH c AS (SELECT »reflect('x', 'exit', 1) AS x) SELECT 1 AS one",
+        "`reflect`",
+        ("cannot know"),
+    ),
+    ("SELECT »java_method('java.lang.System', 'exit', 1) AS x", "`java_method`", "cannot know"),
     *(
-        (f"SELECT TIMESTAMP »'2024-01-01 00:00:00{zone}' FROM sales", "no time zone is", "offsets")
+        (
+            f"SELECT TIMESTAMP »'2024-01-01 00:00:00{zone}' FROM sales",
+            ("not a valid time zone offset"),
+            "offsets",
+        )
         for zone in ("+18:01", "-23:59", "+01:60")
     ),
 ]
