@@ -350,7 +350,7 @@ CASES = [
     ("SELECT 1 FROM sales VERSION AS OF »3", "time travel", "without it"),
     ("SELECT »brand FROM sales UNION ALL BY NAME SELECT brand FROM stock", "BY NAME", "without it"),
     ("SELECT 1 FROM sales GROUP BY brand »GROUPING SETS (brand)", "GROUPING SETS", "GROUP BY"),
-    ("SELECT 1 FROM »(SELECT brand FROM sales) x(a, b)", "lists 2 columns", "each column"),
+    ("SELECT 1 FROM »(SELECT brand FROM sales) x(a, b)", "lists 2 columns", "every column"),
     (
         "SELECT 1 FROM sales s WHERE price IN "
         "(SELECT max(shelf) FROM stock t WHERE t.brand = »s.brand)",

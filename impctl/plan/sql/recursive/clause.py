@@ -228,7 +228,7 @@ class _Entry:
 
     def _in_base(self, place: exp.Expression) -> Plan:
         raise self.environment.reading.text.unsupported(
-            f"`{self.name}` in the first part of its own UNION",
+            f"`{self.name}` in the first part of its UNION",
             place,
             hint="put all parts that read it after the first UNION, in parentheses if there are "
             "several",

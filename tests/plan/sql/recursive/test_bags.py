@@ -106,7 +106,7 @@ def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str, hint: st
 
 
 def test_a_third_part_is_refused_as_in_spark() -> None:
-    with pytest.raises(NotReadError, match="`r` in the first part of its own UNION"):
+    with pytest.raises(NotReadError, match="`r` in the first part of its UNION"):
         read(f"{BASE}SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r) SELECT n FROM r")
 
 

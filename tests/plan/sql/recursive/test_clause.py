@@ -241,12 +241,12 @@ ENTRIES = [
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM »r UNION SELECT src FROM links)",
-        "`r` in the first part of its own UNION",
+        "`r` in the first part of its UNION",
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »r UNION "
         "SELECT src FROM r)",
-        "`r` in the first part of its own UNION",
+        "`r` in the first part of its UNION",
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r ORDER BY »1)",
