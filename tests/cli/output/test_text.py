@@ -508,7 +508,8 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
 
 COMING = NextChange(
     tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
-    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day", rows_by="the last value",
+    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day",
+    rows_by="the last value",
 )  # fmt: skip
 
 
