@@ -239,7 +239,7 @@ class Builder(Plumbing):
         is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
             raise BlockedError(
-                ("the engine does not support `lineage: answer` above a join tree"), node.span
+                "the engine does not support `lineage: answer` above a join tree", node.span
             )
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
@@ -295,7 +295,7 @@ class Builder(Plumbing):
             check(expr, node.span)
             if not columns_of(expr) <= below.ids:
                 raise BlockedError(
-                    ("the engine does not support using a sum of doubles above a LIMIT"), node.span
+                    "the engine does not support using a sum of doubles above a LIMIT", node.span
                 )
         own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:

@@ -167,11 +167,11 @@ def plain_call(call: AggregateCall) -> AggregateCall:
         raise BlockedError(f"the engine does not support {function.upper()}", call.span)
     if len(arguments) > 1 + (function in _BY):
         raise BlockedError(
-            (f"the engine does not support {function.upper()} of several columns"), call.span
+            f"the engine does not support {function.upper()} of several columns", call.span
         )
     if function in spread.FUNCTIONS and call.distinct:
         raise BlockedError(
-            (f"the engine does not support {function.upper()} of distinct values"), call.span
+            f"the engine does not support {function.upper()} of distinct values", call.span
         )
     if condition is not None:
         arguments = tuple(
@@ -226,7 +226,7 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     kind = known_type_of(argument, span)
     if not kind.is_numeric:
         raise BlockedError(
-            (f"the engine does not support {call.function.upper()} over `{kind}`"), span
+            f"the engine does not support {call.function.upper()} over `{kind}`", span
         )
     factor = argument
     if kind.kind in _DIGITS:

@@ -345,7 +345,7 @@ class _Parts:
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
             raise BlockedError(
-                ("the engine supports NOT IN only with a single equality"), self.node.span
+                "the engine supports NOT IN only with a single equality", self.node.span
             )
         known = self.filtered(left, (Not(IsNull(key.left)),))
         found = self.anti(known, right, _Condition((key,), (), (), ()))

@@ -35,7 +35,7 @@ def build_likely(
     keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
         raise BlockedError(
-            ("the engine does not support ordering by a sum of doubles below another grouping"),
+            "the engine does not support ordering by a sum of doubles below another grouping",
             node.span,
         )
     assert node.count is not None
@@ -89,7 +89,7 @@ def _with_keys(
         check(expr, node.span)
     if any(columns_of(expr) & below.approximate for _, expr in parts):
         raise BlockedError(
-            ("the engine does not support partitioning by a sum of doubles"), node.span
+            "the engine does not support partitioning by a sum of doubles", node.span
         )
     order, bound = f"{name}/order", f"{name}/bound"
     has_bound = bool(columns_of(key.expr) & below.approximate)

@@ -30,7 +30,7 @@ def check_placed(call: WindowCall, span: Span | None) -> None:
         raise BlockedError(f"the engine does not support {name}", span)
     if call.frame is not None or not call.order:
         raise BlockedError(
-            (f"the engine does not support {name} without ORDER BY or with a frame"), span
+            f"the engine does not support {name} without ORDER BY or with a frame", span
         )
     if call.function in _MOVED:
         _ahead(call, span)
@@ -51,7 +51,7 @@ def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
     if is_constant and own is not None and _fits(narrowed(default[0], own, kind), kind):
         return (value, Cast(default[0], kind))
     raise BlockedError(
-        (f"the default of {call.function.upper()} has a different type than its value"), span
+        f"the default of {call.function.upper()} has a different type than its value", span
     )
 
 

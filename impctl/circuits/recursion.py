@@ -222,7 +222,7 @@ def _step(
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
             raise BlockedError(
-                ("the engine does not support using a sum of doubles below WITH RECURSIVE"),
+                "the engine does not support using a sum of doubles below WITH RECURSIVE",
                 node.span,
             )
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)

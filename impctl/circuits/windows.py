@@ -61,7 +61,7 @@ def _check(call: WindowCall, node: Window) -> None:
         if not is_whole(call):
             name, span = call.function.upper(), call.span or node.span
             raise BlockedError(
-                (f"the engine does not support {name} over part of a window's partition"), span
+                f"the engine does not support {name} over part of a window's partition", span
             )
     else:
         check_placed(call, node.span)

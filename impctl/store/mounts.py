@@ -40,7 +40,7 @@ def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
     option = _local_option(path.parent, mounts)
     if option is not None:
         raise without_locks(
-            path, (f"it is mounted with `{option}`, so other machines do not see the lock")
+            path, f"it is mounted with `{option}`, so other machines do not see the lock"
         )
 
 

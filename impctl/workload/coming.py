@@ -43,7 +43,7 @@ def read_changes(
         return None
     if not nodes:
         reading.report(
-            node, f"{where} is empty", ("write `changes: never`, or describe the expected changes")
+            node, f"{where} is empty", "write `changes: never`, or describe the expected changes"
         )
     read = [_read_one(each, where, reading) for each in nodes]
     known = tuple(each for each in read if each is not None)
@@ -74,7 +74,7 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
         fields.get("rows"),
         inside(where, "rows"),
         MAX_ROWS,
-        ("write the usual number of rows per change"),
+        "write the usual number of rows per change",
     )
     deletes = _share(fields.get("deletes"), inside(where, "deletes"), reading)
     since = _moment(fields.get("from"), inside(where, "from"), reading)
@@ -119,7 +119,7 @@ def _share(node: Node | None, where: str, reading: FileReading) -> float | None:
     if found is None or float(found[1]) > 100:
         said = written_at(node, cell.written)
         reading.report(
-            node, (f"{where}: {said} is not a share of the rows"), "write a share such as 5%"
+            node, f"{where}: {said} is not a share of the rows", "write a share such as 5%"
         )
         return None
     return float(found[1]) / 100

@@ -75,7 +75,7 @@ def workload_sections() -> dict[str, JsonSchema]:
         },
         "partitions": _partitions(),
         "defaults": object_of(
-            ("Settings of all queries that do not set their own."), _query_settings(), []
+            "Settings of all queries that do not set their own.", _query_settings(), []
         ),
         "queries": _queries(),
         "updates": {
@@ -247,7 +247,7 @@ def _provenance() -> JsonSchema:
         "anyOf": [
             or_variable(
                 {"const": ABSORPTION},
-                ("Absorption with `ship: lazy` and the default number of nodes."),
+                "Absorption with `ship: lazy` and the default number of nodes.",
             ),
             described,
         ],

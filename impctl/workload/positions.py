@@ -70,7 +70,7 @@ class _Bounded(Composer):
         self.nodes += 1
         if self.depth > MAX_DEPTH:
             self._refuse(
-                (f"The file has more than {MAX_DEPTH} levels of nesting"), "flatten the file"
+                f"The file has more than {MAX_DEPTH} levels of nesting", "flatten the file"
             )
         if self.nodes > MAX_NODES:
             self._refuse(

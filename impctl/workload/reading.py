@@ -127,7 +127,7 @@ class FileReading:
         for name, entry in entries.items():
             if not name.strip():
                 self.report(
-                    entry.key, f"A column name in {path} is empty", ("write the column's name")
+                    entry.key, f"A column name in {path} is empty", "write the column's name"
                 )
             elif name.lower() in seen:
                 self.report(
@@ -264,7 +264,7 @@ class FileReading:
             return None
         if any("\ud800" <= character <= "\udfff" for character in resolved.text):
             self.report(
-                node, "The value of a variable is not text", ("set the variable to UTF-8 text")
+                node, "The value of a variable is not text", "set the variable to UTF-8 text"
             )
             return None
         return resolved

@@ -98,7 +98,7 @@ def _figure(words: Vocabulary) -> JsonSchema:
                 {
                     "with": {**options, "description": "Options that override the figure's."},
                     "cases": {
-                        "description": ("Queries to measure in addition to the figure's."),
+                        "description": "Queries to measure in addition to the figure's.",
                         **cases,
                     },
                 },

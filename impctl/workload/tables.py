@@ -59,7 +59,7 @@ class _Names:
         full = self.full(written)
         if not is_table_name(written) or full is None:
             reading.report(
-                node, (f"{written_at(node, written)} cannot be the name of a table"), _NAME_HINT
+                node, f"{written_at(node, written)} cannot be the name of a table", _NAME_HINT
             )
             return
         known = self.tables.setdefault(full, table)

@@ -78,7 +78,7 @@ def _check_together(
     if not any(name in fields for name in _WHEN):
         listed = ", ".join(f"`{name}`" for name in _WHEN)
         reading.report(
-            node, (f"{path} does not specify a time or condition"), f"use at least one of {listed}"
+            node, f"{path} does not specify a time or condition", f"use at least one of {listed}"
         )
         return
     for name, others in _BESIDE.items():
@@ -109,7 +109,7 @@ def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
     if not 1.0 <= seconds <= _DAY:
         told = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
         reading.report(
-            node, told, ("use `cron` for days and weeks, and `commit` for shorter intervals")
+            node, told, "use `cron` for days and weeks, and `commit` for shorter intervals"
         )
         return None
     return seconds
@@ -140,7 +140,7 @@ def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
         reading.report(
             node,
             told,
-            ("use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`"),
+            "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`",
         )
         return None
     return name
@@ -178,7 +178,7 @@ def trigger_schema() -> JsonSchema:
                 "When this many changed rows are pending, according to the tables' logs.",
             ),
             "every": or_variable(
-                span, ("At multiples of this interval since midnight, from 1s to 1d.")
+                span, "At multiples of this interval since midnight, from 1s to 1d."
             ),
             "cron": text_of(f"A cron expression with five fields, or one of {', '.join(MACROS)}."),
             "timezone": text_of("Time zone of `every` and `cron`; default: UTC."),

@@ -28,7 +28,7 @@ def read_views(
         if not is_table_name(name):
             hint = "use letters, digits and `_`, in at most three parts separated by dots"
             reading.report(
-                entry.key, (f"{written_at(entry.key, name)} cannot be the name of a view"), hint
+                entry.key, f"{written_at(entry.key, name)} cannot be the name of a view", hint
             )
         sql = reading.resolved_text(entry.value, inside("`views`", name))
         if full is None or tables is None or sql is None or not isinstance(entry.value, ScalarNode):
@@ -37,7 +37,7 @@ def read_views(
         if same is not None:
             hint = "rename one; names are not case-sensitive in Spark"
             reading.report(
-                entry.key, (f"View {shown(name)} has the same name as {shown(same)}"), hint
+                entry.key, f"View {shown(name)} has the same name as {shown(same)}", hint
             )
         origin = origin_of(entry.value, sql, reading.lines)
         found[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)

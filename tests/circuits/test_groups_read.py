@@ -260,10 +260,10 @@ def test_sides_over_groups_can_be_read_by_keys_of_the_groups(name: str) -> None:
 
 KEPT = {
     "SELECT COUNT(*) FROM t JOIN u ON t.g = u.g": "it has one group",
-    "SELECT t.g, SUM(f) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "`c` has type doubles",
-    "SELECT t.g, AVG(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "`c` has type doubles",
-    "SELECT t.g, VAR_POP(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "`c` has type doubles",
-    "SELECT t.g, MIN_BY(f, x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "ties of them",
+    "SELECT t.g, SUM(f) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, AVG(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, VAR_POP(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
+    "SELECT t.g, MIN_BY(f, x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "ties between them",
     "SELECT g, COUNT(*) FROM (SELECT g, SUM(x) OVER (PARTITION BY g) k FROM t) "
     "WHERE k < 3 GROUP BY g": "computed",
 }

@@ -20,7 +20,7 @@ from impctl.sketch.partition import RangePartition
 from tests.plan.catalogs import read
 
 EXACT = "every operator is maintained incrementally"
-KEYED = "; each group lies in one range: those of changed rows are added"
+KEYED = "; each group lies in one range, so the ranges of changed rows are added"
 PARTITIONS = {
     "brand": RangePartition("sales", "brand", STRING, ("g", "p")),
     "price": RangePartition("sales", "price", INTEGER, (100, 1000)),

@@ -176,7 +176,7 @@ def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Pat
     with (
         Store.open(root) as store,
         store.lock(1.0),
-        pytest.raises(StorageError, match=("rolled back")),
+        pytest.raises(StorageError, match="rolled back"),
     ):
         given_up(store)
     assert generations(root) == [1, 1, 1]

@@ -85,12 +85,12 @@ def test_what_comes_from_a_variable(load: Load) -> None:
         ("{every: 1h, cron: ^'@daily'}", "cannot be combined", "remove one"),
         (
             "{^commit: true, rows: 5}",
-            ("`commit` in `queries.q.trigger` cannot be combined with other keys"),
+            "`commit` in `queries.q.trigger` cannot be combined with other keys",
             "commit`",
         ),
         (
             "{^use: true}",
-            ("`use` in `queries.q.trigger` cannot be combined with other keys"),
+            "`use` in `queries.q.trigger` cannot be combined with other keys",
             "trigger: use",
         ),
         ("{cron: ^'0 0 6 * * 1'}", "6 fields instead of 5", "day of week"),

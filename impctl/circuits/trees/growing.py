@@ -35,7 +35,7 @@ def objection_to(joins: TakenApart) -> NoTree | None:
     for expr in read:
         if columns_of(expr) & joins.bounded:
             return NoTree(
-                Reason.UNSURE, ("a sum of doubles is used for grouping or summed again"), expr.span
+                Reason.UNSURE, "a sum of doubles is used for grouping or summed again", expr.span
             )
     for ref, expr in joins.asked.shown:
         if columns_of(expr) & joins.bounded:

@@ -82,7 +82,7 @@ def edge_of(
         key = _key_of(part, beside.ids, bounded)
         if key is None:
             return Merging(
-                ("an outer or semi join has more conditions than equal columns"), part.span
+                "an outer or semi join has more conditions than equal columns", part.span
             )
         keys.append(key)
     if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):

@@ -373,7 +373,7 @@ def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
     if captured.count is not None and (asked.count is None or asked.count > captured.count):
         many = "all rows" if asked.count is None else f"{asked.count} rows"
         raise _Mismatched(
-            (f"LIMIT asks for {many}, but the sketch covers only {captured.count}"), asked.span
+            f"LIMIT asks for {many}, but the sketch covers only {captured.count}", asked.span
         )
     same = asked.count == captured.count
     return (_EQUAL_RESULTS if same else None), _all_equal(captured)

@@ -144,7 +144,7 @@ def _of_one_recursion(
     here = of_core(safety, asked, core, own) if safety.safe else safety
     if not here.safe:
         return ReuseVerdict(
-            False, (f"for the recursion that both queries share: {here.reason}"), here.span
+            False, f"for the recursion that both queries share: {here.reason}", here.span
         )
     left = any(other not in accesses.values() for other in sketched)
     rest = "; the other tables of the sketch are read in full" if left else ""

@@ -247,7 +247,7 @@ def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
         )
     if not left.is_whole and not left.is_equal:
         return refused(
-            ("EXCEPT compares values that can differ when some rows are missing"), node.span
+            "EXCEPT compares values that can differ when some rows are missing", node.span
         )
     ties = left.ties if left.ties is not None else right.ties
     return replace(left, sketched=left.sketched | right.sketched, ties=ties)
@@ -260,6 +260,6 @@ def _intersect(node: SetOperation, left: NodeState, right: NodeState) -> NodeSta
         return found
     if not (left.is_equal and right.is_equal):
         return refused(
-            ("INTERSECT compares values that can differ when some rows are missing"), node.span
+            "INTERSECT compares values that can differ when some rows are missing", node.span
         )
     return replace(found, status=Status.CONTAINED, keys={})

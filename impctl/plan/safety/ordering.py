@@ -46,7 +46,7 @@ def first_rows(
         return refused("LIMIT without ORDER BY has no fixed result", node.span)
     if node.count is None:
         return refused(
-            ("OFFSET without LIMIT keeps the last rows, which may not be in the sketch"), node.span
+            "OFFSET without LIMIT keeps the last rows, which may not be in the sketch", node.span
         )
     if node.rank is not None:
         is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
@@ -88,11 +88,11 @@ def _ties(node: TopK, child: NodeState) -> Refusal | None:
         return None
     if node.rank is not None:
         return Refusal(
-            (f"`{node.rank.function}` is not deterministic, because its ORDER BY has ties"),
+            f"`{node.rank.function}` is not deterministic, because its ORDER BY has ties",
             node.rank.span,
         )
     return Refusal(
-        ("ORDER BY has ties at the LIMIT and either of the tied rows may be returned"), node.span
+        "ORDER BY has ties at the LIMIT and either of the tied rows may be returned", node.span
     )
 
 
@@ -162,7 +162,7 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
             continue
         if not any(columns >= found for found in child.identifiers):
             return Refusal(
-                (f"`{call.function}` is not deterministic, because its ORDER BY has ties"),
+                f"`{call.function}` is not deterministic, because its ORDER BY has ties",
                 call.span,
             )
     return None

@@ -50,7 +50,7 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
     if sketched:
         if ties is not None:
             return refused(
-                (f"{ties.reason}, so the rows that the recursion derives are not fixed"), ties.span
+                f"{ties.reason}, so the rows that the recursion derives are not fixed", ties.span
             )
         for side, state in ((node.base, base), (node.step, step)):
             refusal = _inexact(node, side, state)

@@ -270,7 +270,7 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
     text = reader.text
     if name in FOREIGN:
         raise text.unsupported(
-            f"function `{name}`", node, hint=("remove it; impctl cannot know what it does")
+            f"function `{name}`", node, hint="remove it; impctl cannot know what it does"
         )
     if name in AGGREGATES:
         where = "inside another aggregate" if reader.in_aggregate else f"in {reader.clause}"

@@ -61,7 +61,7 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
         approximate = nearest_float(written) if kind == FLOAT else float(written)
         if isinf(approximate):
             raise text.error(
-                f"The number {digits}{exponent} is out of range", node, hint=("remove it")
+                f"The number {digits}{exponent} is out of range", node, hint="remove it"
             )
         return Literal(approximate, kind, span=span)
     if suffix in _SUFFIX_TYPES:

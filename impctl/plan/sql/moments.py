@@ -68,7 +68,7 @@ def typed(
         local = _local(found)
     except ValueError as error:
         raise text.error(
-            f"Not a timestamp: {error}", node, hint=("check the day and the time")
+            f"Not a timestamp: {error}", node, hint="check the day and the time"
         ) from None
     own = found.group(6)
     if own is not None and fixed_offset(own) is None:

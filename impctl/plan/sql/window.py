@@ -217,7 +217,7 @@ def read_qualify(
             _refuse_ambiguous(column, reader)
     if not is_grouped and _aggregates(select.args.get("order")):
         raise reader.text.unsupported(
-            ("QUALIFY in a query that groups only in ORDER BY"), condition.span
+            "QUALIFY in a query that groups only in ORDER BY", condition.span
         )
     return condition
 

@@ -130,7 +130,7 @@ def _taken(
         return Condition(condition).truth(columns, length).sure_true()
     except NotExactError as error:
         raise _untranslatable(
-            snapshot, where, ("it compares doubles that are too close to decide")
+            snapshot, where, "it compares doubles that are too close to decide"
         ) from error
     except EvaluationError as error:
         raise EvaluationError(

@@ -151,7 +151,7 @@ def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
             f"An update of table `{newest.name}` sets no column",
-            hint=("give at least one column in `set`"),
+            hint="give at least one column in `set`",
         )
     unsure = table.unsure_files()
     check_rewritable(snapshot, unsure)

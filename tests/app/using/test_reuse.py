@@ -247,8 +247,8 @@ def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message", "line"),
     [
-        ("few: 2", "few: null", "`queries.wide.params.few` has no value to put into", 14),
-        ("few: 2", "few: .nan", "`queries.wide.params.few` has no value to put into", 14),
+        ("few: 2", "few: null", "`queries.wide.params.few` has no value for", 14),
+        ("few: 2", "few: .nan", "`queries.wide.params.few` has no value for", 14),
         ("few: 2", "few: [2]", "`queries.wide.params.few` must be a single value", 14),
         ("few: 2", "few-er: 2", "`few-er` cannot be the name of a parameter", 14),
         ("x >= :low", "zz >= :low", "Column `zz` is unknown in query `wide`", 12),

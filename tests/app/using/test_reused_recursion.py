@@ -108,7 +108,7 @@ def test_other_constants_inside_are_told(cli: Cli) -> None:
     assert found["reuse"]["query"] is None
     told = {entry["query"]: entry["reason"] for entry in found["reuse"]["candidates"]}
     assert told == {
-        "reach": ("the constants inside WITH RECURSIVE differ, which changes what it derives")
+        "reach": "the constants inside WITH RECURSIVE differ, which changes what it derives"
     }
 
 

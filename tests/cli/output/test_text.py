@@ -105,7 +105,7 @@ def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, mon
 def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     own = EXAMPLES["rewrite"]
     refused = ReuseCandidate(
-        "q_low", False, False, ("LIMIT asks for 2 rows, but the sketch covers only 1")
+        "q_low", False, False, "LIMIT asks for 2 rows, but the sketch covers only 1"
     )
     taken = ReuseCandidate("q_top", True, True, "it was captured for the same", own.sketches, 9)
     reuse = ReuseEntry("q_top", "it was captured for the same", (refused, taken))

@@ -143,18 +143,18 @@ CASES = [
     (
         "SELECT * FROM VALUES »(1), ('a') AS v(a)",
         "VALUES with `int` and `string`",
-        ("cast the values"),
+        "cast the values",
     ),
     ("SELECT * FROM VALUES 1, »2 AS v(a)", "an alias inside VALUES", "(VALUES (1), (2)) AS v(n)"),
     (
         "SELECT * FROM VALUES »(1), (2, 3) AS v(a)",
-        ("numbers of values, from 1 to 2"),
+        "numbers of values, from 1 to 2",
         "same number of values",
     ),
     ("SELECT »1", "reads no table", "add a table"),
     (
         "SELECT »explode(extra) FROM sales",
-        ("a generator without column names"),
+        "a generator without column names",
         "explode(x) AS element",
     ),
     ("SELECT »explode(extra) AS (a, b, c) FROM sales", "SELECT names 3 columns", "one column"),
@@ -222,7 +222,7 @@ CASES = [
     ("SELECT 1 FROM sales WHERE »rank() OVER (ORDER BY sid) = 1", "window function in WHERE", ""),
     (
         "SELECT »rank() OVER w FROM sales",
-        ("Window `w` in query `query` is not defined"),
+        "Window `w` in query `query` is not defined",
         "WINDOW clause",
     ),
     (
@@ -267,7 +267,7 @@ CASES = [
     (
         "SELECT 1 FROM sales s, stock t FULL JOIN »stock u ON t.shelf = u.shelf",
         "FULL",
-        ("parentheses"),
+        "parentheses",
     ),
     ("SELECT 1 FROM sales s, stock t NATURAL JOIN »stock u", "NATURAL", "CROSS JOIN"),
     ("SELECT 1 FROM sales s, stock t JOIN »stock u USING (shelf)", "USING", "CROSS JOIN"),
@@ -369,13 +369,13 @@ CASES = [
     (
         "WITH c AS (SELECT »reflect('x', 'exit', 1) AS x) SELECT 1 AS one",
         "`reflect`",
-        ("cannot know"),
+        "cannot know",
     ),
     ("SELECT »java_method('java.lang.System', 'exit', 1) AS x", "`java_method`", "cannot know"),
     *(
         (
             f"SELECT TIMESTAMP »'2024-01-01 00:00:00{zone}' FROM sales",
-            ("not a valid time zone offset"),
+            "not a valid time zone offset",
             "offsets",
         )
         for zone in ("+18:01", "-23:59", "+01:60")

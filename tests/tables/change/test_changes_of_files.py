@@ -110,7 +110,7 @@ def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> Non
     days = pa.array([2_932_897 + 5, 3], pa.date32())
     snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
     with pytest.raises(
-        TableError, match=("`d` has a value that impctl cannot read as `date`: 10000-01-06")
+        TableError, match="`d` has a value that impctl cannot read as `date`: 10000-01-06"
     ):
         read_rows(snapshot, ["d"])
     assert read_rows(snapshot, ["x"]).num_rows == 2

@@ -125,7 +125,7 @@ def test_a_delete_that_takes_other_rows_than_the_log_tells_is_no_success(tmp_pat
     assert prepared.matched == MatchedRows(1, "(\"brand\" = 'HP')")
     bare = MatchedRows(1, "CASE WHEN brand = 'HP' THEN TRUE ELSE FALSE END")
     with pytest.raises(
-        ImpctlError, match=("should affect 1 rows, but deltalake deleted 3")
+        ImpctlError, match="should affect 1 rows, but deltalake deleted 3"
     ) as caught:
         commit_update(replace(prepared, matched=bare))
     assert caught.value.code == "rows_deleted_differ"
@@ -281,11 +281,11 @@ def test_times_of_partitions_are_not_written_without_a_zone(tmp_path: Path) -> N
     [
         (
             pa.array([None], pa.decimal128(10, 2)),
-            ("writes negative decimals of its partition column `p`"),
+            "writes negative decimals of its partition column `p`",
         ),
         (
             pa.array([None], pa.decimal128(10, 0)),
-            ("writes negative decimals of its partition column `p`"),
+            "writes negative decimals of its partition column `p`",
         ),
         (pa.array([None], pa.binary()), "writes binary values of its partition column `p`"),
     ],
