@@ -112,7 +112,7 @@ def texts_from(name: str, given: object) -> tuple[str, ...]:
 def _text(name: str, given: object) -> str:
     if not isinstance(given, str):
         hint = "pass a string or a sequence of strings, as for the option of the same name"
-        raise UsageError(f"Argument `{name}` cannot be: {given}", hint=hint)
+        raise UsageError(f"Argument `{name}` has an invalid value: {given}", hint=hint)
     return given
 
 
@@ -130,7 +130,7 @@ def _read(what: str, value: object, read: Callable[[str], T]) -> T:
     try:
         return read(str(value))
     except ValueError as error:
-        raise UsageError(f"{what} cannot be: {value}", hint=_hint(read)) from error
+        raise UsageError(f"{what} has an invalid value: {value}", hint=_hint(read)) from error
 
 
 def _hint(read: Callable[[str], object]) -> str:

@@ -214,8 +214,8 @@ class Builder(Plumbing):
             case Recursive() | Fixpoint():
                 return self._recursion(plan)
             case Explode():
-                what = f"`{plan.function}`, which expands arrays,"
-                raise BlockedError(f"{what} is not maintained by the engine", plan.span)
+                what = f"`{plan.function}`, which expands arrays"
+                raise BlockedError(f"the engine does not support {what}", plan.span)
             case Window():
                 return build_window(self, plan)
 

@@ -173,7 +173,7 @@ def _number(text: str, item: str, field: _Field) -> int:
                 "list the days, or use another trigger",
             )
     raise CronFault(
-        f"the {field.what} cannot be read",
+        f"the {field.what} is not valid",
         f"use `*`, numbers from {field.least} to {field.most}, ranges such as `1-5`, or steps such "
         "as `*/2`",
     )

@@ -91,7 +91,7 @@ def _read_boundaries(
     if not 1 <= len(elements) <= MAX_BOUNDARIES:
         reading.report(
             node,
-            f"{where} must hold from 1 to {MAX_BOUNDARIES} values",
+            f"{where} must have from 1 to {MAX_BOUNDARIES} values",
             "n boundaries make n + 1 ranges",
         )
         return None

@@ -52,7 +52,7 @@ def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("[]", "must hold from 1 to 99999 values"),
+        ("[]", "must have from 1 to 99999 values"),
         ("[1, 1]", "must increase, but number 2 does not"),
         ("[1, 3, 2]", "must increase, but number 3 does not"),
         ("[1, 1.0]", "must increase"),

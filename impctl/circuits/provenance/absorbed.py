@@ -102,5 +102,5 @@ def _refuse(node: Fixpoint) -> None:
 
 
 def _refused(node: Plan) -> Scan:
-    what = f"{type(node).__name__} over rows of the WITH entry that reads itself"
+    what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
     raise BlockedError(f"{what} {_ABSORBED}", node.span)

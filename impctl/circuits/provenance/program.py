@@ -237,7 +237,7 @@ class _Program:
             isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
         )
         if is_once and reads_fixpoint(plan, node.id):
-            what = f"{type(plan).__name__} over rows of the WITH entry that reads itself"
+            what = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
             raise BlockedError(what, plan.span)
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
 

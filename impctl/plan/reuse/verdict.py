@@ -100,7 +100,7 @@ def _of_one_template(
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(here.barrier_positions) <= set(there.barrier_positions):
         what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
-        return ReuseVerdict(False, f"the sketch lacks the rows that {what}")
+        return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
     if fingerprint(plan) == fingerprint(model):
         # What one of them puts out beside may ask for barriers, so it is not the first question.
         return ReuseVerdict(

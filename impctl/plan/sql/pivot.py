@@ -238,7 +238,7 @@ def _value(
         return str(item.args["alias"].name), condition
     name = name_of(values)
     if name is None:
-        raise text.unsupported("a value of PIVOT without a name", item, hint=_ALIAS_HINT)
+        raise text.unsupported("a PIVOT value without a name", item, hint=_ALIAS_HINT)
     return name, condition
 
 

@@ -234,7 +234,7 @@ class Names:
             if len(parts) > 2:
                 known = [".".join(name) for name in self._relations()]
             return self.text.error(
-                f"Query `{self.text.name}` names no table `{written}` in its FROM clause",
+                f"Query `{self.text.name}` has no table `{written}` in its FROM clause",
                 node,
                 hint=did_you_mean(written, known) or "use the table's alias",
                 code="table_unknown",

@@ -16,8 +16,8 @@ from impctl.plan.sql.relation import Environment
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 """Codes of a name that is not there."""
 _OUTSIDE = (
-    "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot name columns "
-    "of the enclosing query"
+    "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot refer to columns of "
+    "the enclosing query"
 )
 _CONSTRUCTS = (
     ("laterals", "LATERAL VIEW"),

@@ -12,13 +12,13 @@ CASES = [
     ("SELECT window.end FROM sales GROUP BY »window(day, '1 day')", "function `window`", "rewrite"),
     ("SELECT »pric FROM sales", "Column `pric` is unknown", "did you mean `price`?"),
     ("SELECT brand FROM »sale", "Table `sale` is unknown", "did you mean `sales`?"),
-    ("SELECT »x.brand FROM sales", "names no table `x`", "alias"),
-    ("SELECT »sales.brand FROM sales s", "names no table `sales`", "alias"),
+    ("SELECT »x.brand FROM sales", "has no table `x`", "alias"),
+    ("SELECT »sales.brand FROM sales s", "has no table `sales`", "alias"),
     ("SELECT brand\nFROM sales\nWHERE »prize > 3", "Column `prize` is unknown", "`price`"),
     ("SELECT »brand FROM sales, stock", "ambiguous", "the table's name"),
     ("SELECT 1 FROM sales JOIN stock ON »brand = shelf", "`sales.brand`, `stock.brand`", "table"),
     ("SELECT 1 FROM sales JOIN stock USING (»price)", "Column `price` is unknown", "shelf"),
-    ("SELECT »z.* FROM sales", "names no table `z`", "alias"),
+    ("SELECT »z.* FROM sales", "has no table `z`", "alias"),
     ("SELECT »extra.x FROM sales", "nested field `extra.x`", "top-level"),
     ("SELECT »sales.extra.x FROM sales", "nested field", "top-level"),
     ("SELECT »extra[0] FROM sales", "array element", "top-level"),
@@ -79,7 +79,7 @@ CASES = [
     (
         "SELECT 1 FROM stock WHERE shelf IN (SELECT price FROM sales WHERE price = »none LIMIT 1)",
         "Column `none` is unknown",
-        "cannot name columns of the enclosing query",
+        "cannot refer to columns of the enclosing query",
     ),
     ("SELECT 1 FROM sales TABLESAMPLE (»10 PERCENT)", "TABLESAMPLE", "without it"),
     ("SELECT 1 FROM sales LATERAL VIEW »inline(extra) x AS y", "VIEW of `inline`", "posexplode"),
@@ -360,7 +360,7 @@ CASES = [
     (
         "SELECT 1 FROM sales s WHERE EXISTS (SELECT 1 FROM stock t WHERE t.brand IN "
         "(SELECT brand FROM sales u WHERE u.sid = »s.sid))",
-        "names no table `s`",
+        "has no table `s`",
         "alias",
     ),
     # WITH entries that nothing uses are read all the same: Spark is handed the text as it is.
