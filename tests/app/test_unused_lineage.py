@@ -49,7 +49,7 @@ UNUSED = {
     "tenants": (
         KEYED + "SELECT t FROM r GROUP BY t HAVING COUNT(*) > 1",
         "{links: t}",
-        "keyed as it is",
+        "the recursion is keyed",
     ),
     "switches": (
         "WITH RECURSIVE r(b) AS (SELECT b FROM flags WHERE a UNION SELECT f.b FROM r JOIN flags f "

@@ -1,6 +1,7 @@
 """Recursive queries with `lineage: answer`, from capture to answer, on real tables.
 
-Sketches hold only the rows that the result is derived from; answers are held against DuckDB over all rows.
+Sketches hold only the rows that the result is derived from; answers are held against DuckDB over
+all rows.
 """
 
 from __future__ import annotations

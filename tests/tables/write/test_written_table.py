@@ -115,7 +115,7 @@ def test_a_table_put_in_its_place_is_not_written(
     with pytest.raises(TableRecreatedError) as raised:
         commit_update(ready)
     assert DeltaTable(path).version() == commits
-    assert "nothing was written to it; run the command again" in str(raised.value.hint)
+    assert "nothing was written to it; to write to it, run" in str(raised.value.hint)
 
 
 @pytest.mark.parametrize("has_own", [False, True])
