@@ -199,7 +199,7 @@ class InvariantError(ImpctlError):
 
     def __init__(self, message: str) -> None:
         super().__init__(
-            message, hint="this is a mistake in impctl: nothing was changed; report it"
+            message, hint="this is a bug in impctl; nothing was changed; please report it"
         )
 
 
@@ -246,15 +246,15 @@ def unexpected(error: BaseException) -> ImpctlError:
     first = (str(error).strip().splitlines() or ["no message"])[0]
     if is_panic(error):
         found = ImpctlError(
-            f"A native library gave up: {first}",
+            f"A native library failed: {first}",
             code="library_panicked",
-            hint="a file of the table may be damaged, or hold what the library does not expect; "
-            "run again with `-vv` for the trace",
+            hint="a file of the table may be damaged or have unexpected content; run again with "
+            "`-vv` to see the trace",
         )
     else:
         found = ImpctlError(
             f"Unexpected error, {type(error).__name__}: {first}",
-            hint="run the command again with `-vv` for the trace, and report it",
+            hint="run the command again with `-vv` to see the trace, and report this bug",
         )
     found.__cause__ = error
     return found
@@ -274,10 +274,10 @@ def with_limit(error: ImpctlError) -> ImpctlError:
         is_limit = isinstance(cause, OSError) and cause.errno in OPEN_FILES
         if is_limit or "too many open files" in str(cause).lower():
             found = StorageError(
-                f"Too many files are open at once: {error.message}",
+                f"Too many files are open at the same time: {error.message}",
                 code="too_many_open_files",
-                hint="raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a service), or work "
-                "on fewer queries at once (`--query`)",
+                hint="raise the limit (`ulimit -n 4096`, or `LimitNOFILE=` of a service), or "
+                "select fewer queries (`--query`)",
                 location=error.location,
             )
             found.__cause__ = error

@@ -111,8 +111,8 @@ def texts_from(name: str, given: object) -> tuple[str, ...]:
 
 def _text(name: str, given: object) -> str:
     if not isinstance(given, str):
-        hint = "give a text, or several, as the option of the same name takes them"
-        raise UsageError(f"Argument `{name}` cannot be: {given}", hint=hint)
+        hint = "pass a string or a sequence of strings, as for the option of the same name"
+        raise UsageError(f"Argument `{name}` has an invalid value: {given}", hint=hint)
     return given
 
 
@@ -130,15 +130,15 @@ def _read(what: str, value: object, read: Callable[[str], T]) -> T:
     try:
         return read(str(value))
     except ValueError as error:
-        raise UsageError(f"{what} cannot be: {value}", hint=_hint(read)) from error
+        raise UsageError(f"{what} has an invalid value: {value}", hint=_hint(read)) from error
 
 
 def _hint(read: Callable[[str], object]) -> str:
     if read is _seconds:
-        return "give seconds, or a text such as 500ms, 5s, 2m, 1h or 7d"
+        return "pass seconds, or a string such as 500ms, 5s, 2m, 1h or 7d"
     if isinstance(read, type) and issubclass(read, StrEnum):
-        return f"it is one of: {', '.join(read)}"
-    return "docs/configuration.md says what it may be"
+        return f"use one of: {', '.join(read)}"
+    return "see docs/configuration.md for the accepted values"
 
 
 def _seconds(text: str) -> float:

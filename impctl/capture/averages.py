@@ -126,7 +126,7 @@ def _with_average(
 
 def _unsupported() -> QueryError:
     return QueryError(
-        "An average of decimals stands where it cannot be captured in Spark",
+        "An average of decimals is in a place where Spark cannot capture it",
         code="capture_unsupported",
-        hint="average `CAST(... AS DOUBLE)`, or compute the average in a query of its own",
+        hint="use AVG of `CAST(... AS DOUBLE)`, or compute the average in a separate query",
     )

@@ -261,7 +261,7 @@ class _Collector:
             return united if plan.all else self._without_duplicates(plan.attributes, united)
         left, right = self.visit(plan.left), self.visit(plan.right)
         if left is None and plan.kind is SetKind.EXCEPT:
-            raise _refusal("rows that EXCEPT takes away", plan.span)
+            raise _refusal("rows that EXCEPT removes", plan.span)
         return self._copies(plan) if plan.all else self._members(plan, left, right)
 
     def _union_all(self, plan: SetOperation) -> Annotated:
@@ -390,7 +390,7 @@ def _equalities(plan: Join) -> list[tuple[Expr, Expr]] | None:
 def _refusal(construct: str, span: Span | None) -> QueryError:
     place = "" if span is None else f" (line {span.line}, column {span.column} of the query)"
     return QueryError(
-        f"impctl does not capture a sketch of {construct} yet{place}",
-        hint="leave this table of the query without a sketch",
+        f"impctl cannot yet capture a sketch of {construct}{place}",
+        hint="do not sketch this table of the query",
         code="capture_unsupported",
     )

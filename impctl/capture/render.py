@@ -163,8 +163,9 @@ class Renderer:
             return self._of_entry(self.entries[plan.fixpoint], plan.attributes)
         if plan.is_set:
             raise QueryError(
-                "impctl does not write WITH RECURSIVE of UNION for Spark, which has it not",
-                hint="leave the query's tables without a sketch",
+                "impctl cannot write WITH RECURSIVE with UNION for Spark, which does not support "
+                "it",
+                hint="do not sketch the query's tables",
                 code="capture_unsupported",
             )
         # Another one each time: the same entry may be written twice, with other filters in it.

@@ -263,8 +263,9 @@ def filter_condition(wanted: RangeFilter, *, is_nan_free: bool = False) -> Sql:
 def _place(span: Span | None, table: str) -> Span:
     if span is None:
         raise QueryError(
-            f"The place of table `{table}` in the query is not known, so it cannot be rewritten",
-            hint="name the table in the query's own text",
+            f"The query cannot be rewritten, because the position of table `{table}` in it is "
+            "unknown",
+            hint="write the table's name in the query's own text",
         )
     return span
 

@@ -214,8 +214,8 @@ class Builder(Plumbing):
             case Recursive() | Fixpoint():
                 return self._recursion(plan)
             case Explode():
-                what = f"`{plan.function}`, which takes arrays apart,"
-                raise BlockedError(f"{what} is not maintained by the engine", plan.span)
+                what = f"`{plan.function}`, which expands arrays"
+                raise BlockedError(f"the engine does not support {what}", plan.span)
             case Window():
                 return build_window(self, plan)
 
@@ -238,7 +238,9 @@ class Builder(Plumbing):
             return build_leaf(self, node)
         is_numbered = is_open(node) and any(s.access in self.sketched for s in scans_of(node))
         if is_numbered and self._blocks:
-            raise BlockedError("the lineage of the answer alone, above a join tree", node.span)
+            raise BlockedError(
+                "the engine does not support `lineage: answer` above a join tree", node.span
+            )
         inner = Builder(self.sketched, keyed_rows=self._keyed_rows)
         key = Keyed.of(node, self._keyed_rows, self.sketched)
         if self._absorbs is None:
@@ -255,7 +257,8 @@ class Builder(Plumbing):
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise BlockedError(
-                    f"column `{attribute.name}` has a type the engine does not know", node.span
+                    f"column `{attribute.name}` has a type that the engine does not support",
+                    node.span,
                 )
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
@@ -291,7 +294,9 @@ class Builder(Plumbing):
         for _, expr in (*keys, *calls.arguments):
             check(expr, node.span)
             if not columns_of(expr) <= below.ids:
-                raise BlockedError("what is left of a sum of doubles above a LIMIT", node.span)
+                raise BlockedError(
+                    "the engine does not support using a sum of doubles above a LIMIT", node.span
+                )
         own = typed(attributes_of(node), node.span)
         if node.grouping_sets is None:
             every = range(len(node.keys))

@@ -164,11 +164,15 @@ def plain_call(call: AggregateCall) -> AggregateCall:
     if function in ("bool_and", "bool_or"):
         function = "min" if function == "bool_and" else "max"
     if function not in _TAKEN:
-        raise BlockedError(f"{function.upper()} is not maintained by the engine", call.span)
+        raise BlockedError(f"the engine does not support {function.upper()}", call.span)
     if len(arguments) > 1 + (function in _BY):
-        raise BlockedError(f"{function.upper()} of several columns", call.span)
+        raise BlockedError(
+            f"the engine does not support {function.upper()} of several columns", call.span
+        )
     if function in spread.FUNCTIONS and call.distinct:
-        raise BlockedError(f"{function.upper()} of distinct values is left to Spark", call.span)
+        raise BlockedError(
+            f"the engine does not support {function.upper()} of distinct values", call.span
+        )
     if condition is not None:
         arguments = tuple(
             Case(((condition, argument),), Literal(None, known_type_of(argument, call.span)))
@@ -190,7 +194,10 @@ def refuse_choice(node: Aggregate, choice: AggregateCall | None) -> None:
     """BlockedError where there may be several rows of a group, and something above counts rows."""
     if choice is not None:
         name = choice.function.upper()
-        reason = f"{name} below another grouping or a LIMIT, where rows may tie"
+        reason = (
+            f"the engine does not support {name} below another grouping or a LIMIT, because rows "
+            "may tie"
+        )
         raise BlockedError(reason, choice.span or node.span)
 
 
@@ -204,9 +211,9 @@ def _sum(
     kind = known_type_of(argument, span)
     result = sum_type(kind)
     if result is None:
-        raise BlockedError(f"SUM over `{kind}` is left to Spark", span)
+        raise BlockedError(f"the engine does not support SUM over `{kind}`", span)
     if call.distinct and kind.is_fractional:
-        raise BlockedError("SUM(DISTINCT) over doubles is left to Spark", span)
+        raise BlockedError("the engine does not support SUM(DISTINCT) over doubles", span)
     integral = _is_integral(argument)
     # Whole numbers made of what has bounds are sure, or are not used.
     bounded = bounded and not integral
@@ -218,7 +225,9 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     argument = call.arguments[0]
     kind = known_type_of(argument, span)
     if not kind.is_numeric:
-        raise BlockedError(f"{call.function.upper()} over `{kind}` is left to Spark", span)
+        raise BlockedError(
+            f"the engine does not support {call.function.upper()} over `{kind}`", span
+        )
     factor = argument
     if kind.kind in _DIGITS:
         factor = Cast(argument, decimal(_DIGITS[kind.kind], 0))

@@ -39,7 +39,7 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     `must_be_sure`: something above it depends on which rows there are.
     """
     if not node.order or node.count is None:
-        raise BlockedError("LIMIT without ORDER BY has no fixed answer", node.span)
+        raise BlockedError("LIMIT without ORDER BY has no fixed result", node.span)
     below = builder.build(node.child, must_be_sure=True)
     used = _columns_decided_by(node) & below.approximate
     is_free = not below.accesses or not builder.is_barrier(node)
@@ -48,7 +48,10 @@ def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: boo
     must_be_sure = must_be_sure or not is_counted
     is_told = bool(below.carried) and not is_last and builder.is_barrier(node)
     if used and is_told:
-        raise BlockedError("first rows by a sum of doubles above a join tree", node.span)
+        raise BlockedError(
+            "the engine does not support LIMIT ordered by a sum of doubles above a join tree",
+            node.span,
+        )
     if used and not (used <= below.whole and (must_be_sure or _has_ties_to_break(node))):
         is_asked = is_last and builder.has_answer
         return build_likely(builder, node, below, must_be_sure=must_be_sure, keeps_bounds=is_asked)

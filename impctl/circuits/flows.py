@@ -105,7 +105,7 @@ def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None
 def known_type(found: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
     """The type of `what`, or BlockedError where the engine does not know it."""
     if found is None or found.kind is Kind.OTHER:
-        raise BlockedError(f"{what} has a type the engine does not know", span)
+        raise BlockedError(f"{what} has a type that the engine does not support", span)
     return found
 
 
@@ -142,4 +142,4 @@ def _raise(blocker: Blocker | None, span: Span | None) -> None:
 def refuse_approximate(flow: Flow, what: str, span: Span | None) -> None:
     """BlockedError where a column of the flow is not exact."""
     if flow.approximate & flow.ids:
-        raise BlockedError(f"{what} a sum of doubles", span)
+        raise BlockedError(f"the engine does not support {what} a sum of doubles", span)

@@ -344,7 +344,9 @@ class _Parts:
         pair = parts[0] if len(parts) == 1 else None
         key = None if pair is None else _key_of(pair, left, right)
         if key is None or key.null_safe:
-            raise BlockedError("NOT IN with a condition of its own", self.node.span)
+            raise BlockedError(
+                "the engine supports NOT IN only with a single equality", self.node.span
+            )
         known = self.filtered(left, (Not(IsNull(key.left)),))
         found = self.anti(known, right, _Condition((key,), (), (), ()))
         flows = [self.anti(found, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]

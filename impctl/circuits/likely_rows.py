@@ -34,7 +34,10 @@ def build_likely(
     """
     keeps_bounds = keeps_bounds or must_be_sure
     if must_be_sure and not builder.has_doubts:
-        raise BlockedError("ordering by a sum of doubles below another grouping", node.span)
+        raise BlockedError(
+            "the engine does not support ordering by a sum of doubles below another grouping",
+            node.span,
+        )
     assert node.count is not None
     name = builder.name("likely")
     sorted_, key, bound, parts = _with_keys(builder, node, below, name, keeps_bounds=keeps_bounds)
@@ -85,7 +88,9 @@ def _with_keys(
     for expr in (key.expr, *node.partition_by):
         check(expr, node.span)
     if any(columns_of(expr) & below.approximate for _, expr in parts):
-        raise BlockedError("partitioning by a sum of doubles", node.span)
+        raise BlockedError(
+            "the engine does not support partitioning by a sum of doubles", node.span
+        )
     order, bound = f"{name}/order", f"{name}/bound"
     has_bound = bool(columns_of(key.expr) & below.approximate)
     kept = [

@@ -53,10 +53,10 @@ def untold(circuit: Circuit, above: MovedAbove) -> str | None:
         while wire >= 0 and not circuit.can_tell(wire):
             lower = [below for below in circuit.wires[wire] if not circuit.can_tell(below)]
             if not operators[wire].is_linear:
-                return "it is asked above a LIMIT or a join whose rows are not all kept"
+                return "it is used above a LIMIT or a join whose rows are not all stored"
             wire = lower[0]
         if wire < 0:
-            return "it is asked of rows of a table, elsewhere than in a condition on one of them"
+            return "it is used with rows of a table, but not in a condition on single rows"
     return None
 
 

@@ -27,9 +27,11 @@ def check_placed(call: WindowCall, span: Span | None) -> None:
     """BlockedError for a call that the engine does not place."""
     name, span = call.function.upper(), call.span or span
     if call.function not in RANKS | _MOVED:
-        raise BlockedError(f"{name} is left to Spark", span)
+        raise BlockedError(f"the engine does not support {name}", span)
     if call.frame is not None or not call.order:
-        raise BlockedError(f"{name} without ORDER BY, or with a frame, is left to Spark", span)
+        raise BlockedError(
+            f"the engine does not support {name} without ORDER BY or with a frame", span
+        )
     if call.function in _MOVED:
         _ahead(call, span)
         _taken(call, span)
@@ -48,7 +50,9 @@ def _taken(call: WindowCall, span: Span | None) -> tuple[Expr, ...]:
     is_constant = isinstance(default[0], Literal)
     if is_constant and own is not None and _fits(narrowed(default[0], own, kind), kind):
         return (value, Cast(default[0], kind))
-    raise BlockedError(f"the default of {call.function.upper()} has a type of its own", span)
+    raise BlockedError(
+        f"the default of {call.function.upper()} has a different type than its value", span
+    )
 
 
 def _fits(own: SqlType, kind: SqlType) -> bool:
@@ -65,7 +69,7 @@ def _ahead(call: WindowCall, span: Span | None) -> int:
     if len(call.arguments) > 1:
         offset = call.arguments[1]
         if not isinstance(offset, Literal) or type(offset.value) is not int:
-            raise BlockedError(f"the offset of {call.function.upper()} is no whole number", span)
+            raise BlockedError(f"the offset of {call.function.upper()} is not an integer", span)
         ahead = offset.value
     return -ahead if call.function == "lag" else ahead
 
@@ -80,7 +84,7 @@ def build_placed(
     """The rows with a column per call; they have no accesses."""
     choosing = next((call for call in calls if call.function in CHOOSING), None)
     if choosing is not None and not builder.has_doubts:
-        reason = f"rows may tie in the order of {choosing.function.upper()}"
+        reason = f"the ORDER BY of {choosing.function.upper()} may have ties"
         raise BlockedError(reason, choosing.span or node.span)
     name = builder.name("places")
     computed: dict[Expr, AttributeId] = {}

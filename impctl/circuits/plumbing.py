@@ -48,7 +48,7 @@ from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
 from impctl.values import dataclass
 
-_LEFT_BEHIND = "what is left of a sum of doubles above a LIMIT"
+_LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"
 
 
 def bounds_of(flow: Flow) -> dict[AttributeId, AttributeId]:

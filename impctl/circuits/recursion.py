@@ -164,7 +164,7 @@ class Keyed:
             return None
         partitions = {sketched[access].id: sketched[access] for access in keyed[column]}
         if len(partitions) > 1:
-            raise BlockedError("a recursion over accesses with other ranges each", node.span)
+            raise BlockedError("a recursion that reads tables with different ranges", node.span)
         (partition,) = partitions.values()
         return cls(column, partition, keyed[column])
 
@@ -178,7 +178,7 @@ def build_leaf(builder: Plumbing, node: Recursive) -> Flow:
     """The rows that a leaf of a step stands for, under its own columns."""
     given = builder.given.get(node.fixpoint)
     if given is None:
-        raise BlockedError("rows of a WITH entry inside another one that reads itself", node.span)
+        raise BlockedError("rows of a WITH entry inside another self-referencing entry", node.span)
     columns = typed(node.attributes, node.span)
     if columns == given.columns:
         return given
@@ -221,7 +221,10 @@ def _step(
     for at, (leaf, flow) in enumerate(zip(taken.leaves, apart, strict=True)):
         own = typed(leaf.attributes, node.span)
         if not {name for name, _ in own} <= flow.ids:
-            raise BlockedError("what is left of a sum of doubles below WITH RECURSIVE", node.span)
+            raise BlockedError(
+                "the engine does not support using a sum of doubles below WITH RECURSIVE",
+                node.span,
+            )
         given[leaf.fixpoint] = Flow(-2 - at, own, flow.accesses)
     inner.given = given
     flow = inner.build(taken.step, must_be_sure=True)
@@ -297,7 +300,7 @@ class _Ranking:
             case SetOperation(kind=SetKind.UNION, all=True):
                 return self._either(plan)
         kind = type(plan).__name__
-        raise BlockedError(f"{kind} over rows of the WITH entry that reads itself", plan.span)
+        raise BlockedError(f"{kind} over rows of the self-referencing WITH entry", plan.span)
 
     def _put_beside(self, plan: Plan) -> Plan:
         leaf = Recursive(f"{self.fixpoint}/{len(self.beside)}", attributes_of(plan), span=plan.span)
@@ -310,7 +313,7 @@ class _Ranking:
         for side, may_read in zip(sides, _PRESERVED[plan.kind], strict=True):
             if not may_read and reads_fixpoint(side, self.fixpoint):
                 what = f"the optional side of a {plan.kind} join"
-                raise BlockedError(f"{what} that is a WITH entry which reads itself", plan.span)
+                raise BlockedError(f"{what} that is a self-referencing WITH entry", plan.span)
         (left, one), (right, other) = map(self.ranked, sides)
         own = _Own((*one.ranks, *other.ranks), (*one.numbers, *other.numbers))
         return replace(plan, left=left, right=right), own

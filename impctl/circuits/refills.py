@@ -80,9 +80,10 @@ class BufferChoice:
 
 
 OVER_MORE = (
-    "only the query could fill a buffer: its rows are neither one table's nor groups told again"
+    "only the query itself could refill a buffer: its rows come neither from one table nor from "
+    "groups that can be read again"
 )
-ONE_GROUP = "its rows are one group, of which the best are kept in any case"
+ONE_GROUP = "its rows are one group, and the best rows of it are stored in any case"
 
 
 @dataclass(frozen=True, slots=True)

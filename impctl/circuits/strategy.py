@@ -38,9 +38,11 @@ _WIDTHS = {
 _WIDTH = 8
 
 
-_COMPUTED = "its rows are computed, so only the engine has them"
-_BY_SCALARS = "selected by a scalar: when it moves, rows that it lets in or out are read"
-_WHOLE = "no key narrows what would be read instead: kept until a budget is short of room for it"
+_COMPUTED = "its rows are computed, so they cannot be read from tables"
+_BY_SCALARS = (
+    "a scalar value selects its rows; when the value changes, the rows that enter or leave are read"
+)
+_WHOLE = "kept unless it does not fit the budget, because no key limits what would be read instead"
 
 
 class Strategy(StrEnum):
@@ -179,21 +181,23 @@ class BySize:
         if not facts.readers:
             return Strategy.INDEX, facts.pinned or _COMPUTED
         if facts.is_grouping and self.is_least and not facts.is_passed:
-            return Strategy.FILES, "asked for"
+            return Strategy.FILES, "requested"
         if facts.is_grouping:
-            return Strategy.INDEX, "groups are kept until a budget is short of room for them"
+            return Strategy.INDEX, "groups are kept unless they do not fit the budget"
         if facts.is_whole and not self.is_least:
             return Strategy.INDEX, _WHOLE
         if self.asked is not None:
             return self._asked(facts, self.asked)
         if self.from_files is not None and size is not None and size > self.from_files:
-            return Strategy.FILES, "it may take a good part of the budget"
+            return Strategy.FILES, "it may take a large part of the budget"
         if self.fits is not None and size is not None and size > self.fits:
-            return Strategy.FILES, "building it may take more memory than there is"
+            return Strategy.FILES, "building it may need more memory than is available"
         if Strategy.SPARK not in facts.readers:
             return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
         if size is None:
-            return Strategy.INDEX, "kept, since its size is not known: a log does not count rows"
+            return Strategy.INDEX, (
+                "kept, because its size is unknown: a table's log does not count rows"
+            )
         if size > self.largest:
             return Strategy.SPARK, "too large to keep"
         return Strategy.INDEX, "small enough to keep"
@@ -201,7 +205,7 @@ class BySize:
     @staticmethod
     def _asked(facts: SideFacts, asked: Strategy) -> tuple[Strategy, str]:
         if asked is Strategy.INDEX or asked in facts.readers:
-            return asked, "asked for"
+            return asked, "requested"
         return Strategy.INDEX, "the other side is computed, so Spark cannot join them"
 
 

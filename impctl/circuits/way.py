@@ -157,6 +157,9 @@ def _exact(compiled: Compiled) -> Way:
 
 def _without_circuit(blocked: BlockedError, verdict: Verdict, *, is_alone: bool) -> Way:
     if verdict.root_keyed and is_alone:
-        reason = f"{blocked.message}; each group lies in one range: those of changed rows are added"
+        reason = (
+            f"{blocked.message}; each group lies in one range, so the ranges of changed rows are "
+            "added"
+        )
         return Way(Mode.TOUCH, reason, blocked.span)
     return Way(Mode.RECAPTURE, blocked.message, blocked.span)

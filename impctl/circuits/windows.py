@@ -60,7 +60,9 @@ def _check(call: WindowCall, node: Window) -> None:
     if call.function in AGGREGATES:
         if not is_whole(call):
             name, span = call.function.upper(), call.span or node.span
-            raise BlockedError(f"{name} over part of a window's partition is left to Spark", span)
+            raise BlockedError(
+                f"the engine does not support {name} over part of a window's partition", span
+            )
     else:
         check_placed(call, node.span)
 

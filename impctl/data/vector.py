@@ -173,8 +173,8 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: SqlType) -> Vector:
     if kind.kind is Kind.DECIMAL:
         return Vector(kind, _unscaled(array, kind), valid)
     raise TableError(
-        f"A column of type `{kind}` cannot be computed with",
-        hint="use the column only where Spark evaluates it, or leave it out of the query",
+        f"The engine cannot compute with a column of type `{kind}`",
+        hint="use the column only in parts that Spark evaluates, or remove it from the query",
     )
 
 

@@ -117,7 +117,7 @@ class ExactSum:
             raise EvaluationError(
                 f"A SUM does not fit its type `{kind}`",
                 code="arithmetic_overflow",
-                hint="cast the argument to a wider DECIMAL; Spark's SUM fails too",
+                hint="cast the argument to a wider DECIMAL; SUM fails in Spark too",
             )
         return Vector(kind, values)
 

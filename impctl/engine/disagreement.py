@@ -19,20 +19,20 @@ from impctl.errors import CountBelowZeroError, StateCorruptError
 def disagreement(message: str) -> CountBelowZeroError:
     """The error; `message` says what was removed or found."""
     return CountBelowZeroError(
-        message, hint="the table's history and the state disagree; run `impctl capture` again"
+        message, hint="the table's history does not match the state; run `impctl capture` again"
     )
 
 
 def never_held(what: str) -> CountBelowZeroError:
     """The error for a change that removes what the state never counted."""
-    return disagreement(f"The change removes {what} that the stored state never held")
+    return disagreement(f"The change removes {what} that the stored state never contained")
 
 
 def unreadable(what: str) -> StateCorruptError:
     """The error for stored state that this release did not write."""
     return StateCorruptError(
-        f"The stored state is not what this release of impctl writes: {what}",
-        hint="run `impctl capture` again; `impctl maintain` does so where the policy allows it",
+        f"The stored state was not written by this release of impctl: {what}",
+        hint="run `impctl capture` again; `impctl maintain` does this if the policy allows it",
     )
 
 

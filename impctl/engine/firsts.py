@@ -164,6 +164,6 @@ def _picked(values: Vector | None, places: Ints, is_known: Bools, kind: SqlType)
 def _refuse_many(rows: int) -> None:
     if rows > _MOST_ROWS:
         raise NotExactError(
-            "Values that tie beside the extremes of groups combine to too many rows",
-            hint="recapture with `impctl capture`, or break ties in MIN_BY or MAX_BY",
+            "Tied values of MIN_BY or MAX_BY combine to too many rows",
+            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
         )

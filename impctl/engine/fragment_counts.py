@@ -82,7 +82,7 @@ class FragmentCounts:
         new = old + change
         if bool((new < 0).any()):
             raise disagreement(
-                "The change removes rows from a range that the stored state never held there"
+                "The change removes rows from a range where the stored state never had them"
             )
         self.arrangement.put(codes, (), {_COUNT: new})
         return old, new

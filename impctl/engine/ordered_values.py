@@ -130,6 +130,6 @@ class OrderedValues:
 def _refuse_many(owners: Ints) -> None:
     if len(owners) and int(np.bincount(owners).max()) > _MOST_TIES:
         raise NotExactError(
-            f"More than {_MOST_TIES} values stand beside the same extreme of a group",
-            hint="recapture with `impctl capture`, or break ties in MIN_BY or MAX_BY",
+            f"More than {_MOST_TIES} values tie in MIN_BY or MAX_BY of one group",
+            hint="recapture with `impctl capture`, or break the ties in MIN_BY or MAX_BY",
         )

@@ -35,7 +35,7 @@ class Refill(Protocol):
 def no_refill(keys: Sequence[Vector]) -> Batch:
     """RecaptureNeededError: nobody said where rows come from."""
     raise RecaptureNeededError(
-        "Deletions used up a bounded buffer, and the table cannot be read here",
+        "Deletions exhausted a buffer, and the table cannot be read here",
         code="buffer_exhausted",
         hint="run `impctl capture`",
     )
@@ -62,7 +62,7 @@ def owners_of(
 
 def refill_differs() -> CountBelowZeroError:
     """The error for a table that does not hold what the state counted."""
-    return disagreement("A buffer was refilled with other rows than the stored state had counted")
+    return disagreement("A buffer was refilled with rows that do not match the stored state")
 
 
 COMPLETE = INT64_MAX

@@ -356,8 +356,8 @@ class RowIndex:
 def check_size(pairs: int) -> None:
     if pairs > MOST_PAIRS:
         raise JoinTooLargeError(
-            f"A change has {pairs:,} partners in a join",
-            hint="recapture with `impctl capture`, or give the join a narrower condition",
+            f"A change matches {pairs:,} rows in a join",
+            hint="recapture with `impctl capture`, or restrict the join's condition",
         )
 
 

@@ -43,9 +43,9 @@ def add(high: Ints, low: Words, other_high: Ints, other_low: Words) -> tuple[Int
 
 def _too_wide() -> EvaluationError:
     return EvaluationError(
-        "A sum does not fit 38 digits",
+        "A sum does not fit in 38 digits",
         code="arithmetic_overflow",
-        hint="Spark's SUM fails on such a group too; filter or scale the values",
+        hint="SUM also fails in Spark for this group; filter or scale the values",
     )
 
 

@@ -60,10 +60,10 @@ def _of_short_decimals(total: Integers, count: Integers, result: SqlType) -> Int
     if bool(np.any(count > most)):
         digits, scale = result.precision - 4, result.scale - 4
         raise EvaluationError(
-            f"AVG over DECIMAL({digits}, {scale}) of more than {most:,} rows is a sum of doubles "
-            "in Spark, which depends on the order of the rows",
+            f"Spark computes AVG over DECIMAL({digits}, {scale}) of more than {most:,} rows as a "
+            "sum of doubles, which depends on the row order",
             code="average_of_doubles",
-            hint=f"average `CAST(... AS DECIMAL(12, {scale}))`, which is exact",
+            hint=f"use AVG of `CAST(... AS DECIMAL(12, {scale}))`, which is exact",
         )
     averages = total.astype(np.float64) / count / 10.0 ** (result.scale - 4)
     scaled = np.abs(averages) * 10.0**result.scale

@@ -112,9 +112,9 @@ def _local(vector: Vector, target: SqlType) -> Vector:
         return Vector(target, values, vector.valid)
     if len(values) and max(abs(int(values.max())), abs(int(values.min()))) > _MOST_DAYS:
         raise EvaluationError(
-            "A date does not fit a timestamp in a cast of the query",
+            "In a cast in the query, a date is outside the range of timestamps",
             code="cast_overflow",
-            hint="filter such rows out before the cast; Spark fails on this row too",
+            hint="filter out such rows before the cast; Spark also fails on this row",
         )
     return Vector(target, values * MICROS_PER_DAY, vector.valid)
 
@@ -140,7 +140,8 @@ def _cut_alike(values: Any, unit: int, whole: Any) -> None:
     for value, cut in zip(values.tolist(), whole.tolist(), strict=True):
         if int(value / unit) != cut:
             raise NotExactError(
-                "A DECIMAL in a cast of the query lies too close to a whole number to be cut off",
+                "In a cast in the query, a DECIMAL is too close to a whole number to be truncated "
+                "reliably",
                 hint="cast to BIGINT in the query, or recapture with `impctl capture`",
             )
 
@@ -168,8 +169,8 @@ def _truncated(given: Sequence[Vector], target: SqlType) -> Vector:
         fits = (whole >= -bound) & (whole < bound)
     if not bool(np.all(fits)):
         raise EvaluationError(
-            f"A value does not fit the type `{target}` in a cast of the query",
+            f"In a cast in the query, a value does not fit the type `{target}`",
             code="cast_overflow",
-            hint="filter such rows out before the cast; Spark fails on this row too",
+            hint="filter out such rows before the cast; Spark also fails on this row",
         )
     return Vector(target, whole.astype(np.int64), vector.valid)

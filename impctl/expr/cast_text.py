@@ -51,7 +51,7 @@ def _text(value: Any, kind: SqlType) -> str:
         return "true" if value else "false"
     if kind.kind is Kind.DATE:
         if not _FIRST_DAY <= value <= _LAST_DAY:
-            raise _refused("a date outside the years 1 to 9999 as text")
+            raise _refused("a date outside the years 1 to 9999 to text")
         return (_EPOCH + timedelta(days=value)).isoformat()
     if not kind.scale:
         return str(value)
@@ -75,7 +75,7 @@ def read(vector: Vector, target: SqlType) -> Vector:
 
 def _number(text: str) -> int:
     if _WHOLE.fullmatch(text) is None:
-        raise _refused("text that is not a plain number as a number")
+        raise _refused("text that is not a plain number to a number")
     return int(text)
 
 
@@ -85,11 +85,11 @@ def _day(text: str) -> int:
             return (date.fromisoformat(text) - _EPOCH).days
     except ValueError:
         pass
-    raise _refused("text that is not a plain date as a date")
+    raise _refused("text that is not a plain date to a date")
 
 
 def _refused(what: str) -> NotExactError:
     return NotExactError(
-        f"A cast of the query takes {what}, which is left to Spark",
+        f"A cast in the query converts {what}, which only Spark can do",
         hint="recapture with `impctl capture`, or cast another column",
     )

@@ -127,13 +127,15 @@ def like(vector: Vector, pattern: str, escape: str) -> Truth:
 def like_objection(pattern: str, escape: str) -> str | None:
     """Why Spark may refuse the pattern; None where it does not."""
     if len(escape) != 1:
-        return "LIKE with such an escape is left to Spark"
+        return "the engine does not support LIKE with this escape"
     place = 0
     while place < len(pattern):
         if pattern[place] == escape:
             place += 1
             if place == len(pattern) or pattern[place] not in ("%", "_", escape):
-                return "LIKE with an escape before another character is left to Spark"
+                return (
+                    "the engine does not support LIKE with an escape before an ordinary character"
+                )
         place += 1
     return None
 

@@ -107,9 +107,9 @@ def _fit_days(days: Any, valid: Any) -> None:
     shown = days if valid is None else days[valid]
     if bool(((shown < _SMALLEST_DAY) | (shown > _LARGEST_DAY)).any()):
         raise EvaluationError(
-            "A date of the query leaves the range of dates",
+            "A date computed in the query is outside the range of dates",
             code="arithmetic_overflow",
-            hint="narrow the query's condition; Spark fails too",
+            hint="restrict the query's condition; Spark fails too",
         )
 
 
@@ -204,9 +204,9 @@ def _timestampadd(arguments: Sequence[Vector], result: SqlType) -> Vector:
 def _fit_micros(is_outside: Any) -> None:
     if bool(is_outside.any()):
         raise EvaluationError(
-            "A timestamp of the query leaves the range of timestamps",
+            "A timestamp computed in the query is outside the range of timestamps",
             code="arithmetic_overflow",
-            hint="narrow the query's condition; Spark fails too",
+            hint="restrict the query's condition; Spark fails too",
         )
 
 

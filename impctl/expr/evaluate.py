@@ -284,7 +284,9 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 def _known_type(expr: Expr) -> SqlType:
     found = type_of(expr)
     if found is None:
-        raise EvaluationError("An expression of the query has no type the engine knows")
+        raise EvaluationError(
+            "An expression in the query has a type that the engine does not support"
+        )
     return found
 
 

@@ -35,15 +35,17 @@ def call_objection(call: Call) -> str | None:
     """Why the engine does not compute this call as Spark does; None where it does."""
     found = FUNCTIONS.get(call.name)
     if found is None:
-        return f"function `{call.name}` is left to Spark"
+        return f"the engine does not support function `{call.name}`"
     types = [type_of(argument) for argument in call.arguments]
     has_zone = any(kind == TIMESTAMP for kind in (call.type, *types))
     if has_zone and fixed_offset(call.zone) is None:
-        return f"`{call.name}` of timestamps in the time zone {call.zone} is left to Spark"
+        return (
+            f"the engine does not support `{call.name}` of timestamps in the time zone {call.zone}"
+        )
     if found.takes(call.arguments):
         return None
     listed = ", ".join("?" if kind is None else f"`{kind}`" for kind in types)
-    return f"function `{call.name}` of {listed} is left to Spark"
+    return f"the engine does not support function `{call.name}` of {listed}"
 
 
 def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:

@@ -61,7 +61,7 @@ def _refuse_zero(divisor: Vector, valid: Bools | None) -> Bools | None:
         raise EvaluationError(
             "Division by zero in the query's expression",
             code="division_by_zero",
-            hint="guard it, for instance with `x / nullif(y, 0)`; Spark fails on this row too",
+            hint="guard it, for example with `x / nullif(y, 0)`; Spark also fails on this row",
         )
     return valid
 
@@ -87,7 +87,7 @@ def fit_integers(values: Any, result: SqlType) -> Any:
         raise EvaluationError(
             f"A value does not fit the type `{result}` in the query's expression",
             code="arithmetic_overflow",
-            hint="widen it, for instance with `CAST(x AS BIGINT)` or DECIMAL; Spark fails too",
+            hint="widen it, for example with `CAST(x AS BIGINT)` or DECIMAL; Spark fails too",
         )
     return values.astype(np.int64, copy=False)
 
@@ -173,9 +173,9 @@ def _refuse_long_quotients(a: Any, b: Any) -> None:
         quotient = abs(int(dividend)) // abs(int(divisor))
         if quotient % 10 ** max(len(str(quotient)) - _QUOTIENT_DIGITS, 0):
             raise EvaluationError(
-                "A remainder of decimals has a whole quotient of more than 39 digits",
+                "A remainder of decimals has an integer quotient of more than 39 digits",
                 code="arithmetic_overflow",
-                hint="filter such rows out; Spark fails on this row too",
+                hint="filter out such rows; Spark also fails on this row",
             )
 
 
@@ -216,7 +216,7 @@ def fit_decimals(values: Any, result: SqlType) -> Any:
         raise EvaluationError(
             f"A value does not fit the type `{result}` in the query's expression",
             code="arithmetic_overflow",
-            hint="cast an operand to a smaller scale; Spark fails on this row too",
+            hint="cast an operand to a smaller scale; Spark also fails on this row",
         )
     return narrow(values)
 

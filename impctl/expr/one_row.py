@@ -33,7 +33,7 @@ def several_rows() -> EvaluationError:
     return EvaluationError(
         SEVERAL_ROWS,
         code="subquery_of_several_rows",
-        hint="have it give one row, for instance with MAX(...); Spark fails on these rows too",
+        hint="make it return one row, for example with MAX(...); Spark also fails on these rows",
     )
 
 

@@ -53,7 +53,7 @@ def is_known(vector: Vector) -> bool:
 def refuse_unsure(columns: Sequence[Vector]) -> None:
     """Grouping or summing a value that is not exact could make a sketch too small."""
     if not all(is_known(column) for column in columns):
-        raise unsure_value("A value to group by, to count once or to take a spread of")
+        raise unsure_value("A value used for grouping, a distinct count or a variance")
 
 
 def ends(vector: Vector) -> tuple[Vector, Vector]:
@@ -124,7 +124,8 @@ def _at_both_ends(
 
 def _at_a_tie() -> NotExactError:
     return NotExactError(
-        "A double is rounded at a tie, or cast with more digits than are sure: its text decides",
+        "A double is rounded at a tie or cast with too many digits, so the result depends on its "
+        "text form",
         hint="recapture with `impctl capture`, or keep decimals in the table",
     )
 

@@ -62,7 +62,7 @@ def find_condition_blocker(expr: Expr) -> Blocker | None:
     """The same of a condition, which must be a truth value."""
     blocker = find_blocker(expr)
     if blocker is None and type_of(expr) not in _TRUTH_VALUES:
-        return Blocker(expr, f"a condition of type `{type_of(expr)}` is left to Spark")
+        return Blocker(expr, f"the engine does not support a condition of type `{type_of(expr)}`")
     return blocker
 
 
@@ -70,7 +70,7 @@ def _reason(expr: Expr) -> str | None:
     found = type_of(expr)
     if found is None or found.kind is Kind.OTHER:
         what = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
-        return f"{what} has a type the engine does not know"
+        return f"{what} has a type that the engine does not support"
     match expr:
         case Literal() | ColumnRef() | Mean() | IsNull():
             return None
@@ -87,7 +87,7 @@ def _reason(expr: Expr) -> str | None:
         case Like():
             operand = type_of(expr.operand)
             if operand != STRING:
-                return f"LIKE over `{operand}` is left to Spark"
+                return f"the engine does not support LIKE over `{operand}`"
             return like_objection(expr.pattern, expr.escape)
         case Case() | Coalesce():
             return _branches_reason(expr, found)
@@ -100,19 +100,20 @@ def _reason(expr: Expr) -> str | None:
 def _cast_reason(expr: Cast) -> str | None:
     source = type_of(expr.operand)
     if source is None or not supports_cast(source, expr.type):
-        return f"CAST from `{source}` to `{expr.type}` is left to Spark"
+        return f"the engine does not support CAST from `{source}` to `{expr.type}`"
     has_zone = Kind.TIMESTAMP in (source.kind, expr.type.kind) and source != expr.type
     if has_zone and source.kind is not Kind.NULL and fixed_offset(expr.zone) is None:
         return (
-            f"CAST from `{source}` to `{expr.type}` in the time zone {expr.zone} is left to Spark"
+            f"the engine does not support CAST from `{source}` to `{expr.type}` in the time zone "
+            f"{expr.zone}"
         )
     return None
 
 
 def _arithmetic_reason(found: SqlType) -> str | None:
     if found.kind is Kind.FLOAT:
-        return "single-precision arithmetic is left to Spark"
-    return None if found.is_numeric else f"arithmetic on `{found}` is left to Spark"
+        return "the engine does not support single-precision arithmetic"
+    return None if found.is_numeric else f"the engine does not support arithmetic on `{found}`"
 
 
 def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
@@ -124,18 +125,18 @@ def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
 def _comparison_reason(expr: Compare) -> str | None:
     left, right = type_of(expr.left), type_of(expr.right)
     if left is None or right is None:
-        return "a comparison of unknown types is left to Spark"
+        return "the engine does not support a comparison of unknown types"
     return _comparable(narrowed(expr.left, left, right), narrowed(expr.right, right, left))
 
 
 def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
     if left is None or right is None:
-        return "a comparison of unknown types is left to Spark"
+        return "the engine does not support a comparison of unknown types"
     if left.kind is Kind.NULL or right.kind is Kind.NULL:
-        return "a comparison with a bare NULL is left to Spark"
+        return "the engine does not support a comparison with a bare NULL"
     if left == right or (left.is_numeric and right.is_numeric and common_type(left, right)):
         return None
-    return f"comparing `{left}` with `{right}` is left to Spark"
+    return f"the engine does not support comparing `{left}` with `{right}`"
 
 
 def _in_list_reason(expr: InList) -> str | None:
@@ -148,12 +149,13 @@ def _in_list_reason(expr: InList) -> str | None:
     wanted = reduce(wider_type, known)
     if all(supports_cast(found, wanted) for found in known):
         return None
-    return f"an IN list that mixes {', '.join(dict.fromkeys(map(str, known)))} is left to Spark"
+    mixed = ", ".join(dict.fromkeys(map(str, known)))
+    return f"the engine does not support an IN list that mixes {mixed}"
 
 
 def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
     if found.kind is Kind.FLOAT:
-        return "single-precision results are left to Spark"
+        return "the engine does not support single-precision results"
     if isinstance(expr, Case):
         results = (*(result for _, result in expr.branches), expr.default)
         blocked = _all_boolean(tuple(condition for condition, _ in expr.branches))
@@ -164,5 +166,5 @@ def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
     for result in results:
         own = type_of(result)
         if own is None or common_type(own, found) != found or not supports_cast(own, found):
-            return f"mixing `{own}` and `{found}` is left to Spark"
+            return f"the engine does not support mixing `{own}` and `{found}`"
     return None

@@ -41,7 +41,7 @@ def _ascii(function: Callable[[pa.Array], pa.Array]) -> Callable[[pa.Array], pa.
     def checked(values: pa.Array) -> pa.Array:
         if not pc.all(pc.string_is_ascii(values), min_count=0).as_py():
             raise NotExactError(
-                "Changing the case of letters outside ASCII is left to Spark",
+                "The engine does not change the case of letters outside ASCII",
                 hint="recapture with `impctl capture`, or compare the column as it is",
             )
         return function(values)

@@ -42,7 +42,8 @@ class Truth:
         """Rows that are true; NotExactError where some row is unsure."""
         if bool(self.is_unsure.any()):
             raise NotExactError(
-                "A condition whose value is used further compares doubles too close to call",
+                "A condition whose value is used further compares doubles that are too close to "
+                "decide",
                 hint="recapture with `impctl capture`, or compare with a decimal in the query",
             )
         return self.may_true

@@ -52,8 +52,8 @@ def moved_by(times: Vector, offset: int) -> Vector:
         first, last = int(values.min()), int(values.max())
         if first + offset < INT64_MIN or last + offset > INT64_MAX:
             raise NotExactError(
-                "A timestamp of the query lies too close to the end of their range to be moved to"
-                " the session's time zone",
-                hint="recapture with `impctl capture`, or filter such rows out",
+                "A timestamp in the query is too close to the limit of timestamps to be converted "
+                "to the session time zone",
+                hint="recapture with `impctl capture`, or filter out such rows",
             )
     return Vector(times.type, values + offset, times.valid)

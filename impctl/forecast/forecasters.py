@@ -32,10 +32,10 @@ _HOUR, _DAY, _WEEK = 3600.0, 86_400.0, 604_800.0
 class Forecaster(StrEnum):
     """Who speaks, in the words it is told by."""
 
-    LAST = "the last"
+    LAST = "the last value"
     MEAN = "the mean of the last 8"
     MEDIAN = "the median of the last 16"
-    WEIGHTED = "the mean of the latest, the later the more"
+    WEIGHTED = "a weighted mean of recent values"
     SAME_DAY = "the same time of day"
     SAME_WEEK = "the same time of week"
 

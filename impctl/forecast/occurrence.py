@@ -26,8 +26,8 @@ _KEEP = 0.9
 class Way(StrEnum):
     """Who speaks, in the words it is told by."""
 
-    BASE = "how often it came"
-    RECENT = "how often it came of late"
+    BASE = "the overall frequency"
+    RECENT = "the recent frequency"
     SAME_DAY = "the same time of day"
     SAME_WEEK = "the same time of week"
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from impctl.plan.nodes import Fixpoint, Plan, inputs_of, nodes_of, with_inputs
 
-_HELD = "its sketch holds what the answer stems from"
+_HELD = "its sketch holds only the rows that the result is derived from"
 _WHOLE = "its sketch holds the whole lineage: "
 
 
@@ -67,8 +67,8 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     if whole:
         return whole[0]
     if any(at in keyed for at, _ in found):
-        return "keyed as it is, its sketch has the keys in the answer alone anyway"
-    return "no table that WITH RECURSIVE reads is sketched"
+        return "the recursion is keyed, so its sketch already holds only the keys in the result"
+    return "WITH RECURSIVE reads no table that has a sketch"
 
 
 def _why_whole(node: Fixpoint) -> str:

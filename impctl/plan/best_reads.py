@@ -68,7 +68,7 @@ class Wanted:
 def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
     """Which rows of a fixpoint below this grouping may stay; NotBestOnlyError where all count."""
     if plan.grouping_sets is not None:
-        raise NotBestOnlyError("they are grouped in several ways")
+        raise NotBestOnlyError("the query groups them by several sets of columns")
     ways = _followed(plan.child, lambda node: node is fixpoint)
     keys: set[int] = set()
     values: dict[BestValue, None] = {}
@@ -76,7 +76,7 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
         call = output.call
         if call.function not in _FUNCTIONS or call.condition is not None:
             what = "FILTER" if call.condition is not None else call.function.upper()
-            raise NotBestOnlyError(f"{what} reads them all")
+            raise NotBestOnlyError(f"{what} needs all of them")
         for way in (way for way in ways if way.leaf is not None):
             found = _value_read(way, way.over(call.arguments[0]))
             if found is not None:
@@ -109,15 +109,15 @@ def _value_read(way: LeafWay, expr: Expr) -> tuple[int, set[int]] | None:
             # NULL is no best value, yet greatest(NULL, e) is e.
             raise NotBestOnlyError("GREATEST and LEAST turn NULL into a value")
         return place, _places(way, grown.others)
-    raise NotBestOnlyError("what is least is computed of them")
+    raise NotBestOnlyError("MIN or MAX reads a value computed from them")
 
 
 def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
     """What may stay, as far as the fixpoint itself goes; NotBestOnlyError where all count."""
     if not fixpoint.is_set:
-        raise NotBestOnlyError("every derivation counts in UNION ALL")
+        raise NotBestOnlyError("UNION ALL counts every derivation")
     if not wanted.values:
-        raise NotBestOnlyError("no column of theirs is read by MIN or MAX")
+        raise NotBestOnlyError("MIN or MAX reads none of their columns")
     is_leaf = partial(_is_own, fixpoint)
     ways = [way for way in _followed(fixpoint.step, is_leaf) if way.leaf is not None]
     heads = attributes_of(fixpoint.step)
@@ -143,9 +143,11 @@ def best_only(fixpoint: Fixpoint, wanted: Wanted) -> BestOnly:
     _refuse(fixpoint, wanted, keys, ways, has_bounds=has_bounds)
     is_weak = any(grown.compared for grown in growths)
     if is_weak and any(grown.is_added for grown in growths):
-        raise NotBestOnlyError("they are added to, and compared with GREATEST or LEAST")
+        raise NotBestOnlyError(
+            "the recursion both adds to their values and compares them with GREATEST or LEAST"
+        )
     if is_weak and len(keys) + 1 < len(heads):
-        raise NotBestOnlyError("of rows that tie by GREATEST or LEAST one would be missing")
+        raise NotBestOnlyError("of the rows that tie by GREATEST or LEAST, one would be missing")
     return BestOnly(tuple(sorted(keys)), wanted.values, keeps_null=is_weak)
 
 
@@ -177,7 +179,7 @@ def _refuse(
         names = ", ".join(f"`{fixpoint.attributes[place].name}`" for place in sorted(keys & values))
         raise NotBestOnlyError(f"conditions or other columns read {names}")
     if has_bounds and len(wanted.values) > 1:
-        raise NotBestOnlyError("a condition on one value decides on the other, too")
+        raise NotBestOnlyError("a condition on one value also affects the other")
     heads = attributes_of(fixpoint.step)
     for place, head in enumerate(heads):
         if place in values or place in keys:
@@ -185,7 +187,7 @@ def _refuse(
         for way in ways:
             if _places(way, (way.expr(head),)) & values:
                 name = fixpoint.attributes[place].name
-                raise NotBestOnlyError(f"`{name}` is made of what is compared")
+                raise NotBestOnlyError(f"`{name}` is computed from a value that MIN or MAX reads")
 
 
 def _followed(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
@@ -218,11 +220,13 @@ def _growth(way: LeafWay, value: BestValue, own: Attribute, expr: Expr) -> _Grow
         raise NotBestOnlyError(f"`{own.name}` is of type {own.type or 'unknown'}")
     grown = _grown(expr, way.leaf[value.place].id)
     if grown is None:
-        raise NotBestOnlyError(f"a step makes `{own.name}` of more than itself and a sum")
+        raise NotBestOnlyError(f"a step computes `{own.name}` by more than adding to it")
     if grown.is_added and own.type.is_fractional:
-        raise NotBestOnlyError(f"sums of {own.type}, as `{own.name}` is, are rounded")
+        raise NotBestOnlyError(f"`{own.name}` has type {own.type}, and its sums are rounded")
     if not grown.compared <= {"least" if value.greatest else "greatest"}:
-        raise NotBestOnlyError(f"along a circle `{own.name}` is beaten by what comes of it")
+        raise NotBestOnlyError(
+            f"in a cycle, a derived row could replace the `{own.name}` it was derived from"
+        )
     return grown
 
 

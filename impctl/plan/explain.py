@@ -118,7 +118,7 @@ def _relation(plan: Scan | OneRow | Recursive | Fixpoint) -> tuple[str, str]:
     if isinstance(plan, Recursive):
         return "recursive", f"{plan.fixpoint}: {columns}"
     kept = "all" if not plan.is_set else "each row once" if plan.best is None else _best(plan)
-    most = "" if plan.levels is None else f", {count_text(plan.levels, 'level')} at most"
+    most = "" if plan.levels is None else f", at most {count_text(plan.levels, 'level')}"
     return "fixpoint", f"{plan.id}, {kept}{most}: {columns}"
 
 

@@ -26,8 +26,8 @@ from impctl.plan.nodes import (
 from impctl.plan.recursion import is_linear, stable_columns
 
 _PAYS = (
-    "deletions of up to about a tenth of the rows that it reads, or insertions of up to a third, "
-    "take its state less than deriving all anew"
+    "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "
+    "up to about 33% of the rows read"
 )
 """Measured, one source: a million links at random, of which deletions of 10 % took 152 ms, all anew
 187; insertions of 20 % 59 and 170, of 40 % 203 and 140. In a power law of 44,004, deletions of 20 %
@@ -52,17 +52,26 @@ def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[
 def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]:
     keys = keyed & {attribute.id for attribute in node.attributes}
     if keys:
-        yield f"keyed on {_named(node, keys)}: its sketch has the rows of the keys used above it"
+        yield (
+            f"keyed on {_named(node, keys)}: its sketch has only the rows of keys that the rest of "
+            "the query uses"
+        )
     stable = stable_columns(node)
     if node.best is not None:
         stable &= {node.attributes[place].id for place in node.best.keys}
     if stable:
-        yield f"conditions on {_named(node, stable)} go into its first part: no step changes it"
+        yield (
+            f"conditions on {_named(node, stable)} apply to its first part, because no step "
+            "changes these columns"
+        )
     if not is_linear(node):
-        yield "a step reads it more than once, each time all of its rows"
+        yield "a step reads it more than once, and all its rows each time"
     table = _whole_table(node.base)
     if table is not None and not keys:
-        yield f"its first part is every row of `{table}`, so is its sketch of that part"
+        yield (
+            f"its first part is every row of `{table}`, so the sketch of that part covers the "
+            "whole table"
+        )
     if node.is_set and node.best is None and not node.chooses and is_linear(node):
         yield _PAYS
 
@@ -82,7 +91,7 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
                 if fixpoint.best is None:
                     best_of_groups(node, fixpoint)
             except NotBestOnlyError as error:
-                found[place[id(fixpoint)]] = (f"rows that MIN and MAX leave out stay: {error}",)
+                found[place[id(fixpoint)]] = (f"keeps rows that MIN or MAX does not need: {error}",)
     return found
 
 
@@ -93,7 +102,10 @@ def _of_filter(node: Select, child: Fixpoint) -> str:
     if not changing:
         return ""
     names = _named(child, changing)
-    return f"looked at when all is derived: a step that keeps {names} would let it in at the start"
+    return (
+        f"checked after all rows are derived; if the step kept {names} unchanged, it could be "
+        "checked at the start"
+    )
 
 
 def _named(node: Fixpoint, columns: frozenset[AttributeId]) -> str:

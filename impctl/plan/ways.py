@@ -76,7 +76,7 @@ def ways_of(plan: Plan, is_leaf: IsLeaf) -> list[LeafWay]:
             return _joined(plan, is_leaf)
         case SetOperation(kind=SetKind.UNION):
             return _either(plan, is_leaf)
-    raise NotFollowedError(f"{type(plan).__name__.lower()} stands over its rows")
+    raise NotFollowedError(f"its rows pass through a {type(plan).__name__.lower()}")
 
 
 def _met(way: LeafWay, predicate: Expr) -> LeafWay:
@@ -90,7 +90,7 @@ def _computed(way: LeafWay, plan: Project) -> LeafWay:
 
 def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafWay]:
     if plan.kind is JoinKind.ANTI or plan.null_aware:
-        raise NotFollowedError(f"a {plan.kind} join stands over its rows")
+        raise NotFollowedError(f"its rows pass through a {plan.kind} join")
     left, right = (ways_of(side, is_leaf) for side in (plan.left, plan.right))
     found = []
     for one in left:
@@ -129,5 +129,5 @@ def _either(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafWay]:
 
 def _few(ways: list[LeafWay]) -> list[LeafWay]:
     if len(ways) > _MOST_WAYS:
-        raise NotFollowedError("there are too many ways through its UNIONs")
+        raise NotFollowedError("its UNIONs give too many combinations")
     return ways

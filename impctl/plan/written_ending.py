@@ -49,9 +49,9 @@ def read_ending(written: Written) -> Ending:
     try:
         found = _read(written)
     except (TypeError, ValueError, LookupError, InvalidOperation) as error:
-        raise ValueError("no end of a plan") from error
+        raise ValueError("not the end of a plan") from error
     if not isinstance(found, Ending):
-        raise ValueError("no end of a plan")
+        raise ValueError("not the end of a plan")
     return found
 
 
@@ -76,7 +76,7 @@ def _written(value: object) -> Written:
             return ["Decimal", str(value)]
         case bytes():
             return ["bytes", value.hex()]
-    raise TypeError(f"no way to write a {name}")
+    raise TypeError(f"cannot write a {name}")
 
 
 def _read(written: Written) -> Any:

@@ -60,7 +60,7 @@ class RangePartition:
                     f"Boundaries of `{self.table}.{self.attribute}` must increase:"
                     f" {low!r}, {high!r}",
                     code="boundaries_not_increasing",
-                    hint="sort the boundaries and drop equal ones",
+                    hint="sort the boundaries and remove duplicates",
                 )
 
     @property

@@ -62,7 +62,7 @@ def require_session(session: object) -> None:
     if not is_connect(session) and "pyspark.sql.session.SparkSession" not in kinds:
         raise UsageError(
             f"`spark` must be a SparkSession, not {type(session).__name__}",
-            hint="give `SparkSession.active()`, or leave it out",
+            hint="pass `SparkSession.active()`, or omit it",
         )
 
 

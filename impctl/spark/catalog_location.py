@@ -34,13 +34,13 @@ def catalog_location(spark: SparkSession, parts: Sequence[str]) -> str:
     details = rows[titles.index(_DETAILS) :] if _DETAILS in titles else []
     found = [str(row[1]) for row in details if row[0] == "Location" and row[1]]
     if not found:
-        raise _untold(".".join(parts), "it has no location, as a view has none")
+        raise _untold(".".join(parts), "it has no location (it may be a view)")
     return found[0]
 
 
 def _untold(name: str, reason: str) -> TableError:
     return TableError(
-        f"Spark's catalog does not tell where table `{name}` lies: {reason}",
-        hint="name the catalog's settings under `spark.conf`, or give the folder as `path`",
+        f"Spark's catalog does not give the location of table `{name}`: {reason}",
+        hint="add the catalog's settings under `spark.conf`, or set `path` to the table's folder",
         code="catalog_table_unknown",
     )

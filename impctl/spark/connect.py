@@ -93,9 +93,10 @@ def another(session: SparkSession) -> SparkSession:
         made = type(session).builder.remote(os.environ[REMOTE]).create()
     else:
         raise UsageError(
-            "This version of PySpark makes no second session beside one of Spark Connect",
+            "This version of PySpark cannot create a second session next to a Spark Connect "
+            "session",
             code="spark_connect_unsupported",
-            hint="install PySpark 4.3 or newer, or set SPARK_REMOTE and give no session",
+            hint="install PySpark 4.3 or newer, or set SPARK_REMOTE and do not pass a session",
         )
     atexit.register(made.stop)
     return made
@@ -136,9 +137,9 @@ def _require_answer(address: str) -> None:
         host, port = None, 0
     if host is None:
         raise UsageError(
-            f"No address of Spark Connect: {shown(address)}",
+            f"Not an address of Spark Connect: {shown(address)}",
             code="spark_connect_address",
-            hint="write `sc://host:15002`, with options as `sc://host:15002/;use_ssl=true`",
+            hint="use `sc://host:15002`, or with options `sc://host:15002/;use_ssl=true`",
         )
     try:
         socket.create_connection((host, port), timeout=_PATIENCE).close()

@@ -68,7 +68,7 @@ def plain_failures(versions: Mapping[TableName, TableVersion] | None = None) -> 
         raise _of_gateway(str(error), versions or {}) from error
     except (ConnectionError, EOFError) as error:
         raise RetryableError(
-            "Spark failed: its process has ended",
+            "Spark failed: its process ended",
             code="spark_failed",
             hint="run again; more driver memory may help (`spark.driver.memory`)",
         ) from error
@@ -93,12 +93,12 @@ def _without_file_system(text: str) -> ImpctlError | None:
         "add the JAR of its Hadoop file system to `spark.jars.packages`"
         if package is None
         else f"add `{package.format(hadoop=hadoop_version())}` to `spark.jars.packages` under "
-        "`spark.conf`, or its JARs to the installation"
+        "`spark.conf`, or add its JARs to the Spark installation"
     )
     return UsageError(
-        f"Spark has no file system for `{scheme}://`, on which a table lies",
+        f"Spark has no file system for `{scheme}://`, which a table's path uses",
         code="spark_file_system_missing",
-        hint=f"{add}; capture and maintain read the table without Spark",
+        hint=f"{add}; `capture` and `maintain` can read the table without Spark",
     )
 
 
@@ -172,10 +172,10 @@ def _known(text: str) -> ImpctlError | None:
     if found is None:
         return None
     return UnsupportedError(
-        f"A recursive query goes on in Spark: {first_sentence(found[1])}",
+        f"A recursive query exceeds Spark's limit: {first_sentence(found[1])}",
         code="recursion_limit",
-        hint="bound the recursion in the query, as by a level; MAX RECURSION LEVEL n behind its "
-        "name allows more levels",
+        hint="limit the recursion in the query, for example by a level; MAX RECURSION LEVEL n "
+        "after its name allows more levels",
     )
 
 
@@ -188,8 +188,8 @@ def _handed_on(text: str) -> ImpctlError:
 def _on_a_row(text: str) -> EvaluationError:
     return EvaluationError(
         f"The query fails on a row: {first_sentence(text)}",
-        hint="guard the expression or fix the row; Spark fails on it without impctl too, unless it "
-        "finds that the answer does not need it",
+        hint="guard the expression or fix the row; Spark also fails without impctl, unless it "
+        "finds that the result does not need the row",
     )
 
 
@@ -197,7 +197,7 @@ def _unexplained(text: str) -> ImpctlError:
     return RetryableError(
         f"Spark failed: {first_sentence(text)}",
         code="spark_failed",
-        hint="run again with `-vv` to see Spark's own log; more driver memory may help",
+        hint="run again with `-vv` to see Spark's log; more driver memory may help",
     )
 
 
@@ -208,7 +208,10 @@ def history_gone(versions: Mapping[TableName, TableVersion]) -> HistoryGoneError
     return HistoryGoneError(
         f"{named} can no longer be read (vacuumed?): a data file is missing",
         code="data_files_gone",
-        hint="run again on the current version; keep files longer than the time between two runs",
+        hint=(
+            "run again on the current version; keep data files for longer than the time between "
+            "two runs"
+        ),
     )
 
 

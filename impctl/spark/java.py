@@ -63,7 +63,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
         too_old.append(f"{origin} {found}")
     seen = f" ({', '.join(too_old)})" if too_old else ""
     raise UsageError(
-        f"No Java found that is {OLDEST_JAVA} or newer{seen}",
+        f"Java {OLDEST_JAVA} or newer was not found{seen}",
         code="java_missing",
         hint=JAVA_HINT,
     )

@@ -38,7 +38,7 @@ appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark %p %c{{1}}: %m%n%ex
-# Without a level of its own here Spark raises the root to WARN and says so.
+# If its level is not set here, Spark raises the root to WARN and prints that.
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = {level}
 """
@@ -73,7 +73,7 @@ def launch(master: str, conf: Mapping[str, str], log_level: str, folder: Path) -
             raise UsageError(
                 f"Spark did not start on `{master}`: {error}",
                 code="spark_start_failed",
-                hint="run again with `-vv` to see Spark's own log; check `spark.conf` and memory",
+                hint="run again with `-vv` to see Spark's log; check `spark.conf` and memory",
             ) from error
 
 
@@ -151,8 +151,8 @@ def _submit_arguments(settings_file: Path) -> str:
     given = os.environ.get(_SUBMIT_ARGUMENTS, "pyspark-shell")
     if "--properties-file" in given:
         raise UsageError(
-            f"{_SUBMIT_ARGUMENTS} names a `--properties-file`, and Spark takes only one",
+            f"{_SUBMIT_ARGUMENTS} has a `--properties-file`, and Spark accepts only one",
             code="spark_setting_refused",
-            hint="put its settings under `spark.conf` of the workload or into spark-defaults.conf",
+            hint="move its settings to `spark.conf` in the workload file or to spark-defaults.conf",
         )
     return f"--properties-file {shlex.quote(str(settings_file))} --load-spark-defaults {given}"

@@ -77,16 +77,16 @@ class Rounds:
         for inner in outer_fixpoints(fixpoint.step):
             if reads_fixpoint(inner, fixpoint.id):
                 raise QueryError(
-                    "A WITH entry that reads itself inside another one is not derived in Spark",
+                    "In Spark, a WITH entry that reads itself cannot be inside another one",
                     code="capture_unsupported",
-                    hint="derive the rows of both in one entry, with a column that tells them "
-                    "apart",
+                    hint="derive the rows of both in one entry, with a column that distinguishes "
+                    "them",
                 )
         names, step = column_names(fixpoint), step_over_table(fixpoint)
         leaves = [table_of(leaf).access for leaf in leaves_of(fixpoint)]
         of_step = self.frames_over(step, frames)
         in_base = self.frames_over(fixpoint.base, frames)
-        self.tell(f"rows of {fixpoint.id} to begin with")
+        self.tell(f"initial rows of {fixpoint.id}")
         front = self._of(fixpoint.base, in_base).toDF(*names)
         front = (front.distinct() if fixpoint.is_set else front).localCheckpoint()
         if fixpoint.best is not None:

@@ -139,10 +139,10 @@ def require_release(version: str) -> None:
     if found is None or (int(found[1]), int(found[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
-            f"This is Spark {version}; impctl needs {oldest} or newer",
+            f"This is Spark {version}, but impctl needs {oldest} or newer",
             code="spark_too_old",
-            hint=f"`pip install 'pyspark>={oldest},<5'`, or connect to a server of that release; "
-            "commands that need no Spark work as they are",
+            hint=f"run `pip install 'pyspark>={oldest},<5'`, or connect to a server of that "
+            "release; commands that do not need Spark work as before",
         )
 
 
@@ -161,16 +161,16 @@ def refuse_changed_meaning(conf: Mapping[str, str]) -> None:
     for name in conf:
         if name.startswith(_LEGACY):
             raise UsageError(
-                f"Setting `{name}` may change what a query means",
+                f"Setting `{name}` may change the result of a query",
                 code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl computes by Spark's default rules",
+                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
             )
     for name, fixed in FIXED.items():
         if name in conf and str(conf[name]).lower() != fixed.lower():
             raise UsageError(
                 f"Setting `{name}` must be {fixed}",
                 code="spark_setting_refused",
-                hint="remove it from `spark.conf`; impctl computes by Spark's default rules",
+                hint="remove it from `spark.conf`; impctl follows Spark's default rules",
             )
 
 
@@ -196,6 +196,6 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         raise UsageError(
             f"Setting `{name}` of the running Spark must be {wanted}: {found}",
             code="spark_setting_refused",
-            hint="start Spark without it (program, spark-defaults.conf, PYSPARK_SUBMIT_ARGS); "
-            "it changes what a query means",
+            hint="start Spark without this setting (program, spark-defaults.conf, "
+            "PYSPARK_SUBMIT_ARGS); it changes the result of queries",
         )

@@ -90,7 +90,7 @@ def capture_sketches(
 def _require_attribute(frame: DataFrame, access: AccessId, partition: RangePartition) -> None:
     if partition.attribute.lower() not in (name.lower() for name in frame.columns):
         raise UsageError(
-            f"The rows of `{access}` lack the partition attribute `{partition.attribute}`",
+            f"The rows of `{access}` do not have the partition attribute `{partition.attribute}`",
             code="partition_attribute_missing",
             hint="read the attribute together with the columns of the query",
         )

@@ -120,8 +120,9 @@ def _refuse_hidden(snapshot: Snapshot, files: Sequence[DataFile]) -> None:
     for file in files:
         if os.path.basename(file.uri).startswith(_HIDDEN):
             raise TableError(
-                f"Spark skips a data file of table `{snapshot.table}` as hidden: {file.uri}",
-                hint="rewrite the table (for instance with OPTIMIZE), or use the Delta JAR",
+                f"Spark ignores a data file of table `{snapshot.table}` because its name looks "
+                f"hidden: {file.uri}",
+                hint="rewrite the table (for example with OPTIMIZE), or use the Delta JAR",
                 code="data_file_hidden",
             )
 

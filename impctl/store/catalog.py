@@ -120,8 +120,8 @@ class Catalog:
     def _check_not_given_up(self) -> None:
         if self._is_given_up:
             raise StorageError(
-                f"Catalog `{self.path}` took back what was written together with a commit that "
-                "failed",
+                f"Catalog `{self.path}` rolled back a write because a commit in the same "
+                "transaction failed",
                 hint="check the disk that holds the store and run the command again",
             )
 
@@ -268,7 +268,7 @@ def _prepare_writer(connection: sqlite3.Connection, disk: Disk) -> None:
         mode = disk.use_log(connection)
     if mode != "wal":
         raise UsageError(
-            f"The file system of the store offers SQLite no write-ahead log, only `{mode}`",
+            f"The store's file system does not support SQLite's write-ahead log, only `{mode}`",
             code="store_file_system",
             hint="set `store` to a folder on a local disk",
         )
@@ -309,7 +309,7 @@ def _connect_unwritable(layout: Layout) -> sqlite3.Connection:
             connection.deserialize(bytes(content))
         return connection
     raise StorageError(
-        f"Catalog `{layout.catalog}` changes all the time",
+        f"Catalog `{layout.catalog}` keeps changing while it is read",
         code="catalog_busy",
         hint="run the command again later",
     )

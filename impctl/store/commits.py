@@ -83,10 +83,10 @@ def apply_maintain(
     """Move the query forward; RetryableError where another writer moved it meanwhile."""
     found = queries.find_with_progress(connection, path, change.query)
     if found is None:
-        raise _moved(change, "is not in the store any more")
+        raise _moved(change, "is no longer in the store")
     query, held = found
     if held.generation != change.expected_generation:
-        raise _moved(change, f"is at generation {held.generation} already")
+        raise _moved(change, f"is already at generation {held.generation}")
     pinned = queries.held_pins(connection, path, query.id, held.pins)
     _check_pins(change, [opened(row, path, "pin") for row, _ in pinned.values()])
     generation = held.generation + 1
@@ -134,7 +134,7 @@ def _check_pins(change: MaintainCommit, held: Sequence[tuple[Any, ...]]) -> None
     # A version of one table with the state of another would be a wrong answer later on.
     if {(row[1], row[3]) for row in held} != _tables(change.pins):
         raise ImpctlError(
-            f"Commit of query `{change.query}` pins other tables than its capture",
+            f"A commit of query `{change.query}` refers to other tables than its capture",
             code="pins_differ",
             hint=f"run `impctl capture` for `{change.query}` again",
         )
@@ -144,5 +144,5 @@ def _moved(change: MaintainCommit, what: str) -> RetryableError:
     return RetryableError(
         f"Query `{change.query}` {what}, not at {change.expected_generation}",
         code="generation_moved",
-        hint="another run came first; run the command again",
+        hint="another run was faster; run the command again",
     )

@@ -41,8 +41,8 @@ _UNCLEAR = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQL
 _PROBE_BYTES = 64 << 10
 """Twice what SQLite needs to read a catalog beside other processes."""
 
-_FREE_HINT = "free space (and file names: `df -i`) on that disk and run the command again"
-_LOCKS_HINT = "set `store` to a folder on a file system with locks, such as a local disk"
+_FREE_HINT = "free space (and inodes: `df -i`) on that disk and run the command again"
+_LOCKS_HINT = "set `store` to a folder on a file system that supports locks, such as a local disk"
 _RIGHTS_HINT = "give this user the right to write there, or set `store` to another folder"
 
 
@@ -55,7 +55,7 @@ def translated(path: Path) -> Iterator[None]:
         raise from_sqlite(error, path) from error
     except UnicodeDecodeError as error:
         # Names in a damaged catalog reach us by way of SQLite's own messages.
-        raise damaged(path, "text in it is no UTF-8") from error
+        raise damaged(path, "it contains text that is not UTF-8") from error
     except OSError as error:
         raise from_system(error, path) from error
 
@@ -85,7 +85,7 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
         return without_locks(path, text)
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
         return UsageError(
-            f"Catalog `{path}` cannot be opened for this: {text}",
+            f"Catalog `{path}` cannot be opened for this operation: {text}",
             code=STORE_READ_ONLY,
             hint=_RIGHTS_HINT,
         )
@@ -139,13 +139,13 @@ def from_system(error: OSError, path: Path) -> ImpctlError:
         )
     if error.errno in _DENIED:
         return UsageError(
-            f"Not allowed to write `{place}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
+            f"No permission to write `{place}`: {reason}", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
         )
     if error.errno in _WRONG_PATH:
         return UsageError(
-            f"No store can be at `{path}`: `{place}`: {reason}",
+            f"`{path}` cannot be a store: `{place}`: {reason}",
             code="store_path",
-            hint="set `store` to the path of a folder, there already or to be made",
+            hint="set `store` to the path of a folder, existing or new",
         )
     if error.errno in _NO_LOCKS:
         return without_locks(path, reason)
@@ -160,14 +160,14 @@ def damaged(path: Path, detail: str) -> StateCorruptError:
     return StateCorruptError(
         f"Catalog `{path}` is damaged: {detail}",
         code="catalog_corrupt",
-        hint="move the store's folder away and run `impctl capture` again",
+        hint="move the store's folder to another place and run `impctl capture` again",
     )
 
 
 def without_locks(path: Path, reason: str) -> UsageError:
     """The error to raise where no lock keeps two writers apart."""
     return UsageError(
-        f"The file system of `{path}` offers no locks: {reason}",
+        f"The file system of `{path}` does not support locks: {reason}",
         code="store_without_locks",
         hint=_LOCKS_HINT,
     )
@@ -175,6 +175,4 @@ def without_locks(path: Path, reason: str) -> UsageError:
 
 def read_only(path: Path) -> UsageError:
     """Someone wants to write through a store that was opened without that possibility."""
-    return UsageError(
-        f"Store `{path}` is open for reading only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT
-    )
+    return UsageError(f"Store `{path}` is open read-only", code=STORE_READ_ONLY, hint=_RIGHTS_HINT)

@@ -56,8 +56,8 @@ def check_format(connection: sqlite3.Connection, path: Path) -> int:
         raise damaged(path, "it is a SQLite database, but not one that impctl created")
     if found > FORMAT_VERSION:
         raise UsageError(
-            f"Store `{path.parent}` has format {found}; this impctl knows formats up to"
-            f" {FORMAT_VERSION}",
+            f"Store `{path.parent}` has format {found}, but this version of impctl supports "
+            f"formats up to {FORMAT_VERSION}",
             code="store_format_newer",
             hint="upgrade impctl, or set `store` to another folder and capture again",
         )

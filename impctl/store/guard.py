@@ -27,9 +27,9 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
     root = layout.root
     if "\0" in str(root):
         raise UsageError(
-            "The path of the store holds a NUL character",
+            "The path of the store contains a NUL character",
             code="store_path",
-            hint="set `store` to the path of a folder, there already or to be made",
+            hint="set `store` to the path of a folder, existing or new",
         )
     linked = _found(root, follow=False)
     if linked is not None and stat.S_ISLNK(linked.st_mode) and linked.st_uid not in _trusted():
@@ -44,7 +44,7 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
         if found is None:
             continue
         if stat.S_ISLNK(found.st_mode):
-            raise _link(path, "stands where a file of the store should be")
+            raise _link(path, "is in the place of a file of the store")
         if not is_shared:
             _check_rights(path, found)
 
@@ -66,16 +66,17 @@ def _check_rights(path: Path, found: os.stat_result) -> None:
         return  # access lists in place of owners and modes: whoever made the folder says who may
     if found.st_uid != me:
         raise UsageError(
-            f"`{path}` of the store belongs to user {found.st_uid}, and this is {me}",
+            f"`{path}` of the store belongs to user {found.st_uid}, but this process runs as user "
+            f"{me}",
             code="store_untrusted",
-            hint=f"run as its owner, or take it over with `chown -R {me}`; where a store "
-            "is shared on purpose, set IMPCTL_SHARED_STORE=1",
+            hint=f"run as its owner, or change the owner with `chown -R {me}`; if the store is "
+            "shared on purpose, set IMPCTL_SHARED_STORE=1",
         )
     if found.st_mode & _OTHERS_MAY_WRITE:
         raise UsageError(
-            f"`{path}` of the store may be written by others (mode {found.st_mode & 0o7777:04o})",
+            f"other users can write to `{path}` of the store (mode {found.st_mode & 0o7777:04o})",
             code="store_untrusted",
-            hint=f"run `chmod go-w {path}`; where a store is shared on purpose, set "
+            hint=f"run `chmod go-w {path}`; if the store is shared on purpose, set "
             "IMPCTL_SHARED_STORE=1",
         )
 
@@ -84,5 +85,5 @@ def _link(path: Path, what: str) -> UsageError:
     return UsageError(
         f"The link `{path}` {what}",
         code="store_link",
-        hint="look where it leads and who made it; then remove it, or name the folder itself",
+        hint="check where it points and who created it; then remove it, or give the folder itself",
     )

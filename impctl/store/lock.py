@@ -243,7 +243,7 @@ def _held(root: Path, owner: Owner | None) -> LockHeldError:
     who = "another process" if owner is None else owner.describe()
     return LockHeldError(
         f"Store `{root}` is locked by {who}",
-        hint="wait for it to end, or allow more time with a longer lock timeout",
+        hint="wait for it to end, or set a longer lock timeout",
     )
 
 

@@ -34,12 +34,14 @@ def refuse_idle_lock(path: Path, mounts: Path = _MOUNTS) -> None:
     except BlockingIOError:
         pass
     else:
-        raise without_locks(path, "a second holder gets a lock that is held")
+        raise without_locks(path, "two holders can have the same lock")
     finally:
         os.close(second)
     option = _local_option(path.parent, mounts)
     if option is not None:
-        raise without_locks(path, f"it is mounted with `{option}`, so other machines see none")
+        raise without_locks(
+            path, f"it is mounted with `{option}`, so other machines do not see the lock"
+        )
 
 
 @cache

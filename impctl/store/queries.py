@@ -165,7 +165,7 @@ def held_pins(
         any(row[-1] != len(rows) for row in rows)
         or digest_of(itertools.chain(*held.values())) != digest
     ):
-        raise damaged(path, "pins of one version do not belong together")
+        raise damaged(path, "the pins of one version do not match each other")
     return held
 
 

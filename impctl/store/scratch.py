@@ -83,9 +83,9 @@ def temporary_folder() -> Path:
         return Path(tempfile.gettempdir())
     except OSError as error:
         raise UsageError(
-            "There is no folder for temporary files that this user may write",
+            "There is no folder for temporary files that this user can write to",
             code="no_temporary_folder",
-            hint="set `TMPDIR` to a folder that this user may write",
+            hint="set `TMPDIR` to a folder that this user can write to",
         ) from error
 
 
@@ -116,8 +116,8 @@ def _made(prefix: str, parent: Path) -> tuple[Path, int]:
             return folder, owner
         os.close(owner)
     raise StorageError(
-        f"Scratch folders in `{parent}` are removed as soon as they are made",
-        hint="find out which program removes them, and run the command again",
+        f"Something removes temporary folders in `{parent}` as soon as they are created",
+        hint="find out which program removes them, then run the command again",
     )
 
 

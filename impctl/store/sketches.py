@@ -84,7 +84,7 @@ def save_maintained(
     for access in given:
         if access not in known:
             raise ImpctlError(
-                f"Access `{access}` was not captured; known are {known}",
+                f"Access `{access}` was not captured; captured accesses are {known}",
                 code="access_unknown",
                 hint="run `impctl capture` again",
             )
@@ -123,7 +123,7 @@ def load_sketches(
         fragments = FragmentSet.from_bytes(bits, size)
         sketches.append(StoredSketch(access, table, attribute, partition, fragments))
     if digest_of(holding) != digest:
-        raise damaged(path, "sketches of one version do not belong together")
+        raise damaged(path, "the sketches of one version do not match each other")
     return tuple(sketches)
 
 
@@ -164,7 +164,8 @@ def _held_sketches(
 def _check_size(access: AccessId, fragments: FragmentSet, size: int) -> None:
     if fragments.size != size:
         raise ImpctlError(
-            f"Sketch of access `{access}` has {fragments.size} ranges, its partition {size}",
+            f"The sketch of access `{access}` has {fragments.size} ranges, but its partition has "
+            f"{size}",
             code="sketch_size",
             hint="run `impctl capture` again",
         )

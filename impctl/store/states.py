@@ -133,7 +133,7 @@ def move_runs(
     """
     held = {row[:2]: row[2:] for row in connection.execute(_HELD, (query_id,))}
     if digest_of(held.values()) != digest:
-        raise damaged(path, "runs of one version do not belong together")
+        raise damaged(path, "the runs of one version do not match each other")
     left: list[str | None] = []
     gone = [(arrangement, int(sequence)) for arrangement, sequence in drop]
     for key in gone:
@@ -182,7 +182,7 @@ def stored_runs(
         (query_id,),
     ).fetchall()
     if digest_of(row[:-2] for row in rows) != digest:
-        raise damaged(path, "runs of one version do not belong together")
+        raise damaged(path, "the runs of one version do not match each other")
     return tuple(StoredRun(*(*opened(row[:-2], path, "run")[1:], *row[-2:])) for row in rows)
 
 
@@ -207,9 +207,9 @@ def read_run(run: StoredRun, query: QueryName, layout: Layout) -> StoredTable:
         table = pa.Table.from_batches(batches, stream.schema)
     except (pa.ArrowException, OSError, StopIteration) as error:
         pass_out_of_memory(error)
-        raise corrupt("is no Arrow stream") from error
+        raise corrupt("is not an Arrow stream") from error
     if table.num_rows != run.rows:
-        raise corrupt("does not have its number of rows")
+        raise corrupt("has the wrong number of rows")
     return table if pages is None else PagedTable(table, pages)
 
 
@@ -235,7 +235,7 @@ def _content(run: StoredRun, place: Path, corrupt: Callable[[str], StateCorruptE
             raise from_system(error, place) from error  # the file may be as it was written
         raise corrupt("cannot be read") from error
     if content is None or content.size != run.size:
-        raise corrupt("does not have its length")
+        raise corrupt("has the wrong length")
     return content
 
 
@@ -249,7 +249,7 @@ def check_heads(
         mark = content.slice(at, _MARK_BYTES).to_pybytes()
         end = at + _MARK_BYTES + int.from_bytes(mark[4:], "little")
         if not at + _MARK_BYTES <= end <= content.size:
-            raise corrupt("is no Arrow stream")
+            raise corrupt("is not an Arrow stream")
         pages.check_span(at, end)
         at = end
 

@@ -35,8 +35,8 @@ def arrow_type(kind: SqlType) -> pa.DataType:
     found = _SIMPLE.get(kind.kind)
     if found is None:
         raise TableError(
-            f"A column of type `{kind}` cannot be read by impctl itself",
-            hint="leave the column out of the query, or use it only where Spark evaluates it",
+            f"impctl itself cannot read a column of type `{kind}`",
+            hint="remove the column from the query, or use it only in parts that Spark evaluates",
             code="column_type_unsupported",
         )
     return found

@@ -90,7 +90,7 @@ def check_calendar(values: Any, kind: SqlType, column: str, uri: str) -> None:
     lowest = pc.min(numbers).as_py()
     if lowest is not None and lowest < limit:
         raise TableError(
-            f"Column `{column}` holds old dates or times in Spark 2's calendar: {uri}",
-            hint="rewrite the file with Spark 3.1 or newer, or leave the column out",
+            f"Column `{column}` has old dates or times in the calendar of Spark 2: {uri}",
+            hint="rewrite the file with Spark 3.1 or newer, or remove the column from the query",
             code="legacy_calendar",
         )

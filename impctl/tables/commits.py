@@ -72,7 +72,7 @@ class Commits:
         except ValueError as error:
             raise _damaged(self.table, version, error) from error
         if not isinstance(entry, dict):
-            raise _damaged(self.table, version, f"`{line[:40]}` is no entry")
+            raise _damaged(self.table, version, f"`{line[:40]}` is not a log entry")
         return entry.items()
 
     def metadata(self) -> list[dict[str, Any]]:
@@ -162,6 +162,8 @@ def _damaged(table: TableName, version: TableVersion, what: object) -> TableErro
     """The error for a commit that cannot be read, which deltalake may not even have opened."""
     return TableError(
         f"The log entry of version {version} of table `{table}` is damaged: {what}",
-        hint="restore the entry, or make a checkpoint after it and run `impctl capture`",
+        hint=(
+            "restore the entry, or write a checkpoint for a later version and run `impctl capture`"
+        ),
         code="table_unreadable",
     )

@@ -105,7 +105,7 @@ class DataFiles:
         if not stat.S_ISREG(mode):
             raise UnsupportedError(
                 f"A data file of table `{self._snapshot.table}` is not a regular file: {file.uri}",
-                hint="the log of the table names it; check who writes to the table",
+                hint="the table's log lists it; check who writes to the table",
                 code="data_file_irregular",
             )
 
@@ -122,8 +122,8 @@ def read_failure(snapshot: Snapshot, file: DataFile, error: Exception) -> Impctl
         return HistoryGoneError(
             f"Version {snapshot.version} of table `{snapshot.table}` can no longer be read:"
             f" data file {file.uri} is gone",
-            hint="run `impctl capture`; to keep files longer raise"
-            " `delta.deletedFileRetentionDuration` before the next VACUUM",
+            hint="run `impctl capture`; to keep files longer, raise "
+            "`delta.deletedFileRetentionDuration` before the next VACUUM",
         )
     return StorageError(
         f"Reading a data file of table `{snapshot.table}` failed: {failure_text(error)}",

@@ -79,8 +79,8 @@ def check_vectors(
                 inside = [(roots[0], _name(where))]
             if not inside:
                 raise TableError(
-                    f"The log of table `{table}` places a deletion vector outside the table's"
-                    f" folder: {where}",
+                    f"The log of table `{table}` lists a deletion vector outside the table's "
+                    f"folder: {where}",
                     hint="check who writes to the table; purge its deletion vectors with Spark"
                     " (`REORG TABLE ... APPLY (PURGE)`)",
                     code="file_outside_table",
@@ -93,7 +93,7 @@ def check_vectors(
         mark, count, upper = _HEAD.unpack(head[: _HEAD.size])
         if mark == _MARK and (count > 1 or (count == 1 and upper)):
             raise TableError(
-                f"A deletion vector of table `{table}` deletes rows that its file does not have",
+                f"A deletion vector of table `{table}` deletes rows that are not in its file",
                 hint="the table is damaged: restore an earlier version (RESTORE in Spark)",
                 code="deletion_vectors_unmatched",
             )
@@ -127,9 +127,9 @@ def _of_checkpoint(
     for side_file in side_files:
         if "/" in side_file:
             raise TableError(
-                f"A checkpoint of the table at {path} names a side file outside its folder:"
-                f" {side_file}",
-                hint="check who writes to the table; a new checkpoint names its own side files",
+                f"A checkpoint of the table at {path} refers to a sidecar file outside its folder: "
+                f"{side_file}",
+                hint="check who writes to the table; a new checkpoint refers to new sidecar files",
                 code="file_outside_table",
             )
         yield from _of_checkpoint(path, options, f"{_SIDE_FILES}/{side_file}")

@@ -63,7 +63,7 @@ def check_column_mapping(
         )
     if mode not in ("none", "name"):
         raise TableError(
-            f"Table `{table}` maps columns by `{mode}`, which impctl cannot read",
+            f"Table `{table}` uses column mapping mode `{mode}`, which impctl does not support",
             hint="rewrite the table with `delta.columnMapping.mode` = `name`",
             code="column_mapping_mode",
         )
@@ -73,7 +73,7 @@ def check_column_mapping(
 def unknown_feature(table: TableName, feature: str) -> TableError:
     """The refusal for a reader feature."""
     return TableError(
-        f"Table `{table}` needs reader feature `{feature}`, which impctl does not know",
+        f"Table `{table}` needs reader feature `{feature}`, which impctl does not support",
         hint="drop the feature from the table, or read the table with the Delta JAR",
         code="reader_feature_unknown",
     )

@@ -16,7 +16,7 @@ def why_not_plain(snapshot: Snapshot, *, reads_folders: bool = False) -> str:
     Who `reads_folders` takes the values of partition columns from their names (`day=2026-01-31`).
     """
     if snapshot.column_mapping is not None:
-        return "it maps column names"
+        return "it uses column mapping"
     if snapshot.partition_columns and not (reads_folders and _is_in_folders(snapshot)):
         return "it has partition columns"
     if any(file.deleted is not None for file in snapshot.files):

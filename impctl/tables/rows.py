@@ -256,10 +256,10 @@ class FileReader:
             names = spelled.get(physical.lower(), [])
             if len(names) > 1:
                 raise TableError(
-                    f"Column `{column.name}` of table `{self._snapshot.table}` has several columns"
-                    f" of its name in a data file, {' and '.join(f'`{name}`' for name in names)}:"
-                    f" {file.uri}",
-                    hint="rewrite the data file; names are compared without regard to case",
+                    f"A data file has several columns for column `{column.name}` of table "
+                    f"`{self._snapshot.table}`, {' and '.join(f'`{name}`' for name in names)}: "
+                    f"{file.uri}",
+                    hint="rewrite the data file; column names are not case-sensitive",
                     code="file_column_ambiguous",
                 )
             if names:
@@ -279,8 +279,8 @@ class FileReader:
         except pa.ArrowException as error:
             pass_out_of_memory(error)
             raise TableError(
-                f"Column `{column.name}` of table `{self._snapshot.table}` is stored as"
-                f" `{values.type}`, which is no `{column.type}`: {file.uri}",
+                f"Column `{column.name}` of table `{self._snapshot.table}` is stored as "
+                f"`{values.type}`, which does not match `{column.type}`: {file.uri}",
                 hint="rewrite the data file",
                 code="file_type_differs",
             ) from error
@@ -341,8 +341,10 @@ def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:
     except pa.ArrowException as error:
         pass_out_of_memory(error)
         raise TableError(
-            f"Partition column `{column.name}` holds a value that impctl cannot read: {text}"
-            f" is no `{column.type}` to it",
-            hint="leave the column out of the query; dates and times are read up to year 9999",
+            f"Partition column `{column.name}` has a value that impctl cannot read as "
+            f"`{column.type}`: {text}",
+            hint=(
+                "remove the column from the query; impctl reads dates and times up to the year 9999"
+            ),
             code="column_unreadable",
         ) from error

@@ -111,16 +111,16 @@ def _column_type(field: Mapping[str, Any]) -> SqlType:
 def _opaque_reason(field: Mapping[str, Any], kind: SqlType, *, is_mapped: bool) -> str | None:
     collation = _collation(field)
     if collation is not None:
-        return f"its strings compare by the collation `{collation}`"
+        return f"its strings use the collation `{collation}`"
     change = _unreadable_change(field)
     if change is not None:
         return f"its type was changed from {change[0]} to {change[1]}"
     if _is_padded(field):
-        return "it is of type char(n), which Spark pads with blanks where it compares"
+        return "it has type char(n), which Spark pads with spaces in comparisons"
     if _mentions(field["type"], "variant"):
-        return "it holds variant values"
+        return "it contains variant values"
     if is_mapped and kind.kind is Kind.OTHER:
-        return "it is nested and the table maps column names"
+        return "it is nested, and the table uses column mapping"
     return None
 
 

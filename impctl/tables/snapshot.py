@@ -195,7 +195,7 @@ class Snapshot:
         if found is None:
             raise SchemaChangedError(
                 f"Table `{self.table}` has no column `{name}` at version {self.version}",
-                hint="run `impctl capture` after correcting the query",
+                hint="correct the query, then run `impctl capture`",
             )
         return found
 
@@ -206,7 +206,7 @@ class Snapshot:
         if reason is not None:
             raise TableError(
                 f"Column `{found.name}` of table `{self.table}` cannot be read: {reason}",
-                hint="leave the column out of the query, or use the Delta JAR",
+                hint="remove the column from the query, or use the Delta JAR",
                 code="column_unreadable",
             )
         return found
@@ -258,7 +258,7 @@ def take_snapshot(
         raise _log_failure(table, path, error) from error
     if deletions is None:
         raise TableError(
-            f"Deletion vectors of table `{table}` name files that its log does not list",
+            f"Deletion vectors of table `{table}` refer to files that its log does not list",
             hint="read the table with the Delta JAR",
             code="deletion_vectors_unmatched",
         )
@@ -290,9 +290,9 @@ def _check_places(table: TableName, uris: Iterable[str], roots: Sequence[str]) -
 def outside_table(table: TableName, uri: str) -> UnsupportedError:
     """The error for a file that the log names and that lies outside the table's folder."""
     return UnsupportedError(
-        f"The log of table `{table}` names a file outside the table's folder: {uri}",
-        hint=f"if the table is a shallow clone, list the cloned table's folder under"
-        f" `tables.{table}.clone_of`; otherwise do not read the table",
+        f"The log of table `{table}` lists a file outside the table's folder: {uri}",
+        hint="if the table is a shallow clone, add the cloned table's folder under "
+        f"`tables.{table}.clone_of`; otherwise do not read the table",
         code="file_outside_table",
     )
 
@@ -323,8 +323,8 @@ def _readable_partitions(
         for name in moments:
             if any(_lacks_zone(found[name]) for found in texts):
                 refused[name] = (
-                    "it is a partition column with times written without a zone, which every Spark"
-                    " session takes for times of its own zone"
+                    "it is a partition column whose times have no time zone, so each Spark "
+                    "session reads them in its session time zone"
                 )
     return replace(columns, opaque={**columns.opaque, **refused}) if refused else columns
 
@@ -382,9 +382,9 @@ def _check_partition(name: ColumnName, texts: list[str | None], actions: pa.Tabl
     for text, path in zip(texts, actions.column("path").to_pylist(), strict=True):
         if text is not None and is_unsure(text) and text not in unquote(unquote(path)):
             raise TableError(
-                f"The value {text!r} of partition column `{name}` may be another one in the log: "
-                "beyond U+FFFF it is read wrongly where it is written as an escape",
-                hint="write the partition without such characters",
+                f"The value {text!r} of partition column `{name}` may differ from the one in the "
+                "log: characters beyond U+FFFF are misread if they are written as escapes",
+                hint="do not use such characters in partition values",
                 code="partition_value_unsure",
             )
 

@@ -68,7 +68,7 @@ class DeltaSource:
         if version > self.version:
             raise TableRecreatedError(
                 f"Table `{self.name}` is at version {self.version} and has no version {version}",
-                hint="another table stands at the path now; run `impctl capture`",
+                hint="the path now holds another table; run `impctl capture`",
             )
         try:
             found = _load(self.path, version, self.storage_options)
@@ -107,17 +107,17 @@ def clone_roots(clone_of: Iterable[str]) -> tuple[str, ...]:
 def recreated(source: DeltaSource, to_do: str = "run `impctl capture`") -> TableRecreatedError:
     """The error for a path at which another table stands than the one meant."""
     return TableRecreatedError(
-        f"Table `{source.name}` was created anew at {source.path}",
-        hint=f"another table stands at the path now; {to_do}",
+        f"Table `{source.name}` was created again at {source.path}",
+        hint=f"the path now holds another table; {to_do}",
     )
 
 
 def other_history(source: DeltaSource) -> TableRecreatedError:
     """The error for a table of the same identity whose log leads from other files than it had."""
     return TableRecreatedError(
-        f"Table `{source.name}` at {source.path} does not come from the files that the sketch was "
-        "captured from",
-        hint="a backup that went its own way stands there, or the log was altered; "
+        f"The files of table `{source.name}` at {source.path} are not a continuation of those that "
+        "the sketch was captured from",
+        hint="the path holds a backup that other commits were added to, or the log was altered; "
         "run `impctl capture`",
     )
 
@@ -166,8 +166,9 @@ def _load(path: str, version: TableVersion | None, options: Mapping[str, str] | 
             raise
         # No chain: it would bring the value back into a trace.
         raise StorageError(
-            f"The storage options are refused: {' '.join(text.split()).rstrip('.')}",
-            hint="correct `storage_options` of the table; the value is left out here",
+            "The object store does not accept the storage options: "
+            f"{' '.join(text.split()).rstrip('.')}",
+            hint="correct `storage_options` of the table; this message does not show the value",
             code="storage_options_refused",
         ) from None
 
@@ -178,14 +179,15 @@ def _check_path(name: TableName, path: str) -> None:
     folder = local_path(path)
     if not _is_utf8(path):
         raise TableError(
-            f"Table `{name}` cannot be opened, its path is not UTF-8: {path}",
-            hint="rename the folder, or reach it through a symbolic link",
+            f"Table `{name}` cannot be opened because its path is not UTF-8: {path}",
+            hint="rename the folder, or use a symbolic link to it",
             code="table_path_not_utf8",
         )
     if folder is not None and unquote(os.path.abspath(folder)) != os.path.abspath(folder):
         raise TableError(
-            f"Table `{name}` cannot be opened safely, its path holds an escape such as %20: {path}",
-            hint="rename the folder, or reach it through a symbolic link",
+            f"Table `{name}` cannot be opened safely because its path contains an escape such as "
+            f"%20: {path}",
+            hint="rename the folder, or use a symbolic link to it",
             code="table_path_escaped",
         )
 
@@ -204,12 +206,15 @@ def _not_a_table(name: TableName, path: str) -> TableError:
     if folder is not None and not os.path.exists(folder):
         return TableError(
             f"Table `{name}` does not exist: {path}",
-            hint=f"correct `tables.{name}.path`; relative paths start at the workload file",
+            hint=(
+                f"correct `tables.{name}.path`; a relative path starts at the folder of the "
+                "workload file"
+            ),
             code="table_missing",
         )
     return TableError(
         f"Table `{name}` is not a Delta table: {path}",
-        hint="the path must hold a `_delta_log` folder; other formats are not supported",
+        hint="the path must contain a `_delta_log` folder; other formats are not supported",
         code="table_not_delta",
     )
 
@@ -219,14 +224,18 @@ def _without_gap(text: str) -> str:
     ends = _VERSION.findall(text) if "found gap" in text else []
     if len(ends) != 2:
         return text
-    return f"its log goes from version {ends[0]} to {ends[1]}, what is between them is missing"
+    return (
+        f"its log goes from version {ends[0]} to {ends[1]}, and the entries between them are "
+        "missing"
+    )
 
 
 def _where_to_look(path: str) -> str:
     if path.startswith("uc://"):
         return (
-            "give Unity's address and token as `databricks_workspace_url` and `databricks_token` "
-            "in `storage_options`, and let it give credentials to engines outside of it"
+            "give the address and token of Unity Catalog as `databricks_workspace_url` and "
+            "`databricks_token` in `storage_options`, and allow it to give credentials to "
+            "external engines"
         )
     return f"check the Delta log under `{path}`"
 
@@ -259,8 +268,8 @@ def _version_failure(source: DeltaSource, version: TableVersion, error: Exceptio
     if feature is not None:
         return unknown_feature(source.name, feature)
     oldest = oldest_version(source)
-    left = "" if oldest is None else f"; the oldest one left is {oldest}"
+    left = "" if oldest is None else f"; the oldest available version is {oldest}"
     return HistoryGoneError(
-        f"Version {version} of table `{source.name}` is gone from its log{left}",
-        hint="run `impctl capture`; to keep more history raise `delta.logRetentionDuration`",
+        f"Version {version} of table `{source.name}` is no longer in its log{left}",
+        hint="run `impctl capture`; to keep more history, raise `delta.logRetentionDuration`",
     )

@@ -20,7 +20,7 @@ from impctl.workload.reading import FileReading, inside
 from impctl.workload.scalars import SIZE_HINT, share_from, size_from
 from impctl.workload.schema_parts import JsonSchema, object_of, text_of
 
-MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's such as 25%"
+MEMORY_HINT = f"{SIZE_HINT}, or a share of the machine's memory such as 25%"
 
 _V = TypeVar("_V")
 _PATH = "`budget`"
@@ -47,7 +47,7 @@ def read_limits(node: Node | None, reading: FileReading) -> LimitSpec:
     fields = reading.record(node, _LIMITS, (), ("rounds", "rows")) or {}
 
     def read(name: str, default: int) -> int:
-        path, hint = inside(_LIMITS, name), f"by default it is {default}"
+        path, hint = inside(_LIMITS, name), f"the default is {default}"
         return reading.whole_number(fields.get(name), path, _MOST, hint) or default
 
     return LimitSpec(read("rounds", usual.rounds), read("rows", usual.rows))
@@ -79,13 +79,15 @@ def _memory(text: str) -> str:
 
 def budget_schema() -> JsonSchema:
     """What an editor is told of it."""
-    disk = text_of("Bytes that the state of all queries may take: 500MB, 2GB; 0: the least.")
-    memory = text_of("Memory that a process may take: 500MB, 2GB, or 25% of the machine's.")
+    disk = text_of(
+        "Limit for the state of all queries on disk, such as 500MB or 2GB; 0 keeps the minimum."
+    )
+    memory = text_of("Memory limit of a process: 500MB, 2GB, or 25% of the machine's memory.")
     fields = {
         name: {**told, "type": ["string", "integer"]}
         for name, told in (("disk", disk), ("memory", memory))
     }
-    return object_of("What the state of all queries may take.", fields)
+    return object_of("Limits for the state of all queries.", fields)
 
 
 def limits_schema() -> JsonSchema:
@@ -93,9 +95,9 @@ def limits_schema() -> JsonSchema:
     whole = {"type": "integer", "minimum": 1}
     usual = LimitSpec()
     return object_of(
-        "How far WITH RECURSIVE of UNION may go; beyond it ends as `recursion_limit`.",
+        "Limits of WITH RECURSIVE with UNION; beyond them the query fails with `recursion_limit`.",
         {
-            "rounds": {**whole, "description": f"In one go; default: {usual.rounds}."},
+            "rounds": {**whole, "description": f"Rounds in one run; default: {usual.rounds}."},
             "rows": {**whole, "description": f"Rows derived; default: {usual.rows}."},
         },
     )

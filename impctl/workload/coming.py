@@ -42,7 +42,9 @@ def read_changes(
     if nodes is None:
         return None
     if not nodes:
-        reading.report(node, f"{where} is empty", "write `changes: never`, or what is to come")
+        reading.report(
+            node, f"{where} is empty", "write `changes: never`, or describe the expected changes"
+        )
     read = [_read_one(each, where, reading) for each in nodes]
     known = tuple(each for each in read if each is not None)
     return known if known and len(known) == len(read) else None
@@ -66,10 +68,13 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
     if fields is None:
         return None
     if not fields and len(reading.problems) == known:
-        reading.report(node, f"{where} says nothing", "write `every`, `from` or `until`")
+        reading.report(node, f"{where} is empty", "write `every`, `from` or `until`")
     every = read_duration(fields.get("every"), inside(where, "every"), reading)
     rows = reading.whole_number(
-        fields.get("rows"), inside(where, "rows"), MAX_ROWS, "how many rows a change has as a rule"
+        fields.get("rows"),
+        inside(where, "rows"),
+        MAX_ROWS,
+        "write the usual number of rows per change",
     )
     deletes = _share(fields.get("deletes"), inside(where, "deletes"), reading)
     since = _moment(fields.get("from"), inside(where, "from"), reading)
@@ -78,14 +83,14 @@ def _read_one(node: Node, where: str, reading: FileReading) -> ComingSpec | None
         if name in fields and needed not in fields:
             reading.report(
                 fields[name],
-                f"{inside(where, name)} needs `{needed}` beside it",
+                f"{inside(where, name)} needs `{needed}`",
                 f"add `{needed}:`",
             )
     if since is not None and until is not None and until <= since:
         reading.report(
             fields["until"],
-            f"{inside(where, 'until')} must come after `from`",
-            "the expectation holds from `from` on, and before `until`",
+            f"{inside(where, 'until')} must be later than `from`",
+            "the expectation applies from `from` until before `until`",
         )
     if len(reading.problems) > known:
         return None
@@ -101,7 +106,7 @@ def read_duration(node: Node | None, where: str, reading: FileReading) -> float 
     if seconds is None:
         said = written_at(node, cell.written)
         reading.report(
-            node, f"{where}: {said} is no duration", "write a duration such as 10m or 1h"
+            node, f"{where}: {said} is not a duration", "write a duration such as 10m or 1h"
         )
     return seconds
 
@@ -113,14 +118,16 @@ def _share(node: Node | None, where: str, reading: FileReading) -> float | None:
     found = _SHARE.fullmatch(cell.written.strip())
     if found is None or float(found[1]) > 100:
         said = written_at(node, cell.written)
-        reading.report(node, f"{where}: {said} is no share of the rows", "write a share such as 5%")
+        reading.report(
+            node, f"{where}: {said} is not a share of the rows", "write a share such as 5%"
+        )
         return None
     return float(found[1]) / 100
 
 
 def _moment(node: Node | None, where: str, reading: FileReading) -> float | None:
     """Seconds since 1970 of a day or a time."""
-    cell = reading.cell(node, where, "a day such as 2026-12-01")
+    cell = reading.cell(node, where, "a date such as 2026-12-01")
     if node is None or cell is None:
         return None
     value = cell.value
@@ -133,8 +140,8 @@ def _moment(node: Node | None, where: str, reading: FileReading) -> float | None
     if not isinstance(value, date):
         reading.report(
             node,
-            f"{where}: {written_at(node, cell.written)} is no day and no time",
-            "write a day such as 2026-12-01, or a time such as 2026-12-01 18:00:00",
+            f"{where}: {written_at(node, cell.written)} is not a date or a time",
+            "write a date such as 2026-12-01, or a time such as 2026-12-01 18:00:00",
         )
         return None
     at = value if isinstance(value, datetime) else datetime.combine(value, time())
@@ -147,7 +154,7 @@ def changes_schema() -> JsonSchema:
     share: JsonSchema = {"type": "string", "pattern": f"^{_SHARE.pattern}$"}
     one = {
         **object_of(
-            "Changes that are to come, where the table's log cannot know yet.",
+            "Expected changes that the table's log does not show yet.",
             {
                 "every": or_variable(
                     {"type": "string", "pattern": f"^{DURATION_PATTERN}$"},
@@ -155,17 +162,17 @@ def changes_schema() -> JsonSchema:
                 ),
                 "rows": or_variable(
                     {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
-                    "Rows that a change has.",
+                    "Rows per change.",
                 ),
-                "deletes": or_variable(share, "How many of the rows are deletions, such as 5%."),
-                "from": or_variable(moment, "Day or time from which on this is expected."),
-                "until": or_variable(moment, "Day or time before which this is expected."),
+                "deletes": or_variable(share, "Share of the rows that are deletions, such as 5%."),
+                "from": or_variable(moment, "Date or time from which this is expected."),
+                "until": or_variable(moment, "Date or time before which this is expected."),
             },
         ),
         "minProperties": 1,
     }
     return {
-        "description": "What is known of changes to come: `never`, or how often and how large.",
+        "description": "Expected changes: `never`, or how often and how large.",
         "anyOf": [
             or_variable({"const": NEVER}, "The table does not change."),
             one,

@@ -45,19 +45,19 @@ def require_credentials(
     missing = missing_credentials(path, options)
     if missing is not None:
         raise UsageError(
-            f"Table `{name}` lies in an object store and has no credentials: {missing}",
+            f"Table `{name}` is in an object store and has no credentials: {missing}",
             code="credentials_missing",
-            hint=f"give them in `tables.{name}.storage_options`, or write `credentials: ambient` "
+            hint=f"set them in `tables.{name}.storage_options`, or write `credentials: ambient` "
             "there or at the top of the file to use those of the environment",
         )
     # deltalake fills in what the options leave open, so a stranger's token would go with the keys.
     keys = {_PREFIX.sub("", key.lower()) for key in options}
     if _scheme(path) in _S3 and env.get(_TOKEN) and keys.isdisjoint(_NEEDS_NO_TOKEN):
         raise UsageError(
-            f"Table `{name}` has keys without a session token, and `{_TOKEN}` of the environment "
+            f"Table `{name}` has keys without a session token, and `{_TOKEN}` from the environment "
             "would be sent with them",
             code="credentials_mixed",
-            hint=f"unset `{_TOKEN}`, give `aws_session_token` in `tables.{name}.storage_options`, "
+            hint=f"unset `{_TOKEN}`, set `aws_session_token` in `tables.{name}.storage_options`, "
             "or write `credentials: ambient`",
         )
 
@@ -73,11 +73,11 @@ def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
             return None
         lacking = [key for key in ("access_key_id", "secret_access_key") if key not in given]
         words = " and ".join(f"`aws_{key}`" for key in lacking)
-        return None if not lacking else f"{words} not given, nor `credentials: ambient`"
+        return None if not lacking else f"{words} not set, and no `credentials: ambient`"
     known = _OTHERS.get(scheme)
     if known is None or not given.keys().isdisjoint(known):
         return None
-    return "no key in `storage_options`, nor `credentials: ambient`"
+    return "no key in `storage_options`, and no `credentials: ambient`"
 
 
 def _scheme(path: str) -> str:

@@ -97,15 +97,16 @@ def read_cron(text: str) -> Cron:
     if word.startswith("@"):
         if word.lower() not in MACROS:
             known = ", ".join(f"`{name}`" for name in MACROS)
-            raise CronFault("its word with `@` is unknown", f"the words are {known}")
+            raise CronFault("the `@` word is unknown", f"the words are {known}")
         word = MACROS[word.lower()]
     parts = word.split()
     if len(parts) != len(_FIELDS):
         count = "1 field" if len(parts) == 1 else f"{len(parts)} fields"
-        six = "; seconds and years are not among them" if len(parts) > len(_FIELDS) else ""
+        six = "; seconds and years are not supported" if len(parts) > len(_FIELDS) else ""
         raise CronFault(
-            f"there are {count} in place of 5",
-            f"write minute, hour, day of month, month and day of week, as `0 6 * * 1-5`{six}",
+            f"it has {count} instead of 5",
+            "write minute, hour, day of month, month and day of week, for example `0 6 * * "
+            f"1-5`{six}",
         )
     minutes, hours, days, months, weekdays = (
         _values(part, field) for part, field in zip(parts, _FIELDS, strict=True)
@@ -114,7 +115,7 @@ def read_cron(text: str) -> Cron:
     sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
     found = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
     if not is_either and min(days) > max(_LONGEST_MONTH[month - 1] for month in months):
-        raise CronFault("these times never come", "no such month has so many days")
+        raise CronFault("these times never occur", "none of these months has that many days")
     return found
 
 
@@ -157,7 +158,7 @@ def _value(text: str, item: str, field: _Field) -> int:
     )
     if not field.least <= value <= field.most:
         raise CronFault(
-            f"the {field.what} is out of bounds", f"it is from {field.least} to {field.most}"
+            f"the {field.what} is out of range", f"use a value from {field.least} to {field.most}"
         )
     return value
 
@@ -168,10 +169,11 @@ def _number(text: str, item: str, field: _Field) -> int:
     for letter, meaning in _LETTERS.items():
         if letter in item.upper():
             raise CronFault(
-                f"`{letter}` ({meaning}) is not read, here in the {field.what}",
-                "write the days out, or use another trigger",
+                f"`{letter}` ({meaning}) in the {field.what} is not supported",
+                "list the days, or use another trigger",
             )
     raise CronFault(
-        f"the {field.what} cannot be read",
-        f"write `*`, numbers from {field.least} to {field.most}, ranges as `1-5`, steps as `*/2`",
+        f"the {field.what} is not valid",
+        f"use `*`, numbers from {field.least} to {field.most}, ranges such as `1-5`, or steps such "
+        "as `*/2`",
     )

@@ -83,7 +83,7 @@ def _value_of(match: re.Match[str], env: Mapping[str, str]) -> str | Fault:
     if parsed is None or (parsed[2] is not None and "${" in parsed[2]):
         return Fault(
             "A `${...}` is not a variable impctl can resolve",
-            "write `${NAME}` or `${NAME:-default}` (a default holds no other variable), "
+            "write `${NAME}` or `${NAME:-default}` (a default cannot contain another variable), "
             "or `$${` for the characters `${`",
             match.start(),
         )

@@ -48,8 +48,8 @@ def workload_json_schema() -> JsonSchema:
         "$id": SCHEMA_ID,
         "title": "impctl workload",
         **object_of(
-            "Tables, queries and update batches that impctl works on. Any value may hold "
-            "`${VAR}` or `${VAR:-default}`; `$$` stands for `$`.",
+            "Tables, queries and update batches that impctl works on. Any value may contain "
+            "`${VAR}` or `${VAR:-default}`; `$$` is a literal `$`.",
             {
                 "version": or_variable({"const": 1}, "Version of this file format: 1."),
                 **workload_sections(),
@@ -62,26 +62,28 @@ def workload_json_schema() -> JsonSchema:
 def workload_sections() -> dict[str, JsonSchema]:
     """The sections of a workload, as its file and a suite's `workload` hold them."""
     return {
-        "name": text_of("Name of the workload; without it, the name of the file."),
-        "catalog": text_of("Catalog of names that give none; default: `spark_catalog`."),
+        "name": text_of("Name of the workload; default: the name of the file."),
+        "catalog": text_of("Catalog of table names without one; default: `spark_catalog`."),
         "credentials": _credentials(),
-        "schema": text_of("Schema of names that give none; default: `default`."),
+        "schema": text_of("Schema of table names without one; default: `default`."),
         "tables": _tables(),
         "views": {
-            "description": "SELECT texts under names that queries and other views may read.",
+            "description": "Views: named SELECT statements that queries and other views can read.",
             "type": "object",
             "propertyNames": {"pattern": f"^{TABLE_PATTERN}$"},
             "additionalProperties": text_of("A SELECT in Spark SQL."),
         },
         "partitions": _partitions(),
-        "defaults": object_of("How queries are kept that do not say so.", _query_settings(), []),
+        "defaults": object_of(
+            "Settings of all queries that do not set their own.", _query_settings(), []
+        ),
         "queries": _queries(),
         "updates": {
             "description": "Batches that `impctl apply` commits as new table versions.",
             "type": "array",
             "items": _update(),
         },
-        "store": text_of("Folder for sketches and state; default: `.impctl` beside this."),
+        "store": text_of("Folder for sketches and state; default: `.impctl` next to this file."),
         "budget": budget_schema(),
         "limits": limits_schema(),
         "spark": _spark(),
@@ -90,8 +92,8 @@ def workload_sections() -> dict[str, JsonSchema]:
 
 def _credentials() -> JsonSchema:
     return {
-        "description": "Whence credentials of object stores come: `options` (default) are those "
-        "in `storage_options` alone, `ambient` those of the surroundings as well.",
+        "description": "Source of credentials for object stores. `options` (default): only "
+        "`storage_options`. `ambient`: also the environment.",
         "enum": list(CREDENTIALS),
     }
 
@@ -101,21 +103,23 @@ def _tables() -> JsonSchema:
         "A Delta table.",
         {
             "path": text_of(
-                "Folder of the table, relative to this file, or a URI; `catalog://shop.sales` is "
-                "where Spark's catalog has it."
+                "Folder of the table, relative to this file, or a URI. `catalog://shop.sales` is "
+                "the location in Spark's catalog."
             ),
-            "storage_options": settings_of("Options handed to the object store as they are."),
+            "storage_options": settings_of("Options passed to the object store unchanged."),
             "credentials": _credentials(),
             "names": {
-                "description": "Other names of the table, as `shop.sales` or `main.shop.sales`.",
+                "description": (
+                    "Other names of the table, such as `shop.sales` or `main.shop.sales`."
+                ),
                 "type": "array",
-                "items": text_of("A name of one to three parts."),
+                "items": text_of("A name with one to three parts."),
             },
             "changes": changes_schema(),
             "expiry": _expiry(),
             "clone_of": {
-                "description": "Folders of the tables that this one is a shallow clone of. Without "
-                "it, a log that names a file outside of the table's folder is refused.",
+                "description": "Folders of the tables that this table is a shallow clone of. "
+                "Without this key, a log may not list files outside the table's folder.",
                 "type": "array",
                 "items": text_of("A folder, relative to this file, or a URI."),
             },
@@ -134,7 +138,8 @@ def _tables() -> JsonSchema:
 def _expiry() -> JsonSchema:
     after: JsonSchema = {"type": "string", "pattern": f"^{DURATION_PATTERN}$"}
     return object_of(
-        "Rows are seen until so long after the time in their column, no longer; NULL never is.",
+        "A row expires this long after the time in its column. Rows with NULL there are never "
+        "used.",
         {
             "column": text_of("A column of type TIMESTAMP or DATE."),
             "after": or_variable(after, "A duration such as `1 hour` or `7d`."),
@@ -145,7 +150,9 @@ def _expiry() -> JsonSchema:
 
 def _partitions() -> JsonSchema:
     boundaries: JsonSchema = {
-        "description": "Values that split the column, strictly increasing; n make n + 1 ranges.",
+        "description": (
+            "Values that split the column, strictly increasing; n values make n + 1 ranges."
+        ),
         "type": "array",
         "minItems": 1,
         "maxItems": MAX_BOUNDARIES,
@@ -153,7 +160,7 @@ def _partitions() -> JsonSchema:
     }
     ranges = or_variable(
         {"type": "integer", "minimum": 1, "maximum": MAX_FRAGMENTS},
-        "Number of ranges with about equally many rows each.",
+        "Number of ranges, with about the same number of rows in each.",
     )
     partition = {
         **object_of(
@@ -178,29 +185,30 @@ _MOVES = [str(moves) for moves in Moves]
 
 def _queries() -> JsonSchema:
     query = object_of(
-        "A query that impctl keeps sketches for.",
+        "A query that impctl maintains sketches for.",
         {
             "sql": text_of("The query in Spark SQL."),
             "params": {
-                "description": "Values of the named parameters (`:name`) in the SQL; a sketch is "
-                "captured for them, and `--param NAME=VALUE` asks for others of the same type. One "
-                "that moves is the day or the hour, and sketches follow it.",
+                "description": "Values of the named parameters (`:name`) in the SQL. A sketch is "
+                "captured for these values; `--param NAME=VALUE` sets others of the same type. A "
+                "time-dependent parameter is the current day or hour, and sketches are maintained "
+                "as it changes.",
                 "type": "object",
                 "propertyNames": {"pattern": f"^{IDENTIFIER_PATTERN}$"},
                 "additionalProperties": {
                     "anyOf": [
                         {"type": ["string", "number", "boolean"]},
                         object_of(
-                            "A value that moves with the clock.",
-                            {"moves": or_variable({"enum": _MOVES}, "How often it moves.")},
+                            "A time-dependent value.",
+                            {"moves": or_variable({"enum": _MOVES}, "How often it changes.")},
                             ["moves"],
                         ),
                     ]
                 },
             },
             "sketch": {
-                "description": "The column to sketch, per table; must be safe for the query. "
-                "Or `none`: the query is to have no sketch.",
+                "description": "The column to sketch, per table; it must be safe for the query. "
+                "Or `none` for a query without a sketch.",
                 "anyOf": [
                     {"const": NO_SKETCH},
                     {"type": "object", "additionalProperties": text_of("A column of the table.")},
@@ -212,7 +220,7 @@ def _queries() -> JsonSchema:
         required=["sql"],
     )
     return {
-        "description": "Queries under names of your choice.",
+        "description": "Queries, each with a name of your choice.",
         "type": "object",
         "minProperties": 1,
         "propertyNames": {"pattern": f"^{NAME_PATTERN}$"},
@@ -222,22 +230,25 @@ def _queries() -> JsonSchema:
 
 def _provenance() -> JsonSchema:
     of_kind = {
-        "kind": or_variable({"const": ABSORPTION}, "What of rows is kept."),
+        "kind": or_variable({"const": ABSORPTION}, "Kind of provenance."),
         "ship": or_variable(
             {"enum": [str(ship) for ship in Ship]},
-            "What is handed on of a row's function: its first derivation (lazy) or all (eager).",
+            "Which derivations of a row are passed on: the first (lazy) or all (eager).",
         ),
         "nodes": or_variable(
             {"type": "integer", "minimum": 1, "maximum": MAX_NODES},
-            "How many nodes of decision diagrams there may be. Default: 5000000.",
+            "Maximum number of decision diagram nodes. Default: 5000000.",
         ),
     }
-    described = object_of("How functions are kept.", of_kind, required=["kind"])
+    described = object_of("Settings of the provenance.", of_kind, required=["kind"])
     return {
-        "description": "WITH RECURSIVE is kept by absorption: each row with the function of table "
-        "rows that it depends on, which `why` tells from. Needs the extra `bdd`.",
+        "description": "Maintains WITH RECURSIVE by absorption: the state stores, for each row, a "
+        "Boolean function of the table rows it depends on. `why` reads it. Needs the extra `bdd`.",
         "anyOf": [
-            or_variable({"const": ABSORPTION}, "Lazily, with as many nodes as is usual."),
+            or_variable(
+                {"const": ABSORPTION},
+                "Absorption with `ship: lazy` and the default number of nodes.",
+            ),
             described,
         ],
     }
@@ -252,17 +263,17 @@ def _query_settings() -> dict[str, JsonSchema]:
         ),
         "maintain": or_variable(
             {"enum": [str(mode) for mode in MaintainMode]},
-            "With every batch (eager), or when the sketch is needed (lazy).",
+            "When to maintain: with every batch (eager), or when the sketch is needed (lazy).",
         ),
         "join": or_variable(
             {"enum": [str(strategy) for strategy in JoinStrategy]},
-            "Where joins find the partners of changed rows: in an index of their own, in the "
-            "tables' files or by asking Spark; or `tree`: joins are maintained without joining.",
+            "Where joins find the rows that match changed rows: in a stored index, in the tables' "
+            "files, or through Spark. With `tree`, joined rows are never stored.",
         ),
         "state": or_variable(
             {"enum": [str(kept) for kept in StateKept]},
-            "What is kept of its state whatever the budget: all of it (keep), or only what nothing "
-            "can replace (least). Not with `join`.",
+            "State to keep whatever the budget: all (keep), or only what cannot be replaced "
+            "(least). Not with `join`.",
         ),
         "buffer": or_variable(
             {
@@ -271,21 +282,21 @@ def _query_settings() -> dict[str, JsonSchema]:
                     {"const": EVERYTHING},
                 ]
             },
-            "Values or rows that MIN, MAX and top-k keep per group; more are read again from "
-            "the table when deletions use these up. Default: 1000 where all rows are one group, "
-            "else all.",
+            "Values or rows that MIN, MAX and top-k store per group. When deletions exhaust them, "
+            "impctl reads more from the table. Default: 1000 if all rows are one group, otherwise "
+            "all.",
         ),
         "lineage": or_variable(
             {"enum": [str(lineage) for lineage in Lineage]},
-            "Whether the sketch holds all rows that the answer stems from (all), or of MIN, "
-            "MAX, DISTINCT and EXISTS only those that decide (witness), or of the rows of a "
-            "recursion only those that the answer stems from (answer). Sketches of the last two "
-            "serve no other constants or columns.",
+            "Rows that the sketch covers. `all`: all rows the result is derived from. `witness`: "
+            "for MIN, MAX, DISTINCT and EXISTS, only the deciding rows. `answer`: for a "
+            "recursion, only rows the result is derived from. Sketches with `witness` or `answer` "
+            "cannot be reused for other constants or columns.",
         ),
         "answer": or_variable(
             {"type": "boolean"},
-            "Whether the rows of the answer are kept too, and maintained: `query` then answers "
-            "from state.",
+            "Whether to store and maintain the query's result as well: `query` then answers from "
+            "state.",
         ),
         "trigger": trigger_schema(),
     }
@@ -310,7 +321,7 @@ def _update() -> JsonSchema:
         ),
         "oneOf": [{"required": ["rows"]}, {"required": ["file"]}],
     }
-    condition = text_of("SQL condition for the rows concerned.")
+    condition = text_of("SQL condition for the rows to change.")
     delete = object_of(
         "Delete rows.",
         {"table": text_of("A declared table."), "where": condition},
@@ -318,12 +329,12 @@ def _update() -> JsonSchema:
     )
     expression: JsonSchema = {"type": ["string", "number", "boolean"], "pattern": r"\S"}
     update = object_of(
-        "Change rows; without `where`, all of them.",
+        "Update rows; without `where`, all rows.",
         {
             "table": text_of("A declared table."),
             "set": columns_of(
-                "Columns to set, each to an SQL expression; so a text or a time has quotes of its"
-                " own, as in \"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\".",
+                "Columns to set, each to an SQL expression. Text and times therefore need their "
+                "own quotes, as in \"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\".",
                 expression,
             ),
             "where": condition,
@@ -343,6 +354,6 @@ def _spark() -> JsonSchema:
         "Settings of the Spark session.",
         {
             "master": text_of("Master of the cluster, for example `local[*]`."),
-            "conf": settings_of("Spark settings by their full names."),
+            "conf": settings_of("Spark settings by full name."),
         },
     )

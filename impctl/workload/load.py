@@ -107,13 +107,13 @@ def read_text(path: Path) -> str:
         raise UsageError(
             f"File `{path}` cannot be read: {reason}",
             code="workload_unreadable",
-            hint="give the path of a YAML file that you may read",
+            hint="give the path of a YAML file that you can read",
         ) from None
     if len(data) > MAX_BYTES:
         raise UsageError(
             f"File `{path}` is too large: more than {MAX_BYTES} bytes",
             code="workload_too_large",
-            hint="put rows to insert into a Parquet file and name it with `file:`",
+            hint="put rows to insert into a Parquet file and refer to it with `file:`",
         )
     try:
         return data.decode("utf-8-sig")
@@ -130,15 +130,15 @@ def read_text(path: Path) -> str:
 def _not_found(path: Path) -> UsageError:
     if path == DEFAULT_FILE:
         return UsageError(
-            f"There is no file `{path}` here, which is the workload file where none is named",
+            f"There is no file `{path}` here (the default workload file)",
             code="workload_not_found",
-            hint="name yours, or write one with `impctl init TABLE`",
+            hint="give the path of your workload file, or create one with `impctl init TABLE`",
         )
-    hint = "check the path; `impctl check --schema` says what a workload file holds"
+    hint = "check the path; `impctl check --schema` shows what a workload file contains"
     if not path.suffix and DEFAULT_FILE.is_file():
         hint = (
-            f"the first word is a workload file, `{DEFAULT_FILE}` where none is given; a query of "
-            f"it is named with `--query {path}`"
+            f"the first argument is the workload file (default: `{DEFAULT_FILE}`); to select a "
+            f"query, use `--query {path}`"
         )
     return UsageError(f"There is no file `{path}`", code="workload_not_found", hint=hint)
 

@@ -59,7 +59,7 @@ def is_table_name(name: str) -> bool:
 def refuse_name(node: Node, name: str, what: str, reading: FileReading) -> None:
     """Note that `name` cannot name `what`."""
     hint = "use letters, digits, `_`, `-` and `.`, at most 128 characters"
-    reading.report(node, f"{written_at(node, name)} cannot name {what}", hint)
+    reading.report(node, f"{written_at(node, name)} cannot be the name of {what}", hint)
 
 
 def declared_table(

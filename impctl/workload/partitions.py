@@ -45,7 +45,7 @@ def read_partitions(
                 reading.report(
                     inner.key,
                     f"Column {shown(column)} of table {shown(table)} is partitioned twice",
-                    "remove one; all names of a table stand for the same table",
+                    "remove one; all names of a table refer to the same table",
                 )
             found.append(spec)
     return tuple(found)
@@ -68,7 +68,7 @@ def _read_partition(
         fields.get(key),
         inside(path, key),
         MAX_FRAGMENTS,
-        "16 to 1000 serve most tables",
+        "16 to 1000 suit most tables",
     )
     if len(fields) != 1:
         reading.report(
@@ -91,7 +91,7 @@ def _read_boundaries(
     if not 1 <= len(elements) <= MAX_BOUNDARIES:
         reading.report(
             node,
-            f"{where} must hold from 1 to {MAX_BOUNDARIES} values",
+            f"{where} must have from 1 to {MAX_BOUNDARIES} values",
             "n boundaries make n + 1 ranges",
         )
         return None
@@ -110,14 +110,14 @@ def _read_boundary(node: Node, where: str, reading: FileReading) -> BoundaryLite
         reading.report(
             node,
             f"A value of {where} must be a number, text or a date, not {kind_of(cell.value)}",
-            "NULL has a range of its own" if cell.value is None else "put quotes round text",
+            "NULL always has its own range" if cell.value is None else "put quotes around text",
         )
         return None
     if isinstance(cell.value, float) and not math.isfinite(cell.value):
         reading.report(
             node,
             f"A value of {where} is not finite",
-            "remove it; the first range is open below and the last one open above",
+            "remove it; the first range has no lower bound and the last one no upper bound",
         )
         return None
     return cell.value
@@ -131,8 +131,8 @@ def _increase(
         if kind != kinds[0]:
             reading.report(
                 node,
-                f"Values of {where} must be of one kind, not {kinds[0]} and {kind}",
-                "write all of them alike, with or without quotes",
+                f"Values of {where} must be of one type, not {kinds[0]} and {kind}",
+                "write all of them with quotes, or all without",
             )
             return False
     position = _first_descent(values)
@@ -143,8 +143,8 @@ def _increase(
         return True
     reading.report(
         nodes[position],
-        f"Values of {where} must increase, and number {position + 1} does not",
-        "sort the boundaries and drop equal ones",
+        f"Values of {where} must increase, but number {position + 1} does not",
+        "sort the boundaries and remove duplicates",
     )
     return False
 

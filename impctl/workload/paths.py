@@ -31,7 +31,7 @@ def read_path(node: Node | None, where: str, base: Path, reading: FileReading) -
     if node is None or written is None:
         return None
     if not written.isprintable():
-        reading.report(node, f"{where} holds a line break or control character", "remove it")
+        reading.report(node, f"{where} contains a line break or a control character", "remove it")
         return None
     return resolve_path(base, written)
 
@@ -55,5 +55,5 @@ def why_no_store(written: str) -> tuple[str, str] | None:
     scheme, rest = found.groups()
     if scheme.lower() == "file":
         return f"A store cannot be at a URI: file:///{rest}", f"write the path: /{rest}"
-    hint = "give a folder of this machine; only tables can be in an object store"
+    hint = "give a folder on this machine; only tables can be in an object store"
     return f"A store cannot be at a URI: {scheme}://{rest}", hint

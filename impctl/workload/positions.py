@@ -69,11 +69,13 @@ class _Bounded(Composer):
         self.depth += 1
         self.nodes += 1
         if self.depth > MAX_DEPTH:
-            self._refuse(f"The file nests deeper than {MAX_DEPTH} levels", "flatten the file")
+            self._refuse(
+                f"The file has more than {MAX_DEPTH} levels of nesting", "flatten the file"
+            )
         if self.nodes > MAX_NODES:
             self._refuse(
-                f"The file holds more than {MAX_NODES:,} keys and values",
-                "put rows to insert into a Parquet file and name it with `file:`",
+                f"The file has more than {MAX_NODES:,} keys and values",
+                "put rows to insert into a Parquet file and refer to it with `file:`",
             )
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -110,7 +112,7 @@ def compose(text: str) -> Node | None:
         raise _syntax_fault(error, text) from None
     except yaml.reader.ReaderError as error:
         raise YamlFault(
-            f"The file holds a character YAML does not allow: U+{int(error.character):04X}",
+            f"The file contains a character that YAML does not allow: U+{int(error.character):04X}",
             error.position,
             "remove it, or write it as an escape inside double quotes",
         ) from None
@@ -152,9 +154,9 @@ def _joined(node: ScalarNode) -> str:
         return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError:
         raise YamlFault(
-            "An escape stands for half a character",
+            "An escape represents half a character (a surrogate)",
             index_of(node),
-            "write the character itself, or both halves of it",
+            "write the character itself, or both halves",
         ) from None
 
 
@@ -164,7 +166,7 @@ def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
     if found is None:
         return YamlFault(f"The file is not valid YAML: {error}", 0)
     return YamlFault(
-        "An escape names a character that does not exist",
+        "An escape represents a character that does not exist",
         found.start(),
         "the highest is `\\U0010FFFF`",
     )
@@ -178,7 +180,7 @@ def _syntax_fault(error: yaml.MarkedYAMLError, text: str) -> YamlFault:
     line = text[start : text.find("\n", start) if "\n" in text[start:] else len(text)]
     hint = "check indentation, colons and quotes near this place"
     if "${" in line:
-        hint = "inside {...} or [...] put quotes round a value that holds `${...}`"
+        hint = "inside {...} or [...], put quotes around a value that contains `${...}`"
     elif "\t" in line[: len(line) - len(line.lstrip())]:
         hint = "indent with spaces; YAML does not allow tabs"
     return YamlFault(f"The file is not valid YAML: {problem}", index, hint)
@@ -202,11 +204,15 @@ def _check_expansion(root: Node) -> None:
             if sizes[key] > MAX_EXPANDED or heights[key] > MAX_DEPTH:
                 too = "large" if sizes[key] > MAX_EXPANDED else "deep"
                 raise YamlFault(
-                    f"Aliases make the file too {too}", index_of(node), "use fewer `*aliases`"
+                    f"With aliases expanded, the file is too {too}",
+                    index_of(node),
+                    "use fewer `*aliases`",
                 )
         elif key in open_nodes:
             raise YamlFault(
-                "An alias refers to a place that holds it", index_of(node), "remove the `*alias`"
+                "An alias refers to a value that contains the alias",
+                index_of(node),
+                "remove the `*alias`",
             )
         elif key not in sizes:
             open_nodes.add(key)

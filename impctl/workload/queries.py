@@ -53,8 +53,10 @@ _CHOICES: Mapping[str, Sequence[str]] = {
 }
 
 _NO_ANSWER = {
-    NO_SKETCH: "it is kept beside the sketch; take one of the two out",
-    str(Lineage.WITNESS): "the answer needs all rows, not witnesses; take one of the two out",
+    NO_SKETCH: "it is stored with the sketch; remove one of the two",
+    str(Lineage.WITNESS): (
+        "a materialized result needs all rows, not only witnesses; remove one of the two"
+    ),
 }
 """What an answer cannot be kept with, and the hint."""
 
@@ -64,9 +66,9 @@ ABSORPTION = "absorption"
 MAX_NODES = 1_000_000_000
 """Some twenty gigabytes."""
 
-_OF_ALL = "functions are of all derivations; write `lineage: all` or take it out"
+_OF_ALL = "absorption uses all derivations; write `lineage: all` or remove it"
 _NO_FUNCTIONS = {
-    NO_SKETCH: "it is kept beside the sketch; take one of the two out",
+    NO_SKETCH: "it is stored with the sketch; remove one of the two",
     str(Lineage.WITNESS): _OF_ALL,
     str(Lineage.ANSWER): _OF_ALL,
 }
@@ -178,8 +180,8 @@ def _read_state(
     if found is None or is_open:
         return None if found is None else StateKept(found)
     if "state" in own and isinstance(join, ScalarNode):
-        hint = "`join` says already what is kept; take one of the two out"
-        reading.report(own["state"], f"{where} cannot be said with `join: {join.value}`", hint)
+        hint = "`join` already determines the state to keep; remove one of the two"
+        reading.report(own["state"], f"{where} cannot be combined with `join: {join.value}`", hint)
     return None
 
 
@@ -193,7 +195,7 @@ def _read_provenance(
     for other in ("sketch", "lineage"):
         told = fields.get(other)
         if isinstance(told, ScalarNode) and told.value in _NO_FUNCTIONS:
-            what = f"{where} cannot be kept with `{other}: {told.value}`"
+            what = f"{where} cannot be combined with `{other}: {told.value}`"
             reading.report(node, what, _NO_FUNCTIONS[told.value])
     if not isinstance(node, MappingNode):
         also = ", or a mapping with `kind`, `ship` and `nodes`"
@@ -202,7 +204,7 @@ def _read_provenance(
     own = reading.record(node, where, ("kind",), ("ship", "nodes")) or {}
     reading.choice(own.get("kind"), inside(where, "kind"), [ABSORPTION])
     ship = reading.choice(own.get("ship"), inside(where, "ship"), list(Ship))
-    usual = "5000000 take some 100 MB"
+    usual = "5000000 nodes take about 100 MB"
     nodes = reading.whole_number(own.get("nodes"), inside(where, "nodes"), MAX_NODES, usual)
     usually = ProvenanceSpec()
     return ProvenanceSpec(
@@ -223,7 +225,7 @@ def _read_answer(
         if isinstance(told, ScalarNode) and told.value in _NO_ANSWER:
             if "answer" not in own:
                 return False
-            what = f"{where} cannot be kept with `{other}: {told.value}`"
+            what = f"{where} cannot be combined with `{other}: {told.value}`"
             reading.report(node, what, _NO_ANSWER[told.value])
     return True
 
@@ -244,7 +246,7 @@ def _read_buffer(node: Node | None, path: str, reading: FileReading) -> int | Ev
         return None
     if cell.value == EVERYTHING:
         return EVERYTHING
-    usual = f"100 to 10000 serve most queries, `{EVERYTHING}` keeps everything"
+    usual = f"100 to 10000 suit most queries; `{EVERYTHING}` keeps everything"
     return reading.whole_number(node, path, MAX_BUFFER, usual)
 
 
@@ -261,9 +263,9 @@ def _read_params(
     moves: dict[str, Moves] = {}
     for name, entry in (reading.entries(node, path) or {}).items():
         if not is_identifier(name):
-            hint = "use letters, digits and `_`, and no digit first"
+            hint = "use letters, digits and `_`, and do not start with a digit"
             reading.report(
-                entry.key, f"{written_at(entry.key, name)} cannot name a parameter", hint
+                entry.key, f"{written_at(entry.key, name)} cannot be the name of a parameter", hint
             )
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
@@ -276,7 +278,7 @@ def _read_params(
         value = None if cell is None else _parameter_value(cell)
         if cell is not None and value is None:
             hint = "write a number, text, a date, a timestamp, or true or false"
-            reading.report(entry.value, f"{where} has no value to put into the SQL", hint)
+            reading.report(entry.value, f"{where} has no value for the SQL", hint)
         if value is not None:
             params[name] = value
     return params, moves
@@ -304,8 +306,8 @@ def _read_sketch(
         column = reading.text(entry.value, inside(path, table))
         found = declared_table(table, entry.key, tables, path, reading)
         if found in sketch:
-            hint = "remove one; all names of a table stand for the same table"
-            reading.report(entry.key, f"Table {shown(table)} is named twice in {path}", hint)
+            hint = "remove one; all names of a table refer to the same table"
+            reading.report(entry.key, f"Table {shown(table)} appears twice in {path}", hint)
         if found is not None and column is not None:
             sketch[found] = column
     return sketch

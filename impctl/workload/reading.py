@@ -89,7 +89,7 @@ class FileReading:
                 first = self.at(own[key.value].key)
                 self.report(
                     key,
-                    f"Key {shown(key.value)} stands twice in {path}",
+                    f"Key {shown(key.value)} appears twice in {path}",
                     f"remove one; the first is on line {first.line}",
                 )
             else:
@@ -122,16 +122,18 @@ class FileReading:
         if node is None or entries is None:
             return None
         if not entries:
-            self.report(node, f"{path} is empty", "name at least one column")
+            self.report(node, f"{path} is empty", "give at least one column")
         seen: dict[str, str] = {}
         for name, entry in entries.items():
             if not name.strip():
-                self.report(entry.key, f"A column name in {path} is empty", "name the column")
+                self.report(
+                    entry.key, f"A column name in {path} is empty", "write the column's name"
+                )
             elif name.lower() in seen:
                 self.report(
                     entry.key,
                     f"{shown(seen[name.lower()])} and {shown(name)} in {path} are the same column",
-                    "remove one; Spark does not tell upper from lower case in names",
+                    "remove one; names are not case-sensitive in Spark",
                 )
             seen.setdefault(name.lower(), name)
         return entries
@@ -187,7 +189,7 @@ class FileReading:
                 return None
             value = cell.value
             if value is None or isinstance(value, int | float):
-                hint = "write the text" if value is None else "put quotes round it"
+                hint = "write the text" if value is None else "put quotes around it"
                 self.report(node, f"{path} must be text, not {kind_of(value)}", hint)
                 return None
         if not resolved.text.strip():
@@ -261,7 +263,9 @@ class FileReading:
         if resolved.faults:
             return None
         if any("\ud800" <= character <= "\udfff" for character in resolved.text):
-            self.report(node, "The value of a variable is not text", "set it to UTF-8 text")
+            self.report(
+                node, "The value of a variable is not text", "set the variable to UTF-8 text"
+            )
             return None
         return resolved
 

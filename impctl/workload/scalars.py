@@ -132,7 +132,7 @@ def _exact_float(text: str) -> float:
     if math.isinf(value) or Decimal(repr(value)) != Decimal(text):
         raise ScalarFault(
             "A number has more digits, or a larger exponent, than a double can hold",
-            "put quotes round it to keep it exactly as written, or write fewer digits",
+            "put quotes around it to keep it exactly as written, or write fewer digits",
         )
     return value
 
@@ -144,6 +144,6 @@ def _timestamp(text: str) -> date | datetime:
         return datetime.fromisoformat(text.replace(" +", "+").replace(" -", "-").replace(" Z", "Z"))
     except ValueError:
         raise ScalarFault(
-            "A date or timestamp does not exist in the calendar",
-            "correct it, or put quotes round it to keep it as text",
+            "This date or timestamp does not exist in the calendar",
+            "correct it, or put quotes around it to keep it as text",
         ) from None

@@ -47,7 +47,7 @@ def _read_spec(
         reading.report(entry.value, f"Key `example` is missing in {path}", "add `example:`")
     nodes = {key: inner.value for key, inner in entries.items()}
     example = reading.choice(nodes.get("example"), inside(path, "example"), examples)
-    usual = "10000000 is what the papers use"
+    usual = "the papers use 10000000"
     rows = reading.whole_number(nodes.get("rows"), inside(path, "rows"), MAX_ROWS, usual)
     least = reading.whole_number(nodes.get("least"), inside(path, "least"), MAX_ROWS, usual)
     source = None
@@ -80,7 +80,7 @@ def _read_option(node: Node, path: str, reading: FileReading) -> OptionValue | N
     if nodes is None:
         return None
     if not nodes:
-        reading.report(node, f"{path} is empty", "write at least one value, or leave the key out")
+        reading.report(node, f"{path} is empty", "write at least one value, or remove the key")
         return None
     values = [_read_single(element, path, reading) for element in nodes]
     kept: list[int | float | str] = [value for value in values if value is not None]
@@ -93,6 +93,6 @@ def _read_single(node: Node, path: str, reading: FileReading) -> int | float | s
         return None
     if not isinstance(cell.value, int | float | str):
         message = f"{path} must be a number, text, or true or false, not {kind_of(cell.value)}"
-        reading.report(node, message, "put quotes round it to make it text")
+        reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value

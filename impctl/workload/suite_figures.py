@@ -125,7 +125,7 @@ def _read_cases(
         return ()
     nodes = reading.elements(node, path)
     if nodes is not None and not nodes:
-        reading.report(node, f"{path} is empty", "write at least one case, or leave the key out")
+        reading.report(node, f"{path} is empty", "write at least one case, or remove the key")
     found: list[CaseSpec] = []
     for element in nodes or ():
         case = _read_case(element, path, queries, reading)
@@ -136,7 +136,7 @@ def _read_cases(
             reading.report(
                 element,
                 f"Two cases in {path} have the same labels",
-                f"add a label that tells them apart; the first is on line {lines[labels]}",
+                f"add a label that distinguishes them; the first is on line {lines[labels]}",
             )
         lines.setdefault(labels, case.location.line)
         found.append(case)
@@ -150,7 +150,7 @@ def _read_case(node: Node, path: str, queries: Names, reading: FileReading) -> C
         return None
     if "query" not in entries:
         message = f"Key `query` is missing in a case of {path}"
-        reading.report(node, message, "name a query of the suite's workload")
+        reading.report(node, message, "give the name of a query in the suite's workload")
         return None
     query_node = entries["query"].value
     query = reading.text(query_node, inside(path, "query"))
@@ -176,7 +176,7 @@ def _read_label(node: Node, path: str, reading: FileReading) -> str | int | floa
         return None
     if isinstance(cell.value, bool) or not isinstance(cell.value, int | float | str):
         message = f"{path} must be a number or text, not {kind_of(cell.value)}"
-        reading.report(node, message, "put quotes round it to make it text")
+        reading.report(node, message, "put quotes around it to make it text")
         return None
     return cell.value
 
@@ -200,7 +200,7 @@ def _words(
     """A list of words, out of `known` where given."""
     nodes = reading.elements(node, path)
     if node is not None and nodes is not None and not nodes:
-        reading.report(node, f"{path} is empty", "name at least one, or leave the key out")
+        reading.report(node, f"{path} is empty", "give at least one, or remove the key")
     if known is None:
         words = [reading.text(element, path) for element in nodes or ()]
     else:

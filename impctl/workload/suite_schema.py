@@ -26,15 +26,15 @@ def suite_json_schema(words: Vocabulary) -> JsonSchema:
         "title": "impctl suite",
         **object_of(
             "Data to generate, a workload over it, and figures to measure with `impctl bench`. "
-            "Any value may hold `${VAR}` or `${VAR:-default}`; `$$` stands for `$`.",
+            "Any value may contain `${VAR}` or `${VAR:-default}`; `$$` is a literal `$`.",
             {
                 "version": or_variable({"const": 1}, "Version of this file format: 1."),
-                "name": text_of("Name of the suite; without it, the name of the file."),
-                "title": text_of("What a report of the suite is called."),
-                "seed": _count("Seed of data and changes; default: 1.", 2**31 - 1),
+                "name": text_of("Name of the suite; default: the name of the file."),
+                "title": text_of("Title of the suite's report."),
+                "seed": _count("Random seed for data and changes; default: 1.", 2**31 - 1),
                 "scale": or_variable(
                     {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_SCALE},
-                    "Share of the full size that is measured where no flag says otherwise.",
+                    "Default share of the full size to measure.",
                 ),
                 "repeat": _count("Runs of every measurement; default: 5.", MAX_REPEAT),
                 "data": _named("Tables to generate, by folder.", _data(words), 0),
@@ -56,10 +56,10 @@ def _data(words: Vocabulary) -> JsonSchema:
         "description": "A table (or a set of them) to generate; other keys are options.",
         "type": "object",
         "properties": {
-            "example": or_variable({"enum": list(words.examples)}, "What it is made like."),
+            "example": or_variable({"enum": list(words.examples)}, "How the data is generated."),
             "rows": _count("Rows at scale 1.", MAX_ROWS),
-            "least": _count("Rows that a small scale does not go below.", MAX_ROWS),
-            "source": text_of("File or folder it is made from, relative to this file."),
+            "least": _count("Minimum number of rows at small scales.", MAX_ROWS),
+            "source": text_of("File or folder it is generated from, relative to this file."),
         },
         "additionalProperties": _option(),
         "required": ["example"],
@@ -68,7 +68,7 @@ def _data(words: Vocabulary) -> JsonSchema:
 
 def _figure(words: Vocabulary) -> JsonSchema:
     case: JsonSchema = {
-        "description": "A query with the labels that its cells carry.",
+        "description": "A query with the labels of its cells.",
         "type": "object",
         "properties": {"query": text_of("A query of the suite's workload.")},
         "additionalProperties": {"type": ["string", "number"]},
@@ -83,21 +83,24 @@ def _figure(words: Vocabulary) -> JsonSchema:
     return object_of(
         "A figure.",
         {
-            "title": text_of("Its heading."),
-            "about": text_of("What is varied and why."),
-            "claim": text_of("What the papers print, in other words."),
-            "source": text_of("Where they print it."),
+            "title": text_of("Title of the figure."),
+            "about": text_of("What the figure varies, and why."),
+            "claim": text_of("What the papers report, in other words."),
+            "source": text_of("Where the papers report it."),
             "measure": or_variable({"enum": list(words.measures)}, "What is measured."),
             "with": options,
             "cases": {
-                "description": "Queries to measure; without it, every query of the workload.",
+                "description": "Queries to measure; default: every query of the workload.",
                 **cases,
             },
             "full": object_of(
-                "What holds from scale 1 on.",
+                "Values that apply from scale 1 on.",
                 {
-                    "with": {**options, "description": "Options that win over the figure's."},
-                    "cases": {"description": "Queries to measure beside the figure's.", **cases},
+                    "with": {**options, "description": "Options that override the figure's."},
+                    "cases": {
+                        "description": "Queries to measure in addition to the figure's.",
+                        **cases,
+                    },
                 },
             ),
             "chart": _chart(),
@@ -108,12 +111,12 @@ def _figure(words: Vocabulary) -> JsonSchema:
 
 def _chart() -> JsonSchema:
     return object_of(
-        "How cells become lines or bars.",
+        "How cells are drawn as lines or bars.",
         {
-            "x": text_of("The label along the horizontal axis."),
-            "y": _words("Metrics, a line each."),
-            "series": _words("Labels of which every combination is a line of its own."),
-            "log": _words("Axes on a logarithmic scale.", {"enum": list(AXES)}),
+            "x": text_of("The label on the horizontal axis."),
+            "y": _words("Metrics, one line each."),
+            "series": _words("Labels whose combinations become separate lines."),
+            "log": _words("Axes with a logarithmic scale.", {"enum": list(AXES)}),
         },
         required=["x", "y"],
     )

@@ -36,8 +36,8 @@ CREDENTIALS = ("options", "ambient")
 """Where those of object stores come from: `storage_options` alone, or the surroundings as well."""
 
 _NAME_HINT = (
-    "use letters, digits and `_`, not a digit first, up to three such parts with points between, "
-    "and backticks round a part with anything else; `path` may be anything"
+    "use one to three parts separated by dots, each with letters, digits and `_` and no digit "
+    "first; put backticks around any other part. `path` can be anything"
 )
 
 
@@ -58,7 +58,9 @@ class _Names:
         """Let the name stand for the table; a problem noted where it cannot."""
         full = self.full(written)
         if not is_table_name(written) or full is None:
-            reading.report(node, f"{written_at(node, written)} cannot name a table", _NAME_HINT)
+            reading.report(
+                node, f"{written_at(node, written)} cannot be the name of a table", _NAME_HINT
+            )
             return
         known = self.tables.setdefault(full, table)
         if known != table:
@@ -66,7 +68,7 @@ class _Names:
                 node,
                 f"Tables {shown(known)} and {shown(table)} have the same name"
                 + ("" if written == table else f" {shown(written.replace('`', ''))}"),
-                "rename one; Spark does not tell upper from lower case in names",
+                "rename one; names are not case-sensitive in Spark",
             )
 
     def done(self) -> TableNames:
@@ -85,7 +87,7 @@ def read_tables(
     if node is None or entries is None:
         return None, {}
     if not entries:
-        reading.report(node, "`tables` is empty", "name at least one Delta table")
+        reading.report(node, "`tables` is empty", "add at least one Delta table")
     names = _Names(catalog, schema)
     divided = _keys(fields.get("partitions"))
     found: dict[TableName, TableSpec] = {}
@@ -134,8 +136,9 @@ def _same_changes(
     if table.coming != other.coming:
         reading.report(
             entry.key,
-            f"Tables {shown(table.name)} and {shown(other.name)} are one, with different `changes`",
-            "say it once",
+            f"Tables {shown(table.name)} and {shown(other.name)} are the same table, with "
+            "different `changes`",
+            "write `changes` once",
         )
     return table.coming
 

@@ -50,7 +50,7 @@ class Trigger:
     def zone(self) -> tzinfo:
         """The time zone in which moments of `every` and `cron` are."""
         found = zone_named(self.timezone or "UTC")
-        assert found is not None, "a trigger with an unknown zone is refused when it is read"
+        assert found is not None, "a trigger with an unknown time zone is refused when it is read"
         return found
 
     @property

@@ -48,8 +48,8 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
     entries = reading.entries(node, path) or {}
     for word in Alone:
         if word in entries:
-            told = f"`{word}` in {path} stands alone"
-            reading.report(entries[word].key, told, f"write `trigger: {word}`, or leave it out")
+            told = f"`{word}` in {path} cannot be combined with other keys"
+            reading.report(entries[word].key, told, f"write `trigger: {word}`, or remove it")
     if len(reading.problems) > known:
         return None
     fields = reading.record(node, path, (), KEYS) or {}
@@ -73,17 +73,19 @@ def _check_together(
 ) -> None:
     """Note what excludes each other, and what stands without what it goes beside."""
     if all(name in fields for name in _CLOCKS):
-        told = f"`every` and `cron` in {path} exclude each other"
-        reading.report(fields["cron"], told, "leave one of them out")
+        told = f"`every` and `cron` in {path} cannot be combined"
+        reading.report(fields["cron"], told, "remove one of them")
     if not any(name in fields for name in _WHEN):
         listed = ", ".join(f"`{name}`" for name in _WHEN)
-        reading.report(node, f"{path} does not say when", f"name at least one of {listed}")
+        reading.report(
+            node, f"{path} does not specify a time or condition", f"use at least one of {listed}"
+        )
         return
     for name, others in _BESIDE.items():
         if name in fields and not any(other in fields for other in others):
             listed = " or ".join(f"`{other}`" for other in others)
-            told = f"`{name}` in {path} goes beside {listed} only"
-            reading.report(fields[name], told, "add one of them, or leave it out")
+            told = f"`{name}` in {path} requires {listed}"
+            reading.report(fields[name], told, "add one of them, or remove it")
 
 
 def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
@@ -97,7 +99,7 @@ def _span(node: Node | None, path: str, reading: FileReading) -> float | None:
     return seconds
 
 
-_UNITS_HINT = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
+_UNITS_HINT = "write a number above 0 with its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
 
 
 def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
@@ -105,14 +107,16 @@ def _every(node: Node | None, path: str, reading: FileReading) -> float | None:
     if node is None or seconds is None:
         return None
     if not 1.0 <= seconds <= _DAY:
-        told = f"{path} must be from 1s to {written(_DAY)}, since it counts from midnight"
-        reading.report(node, told, "use `cron` for days and weeks, `commit` for less")
+        told = f"{path} must be from 1s to {written(_DAY)}, because it is counted from midnight"
+        reading.report(
+            node, told, "use `cron` for days and weeks, and `commit` for shorter intervals"
+        )
         return None
     return seconds
 
 
 def _rows(node: Node | None, path: str, reading: FileReading) -> int | None:
-    usual = "as many changed rows as are worth a run, for example 10000"
+    usual = "write the number of changed rows that justify a run, for example 10000"
     return reading.whole_number(node, path, MAX_ROWS, usual)
 
 
@@ -123,7 +127,7 @@ def _cron(node: Node | None, path: str, reading: FileReading) -> Cron | None:
     try:
         return read_cron(text)
     except CronFault as fault:
-        reading.report(node, f"{path} is no time of a crontab: {fault.message}", fault.hint)
+        reading.report(node, f"{path} is not a valid cron expression: {fault.message}", fault.hint)
         return None
 
 
@@ -132,8 +136,12 @@ def _zone(node: Node | None, path: str, reading: FileReading) -> str | None:
     if node is None or name is None:
         return None
     if zone_named(name) is None:
-        told = f"{path} names a time zone that this machine does not know"
-        reading.report(node, told, "write one as `Europe/Vienna`; for a small system add `tzdata`")
+        told = f"{path} is a time zone that this machine does not know"
+        reading.report(
+            node,
+            told,
+            "use a name such as `Europe/Vienna`; on a minimal system, install `tzdata`",
+        )
         return None
     return name
 
@@ -162,32 +170,42 @@ def trigger_schema() -> JsonSchema:
     """The piece of the file's JSON Schema."""
     span: JsonSchema = {"type": "string", "pattern": rf"^\s*{DURATION_PATTERN}\s*$"}
     mapping = object_of(
-        "When: the first that comes.",
+        "When to maintain: at the first of these conditions.",
         {
-            "fresh_within": or_variable(span, "Every commit is in the sketch after so long."),
+            "fresh_within": or_variable(span, "Maximum time until a commit is in the sketch."),
             "rows": or_variable(
                 {"type": "integer", "minimum": 1, "maximum": MAX_ROWS},
-                "Once so many changed rows are pending, by the tables' logs.",
+                "When this many changed rows are pending, according to the tables' logs.",
             ),
-            "every": or_variable(span, "On multiples of it since midnight, from 1s to 1d."),
-            "cron": text_of(f"Five fields of a crontab, or one of {', '.join(MACROS)}."),
+            "every": or_variable(
+                span, "At multiples of this interval since midnight, from 1s to 1d."
+            ),
+            "cron": text_of(f"A cron expression with five fields, or one of {', '.join(MACROS)}."),
             "timezone": text_of("Time zone of `every` and `cron`; default: UTC."),
             "point": or_variable(
                 {"type": "string", "pattern": f"^{NAME_PATTERN}$"},
-                "When `impctl maintain --point` names it.",
+                "When `impctl maintain --point` gives this name.",
             ),
             "ready_within": or_variable(
-                span, "Work is done ahead so that at most this is left at the moment."
+                span,
+                (
+                    "Maintains ahead of time, so that at most this much work is left at the "
+                    "planned time."
+                ),
             ),
             "cheap": or_variable(
-                {"type": "boolean"}, "Earlier too, when nothing else is due and it takes no second."
+                {"type": "boolean"},
+                (
+                    "Also maintains earlier, when nothing else is due and it takes less than a "
+                    "second."
+                ),
             ),
         },
     )
     mapping["anyOf"] = [{"required": [name]} for name in _WHEN]
     return {
-        "description": "When the query is maintained: after each commit (default), when its sketch "
-        "is used, or as a mapping says.",
+        "description": "When to maintain the query: after each commit (default), when its sketch "
+        "is used, or at the conditions in a mapping.",
         "anyOf": [
             {"enum": [str(word) for word in Alone]},
             {"type": "string", "pattern": r"\$\{"},

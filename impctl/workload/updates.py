@@ -69,8 +69,8 @@ def _read_name(
     if name in first_line:
         reading.report(
             node,
-            f"Update {written_at(node, name)} stands twice",
-            f"give each update a name of its own; the first is on line {first_line[name]}",
+            f"Update {written_at(node, name)} appears twice",
+            f"give each update its own name; the first is on line {first_line[name]}",
         )
         return None
     first_line[name] = reading.at(node).line

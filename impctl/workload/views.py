@@ -26,15 +26,19 @@ def read_views(
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = None if tables is None else tables.names.full(name_parts(name) or ())
         if not is_table_name(name):
-            hint = "use letters, digits and `_`, with `.` between at most three parts"
-            reading.report(entry.key, f"{written_at(entry.key, name)} cannot name a view", hint)
+            hint = "use letters, digits and `_`, in at most three parts separated by dots"
+            reading.report(
+                entry.key, f"{written_at(entry.key, name)} cannot be the name of a view", hint
+            )
         sql = reading.resolved_text(entry.value, inside("`views`", name))
         if full is None or tables is None or sql is None or not isinstance(entry.value, ScalarNode):
             continue
         same = found[full].name if full in found else tables.names.tables.get(full)
         if same is not None:
-            hint = "rename one; Spark does not tell upper from lower case in names"
-            reading.report(entry.key, f"View {shown(name)} has the name of {shown(same)}", hint)
+            hint = "rename one; names are not case-sensitive in Spark"
+            reading.report(
+                entry.key, f"View {shown(name)} has the same name as {shown(same)}", hint
+            )
         origin = origin_of(entry.value, sql, reading.lines)
         found[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
     return found

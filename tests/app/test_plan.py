@@ -430,7 +430,7 @@ def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> Non
     )
     cli.edit(sql_of(cli), blocked)
     (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
-    assert line["why"].startswith("NTILE is left to Spark")
+    assert line["why"].startswith("the engine does not support NTILE")
 
 
 @pytest.mark.spark

@@ -191,7 +191,7 @@ def test_a_count_below_zero(captured: Cli, table: str) -> None:
     following = log / f"{int(last.stem) + 1:020d}.json"
     following.write_text(json.dumps({"remove": removed}))
     before = sketch(captured)
-    check_refused(captured("maintain"), 7, "count_below_zero", "never held")
+    check_refused(captured("maintain"), 7, "count_below_zero", "never contained")
     assert sketch(captured) == before
 
 

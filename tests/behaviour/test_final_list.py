@@ -50,7 +50,7 @@ def test_what_only_spark_computes_is_not_materialized(
     cli = over(tmp_path, capsys, sql)
     answer = cli.one("check")["answer"]
     assert not answer["kept"]
-    assert "left to Spark" in answer["reason"]
+    assert "the engine does not support" in answer["reason"]
     cli.good("capture")
     assert cli("query", "--by", "state").refusal == (2, "answer_not_kept")
     assert cli("query", "--by", "engine").refusal == (3, "engine_cannot")

@@ -1,6 +1,7 @@
 """Recursive queries with `lineage: answer`, from capture to answer, on real tables.
 
-Sketches hold what the answer stems from; answers are held against DuckDB over all rows.
+Sketches hold only the rows that the result is derived from; answers are held against DuckDB over
+all rows.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def test_explain_says_what_is_held(tmp_path: Path, capsys: Capsys) -> None:
     cli = narrow(tmp_path, capsys, "reach", "walks_of_reached")
     results = cli.good("explain").results
     text = {found["query"]: " | ".join(line["why"] for line in found["plan"]) for found in results}
-    assert "what the answer stems from" in text["reach"]
+    assert "only the rows that the result is derived from" in text["reach"]
     assert "UNION ALL counts all derivations" in text["walks_of_reached"]
 
 

@@ -37,7 +37,7 @@ def rounds(links: list[tuple[int, int]]) -> list[str]:
         told.append(f"reach: round {number} of r, rows so far: {len(every)}, new: {len(new)}")
         new = {dst for src, dst in links if src in new} - every
         every |= new
-    return ["reach: rows of r to begin with", *told]
+    return ["reach: initial rows of r", *told]
 
 
 RANGES = [f"reach: ranges for {part}" for part in ("the query", "the base of r", "the step of r")]

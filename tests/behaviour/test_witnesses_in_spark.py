@@ -131,6 +131,6 @@ def test_explain_says_what_each_operator_keeps(cli: Cli) -> None:
         result["query"]: " | ".join(line["why"] for line in result["plan"])
         for result in cli.good("explain").results
     }
-    assert "its sketch holds the rows that decide" in plans["best_witness"]
+    assert "its sketch holds only the rows that decide the result" in plans["best_witness"]
     assert "COUNT needs all rows of a group" in plans["counted_witness"]
     assert "its sketch holds" not in plans["best_all"]

@@ -93,6 +93,6 @@ def test_how_many_levels_there_may_be_is_written() -> None:
 
 def test_of_union_none_is_written() -> None:
     plan = plan_of(REACHED + "SELECT n FROM r")
-    with pytest.raises(QueryError, match="of UNION for Spark") as caught:
+    with pytest.raises(QueryError, match="with UNION for Spark") as caught:
         render_plan(plan, {scan.access: scan.table for scan in scans_of(plan)})
     assert caught.value.code == "capture_unsupported"

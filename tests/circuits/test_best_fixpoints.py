@@ -260,9 +260,9 @@ def test_a_circle_below_zero_has_no_end() -> None:
         {"links": change_of("links", links[:2], [1, 1]), "seeds": change_of("seeds", seeds, [1])}
     )
     assert [row[:2] for row in sorted(ranked(query))] == [(1, 0), (2, 1)]
-    with pytest.raises(UnsupportedError, match="beyond its limit of 50 rounds") as caught:
+    with pytest.raises(UnsupportedError, match="exceeds its limit of 50 rounds") as caught:
         query.step({"links": change_of("links", links[2:], [1])})
-    assert "a circle round which the value gets better" in str(caught.value.hint)
+    assert "a cycle that keeps improving the value" in str(caught.value.hint)
 
 
 def test_a_row_that_was_never_there_is_told() -> None:

@@ -205,7 +205,7 @@ def test_a_table_that_holds_other_rows_is_noticed() -> None:
     session = MaintainedQuery(compiled("least", 1))
     session.load([("t", table)])
     gone = table.slice(0, 28)
-    with pytest.raises(CountBelowZeroError, match="refilled with other rows"):
+    with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
         session.step(
             {"t": TableChange(gone, np.full(len(gone), -1))}, Tables({"t": table.slice(40)}).read
         )
@@ -222,7 +222,7 @@ def test_a_table_that_lacks_first_rows_that_are_held_is_noticed() -> None:
             one = TableChange(table.slice(place, 1), np.array([-1]))
             session.step({"t": one}, rest.read)
 
-    with pytest.raises(CountBelowZeroError, match="refilled with other rows"):
+    with pytest.raises(CountBelowZeroError, match="refilled with rows that do not match"):
         take_away_one_by_one()
 
 
@@ -231,7 +231,7 @@ def test_without_a_table_to_read_a_recapture_is_asked_for() -> None:
     session = MaintainedQuery(compiled("least", 1))
     session.load([("t", table)])
     gone = table.slice(0, 30)
-    with pytest.raises(RecaptureNeededError, match="bounded buffer"):
+    with pytest.raises(RecaptureNeededError, match="exhausted a buffer"):
         session.step({"t": TableChange(gone, np.full(len(gone), -1))})
 
 

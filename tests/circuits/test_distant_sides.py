@@ -275,4 +275,4 @@ def test_auto_keeps_what_is_small_and_reads_what_is_large() -> None:
     unknown = BySize(None, {"t": None, "u": 5}.__getitem__)
     chosen = unknown.choose(facts)
     assert (chosen.strategy, chosen.rows, chosen.bytes) == (Strategy.INDEX, None, None)
-    assert "its size is not known" in chosen.reason
+    assert "its size is unknown" in chosen.reason

@@ -263,7 +263,7 @@ KEPT = {
     "SELECT t.g, SUM(f) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
     "SELECT t.g, AVG(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
     "SELECT t.g, VAR_POP(x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "sums of doubles",
-    "SELECT t.g, MIN_BY(f, x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "ties of them",
+    "SELECT t.g, MIN_BY(f, x) FROM t JOIN u ON t.g = u.g GROUP BY t.g": "ties between them",
     "SELECT g, COUNT(*) FROM (SELECT g, SUM(x) OVER (PARTITION BY g) k FROM t) "
     "WHERE k < 3 GROUP BY g": "computed",
 }

@@ -126,14 +126,14 @@ def test_sides_that_are_read_follow(cases: range) -> None:
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
-        ("SELECT g, MAX(day - {now}) AS m FROM t GROUP BY g HAVING m > 1", "of rows of a table"),
+        ("SELECT g, MAX(day - {now}) AS m FROM t GROUP BY g HAVING m > 1", "with rows of a table"),
         (
             "SELECT g, SUM(CASE WHEN day > {now} THEN 1 END) AS m FROM t GROUP BY g HAVING m > 0",
-            "of rows",
+            "with rows",
         ),
         (
             "SELECT g FROM (SELECT g, MAX_BY(x, day) AS m FROM t GROUP BY g) WHERE m > {now}",
-            "are not all kept",
+            "are not all stored",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_pairs_that_are_read_cannot_be_told() -> None:
     before, after = kept(sql, 5, "g"), kept(sql, 6, "g")
     found = moved_above(before.compiled(sides), after.compiled(sides), {})
     assert found is not None
-    assert "not all kept" in str(untold(after.compiled(sides).circuit, found))
+    assert "not all stored" in str(untold(after.compiled(sides).circuit, found))
 
 
 def test_arguments_that_become_one_make_another_circuit() -> None:

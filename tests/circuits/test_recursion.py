@@ -204,7 +204,7 @@ def _strange(node: Fixpoint) -> Plan:
         (_grouped, "Distinct over rows of"),
         (_optional, "the optional side of a right outer join"),
         (_nested, "Fixpoint over rows of"),
-        (_strange, "inside another one"),
+        (_strange, "inside another self"),
     ],
 )
 def test_a_step_that_no_operator_carries_ranks_through_is_named(

@@ -159,7 +159,7 @@ PLACES: dict[str, tuple[str, Oracle]] = {
         lambda rows: {i for i, _ in known(rows) if i > 3},
     ),
 }  # fmt: skip
-BLOCKED = {("float", "case"): "single-precision results are left to Spark"}
+BLOCKED = {("float", "case"): "the engine does not support single-precision results"}
 IDS = RangePartition("t", "id", INTEGER, tuple(range(1, 20)))
 
 

@@ -273,5 +273,5 @@ def test_rows_that_tie_before_lag_are_an_error_and_copies_are_not() -> None:
     later = {**other_price, "day": 2}
     session.step({"sales": TableChange(table_of([later]), np.array([1], np.int64))})
     assert session.fragments()
-    with pytest.raises(NotExactError, match="tie in the order of LAG"):
+    with pytest.raises(NotExactError, match="LAG is not deterministic"):
         session.step({"sales": TableChange(table_of([other_price]), np.array([1], np.int64))})

@@ -41,8 +41,8 @@ def test_an_unexpected_error_is_one_line_and_a_way_to_the_trace(fake, impctl) ->
     ran = impctl("maintain", "w.yaml")
     assert (ran.code, ran.stdout) == (1, "")
     assert ran.stderr == (
-        "error: Unexpected error, ZeroDivisionError: division by zero [unexpected]\n"
-        "hint: run the command again with `-vv` for the trace, and report it\n"
+        "error: Unexpected error, ZeroDivisionError: division by zero [unexpected]\nhint: run the "
+        "command again with `-vv` to see the trace, and report this bug\n"
     )
 
 
@@ -151,4 +151,4 @@ def test_a_panic_of_a_native_library_is_an_error_with_a_document(fake, impctl) -
     assert (ran.code, ran.stderr) == (1, "")
     error = json.loads(ran.stdout)["error"]
     assert error["code"] == "library_panicked"
-    assert error["message"].startswith("A native library gave up: the offset of")
+    assert error["message"].startswith("A native library failed: the offset of")

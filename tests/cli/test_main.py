@@ -115,7 +115,7 @@ def test_without_a_name_the_workload_file_is_that_of_the_folder(
     assert run(build_app(), [command]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert "There is no file `impctl.yaml` here, which is the workload file" in shown.err
+    assert "There is no file `impctl.yaml` here (the default workload file)" in shown.err
     assert "`impctl init TABLE`" in shown.err
     (tmp_path / "impctl.yaml").write_text("version: 2\n")
     assert run(build_app(), [command]) == 2

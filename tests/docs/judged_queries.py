@@ -80,7 +80,7 @@ def judged(file: Path) -> list[Row]:
             continue
         (result,) = outcome.results
         verdict = str(result.mode) if result.supported else "refused"
-        if result.reason.endswith("which impctl does not read"):
+        if result.reason.endswith("which impctl does not support"):
             verdict = "not read"
         rows.append(Row(name, verdict, _short(result.reason), seconds))
     return rows

@@ -90,7 +90,7 @@ def test_deleting_what_was_never_there_is_an_error(shape: str) -> None:
     scan, circuit = SHAPES[shape]()
     row: Row = (1, 1, "a", 5, 1.0)
     feed(scan, circuit, [row] * 3, [1] * 3)
-    with pytest.raises(CountBelowZeroError, match="never held"):
+    with pytest.raises(CountBelowZeroError, match="never contained"):
         feed(scan, circuit, [row] * 5, [-1] * 5)
 
 

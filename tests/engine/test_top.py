@@ -158,7 +158,7 @@ def random_change(rng: random.Random, held: Counter[Row]) -> tuple[list[Row], li
 def test_deleting_what_was_never_there_is_an_error() -> None:
     top = Top("t", COLUMNS, ORDERS["one"], Limit(2, Cut.RANK), 1)
     top.step(batch([(1, "a", 1)], [1]))
-    with pytest.raises(CountBelowZeroError, match="never held"):
+    with pytest.raises(CountBelowZeroError, match="never contained"):
         top.step(batch([(1, "a", 1)], [-2]))
 
 

@@ -101,7 +101,7 @@ def test_what_is_certain_is_told_so() -> None:
     assert (found.value, found.by) == (399 % 168, "the same time of week")
     constant = forecast([7.0] * 9, moments("any", 9))
     assert constant is not None
-    assert (constant.low, constant.value, constant.high, constant.by) == (7, 7, 7, "the last")
+    assert (constant.low, constant.value, constant.high, constant.by) == (7, 7, 7, "the last value")
 
 
 def test_a_forecast_rests_on_nothing_that_came_later() -> None:

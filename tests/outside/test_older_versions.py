@@ -212,7 +212,7 @@ def test_a_version_that_the_log_no_longer_holds(eager: Place) -> None:
     eager.forget(keep=4)
     ran = at(eager, 2)
     expect_none_there(ran, "version_gone", "sketches for version 5")
-    assert "Version 2 of table `t` is gone from its log" in ran.error["message"]
+    assert "Version 2 of table `t` is no longer in its log" in ran.error["message"]
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ def test_a_recapture(retyped: Place) -> None:
     assert code == 0
     assert "q: recapture t@0..1" in out
     assert "[schema_changed]" in out
-    assert "was recaptured: Column `x`" in err
+    assert "was recaptured: The type of column `x`" in err
 
 
 def test_every_error_that_asks_for_something_says_what() -> None:

@@ -128,5 +128,5 @@ def test_an_older_version_is_not_read_from_another_table(tmp_path: Path) -> None
     shutil.rmtree(path)
     for _ in range(2):
         write_deltalake(path, ROWS.slice(5), mode="append")
-    with pytest.raises(TableRecreatedError, match="created anew"):
+    with pytest.raises(TableRecreatedError, match="created again"):
         source.snapshot(0)

@@ -166,7 +166,9 @@ def test_constants_inside_are_refused_even_where_they_ask_for_less() -> None:
     captured, asked = ruled(text.format(9)), ruled(text.format(5))
     verdict = check_reuse(asked, captured, BY_REGION, ())
     assert not verdict.allowed
-    assert verdict.reason == "other constants inside WITH RECURSIVE change what it derives"
+    assert verdict.reason == (
+        "the constants inside WITH RECURSIVE differ, which changes what it derives"
+    )
 
 
 def test_tables_sketched_beside_the_recursion_are_judged_by_the_rules() -> None:

@@ -9,13 +9,16 @@ from impctl.plan.recursion_notes import recursion_notes
 from impctl.plan.rules.order import apply_rules
 from tests.plan.network import CLOSURE, REACHED, plan_of
 
-STAYS = "conditions on `x` go into its first part: no step changes it"
-WHOLE = "its first part is every row of `links`, so is its sketch of that part"
+STAYS = "conditions on `x` apply to its first part, because no step changes these columns"
+WHOLE = "its first part is every row of `links`, so the sketch of that part covers the whole table"
 PAYS = (
-    "deletions of up to about a tenth of the rows that it reads, or insertions of up to a third, "
-    "take its state less than deriving all anew"
+    "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "
+    "up to about 33% of the rows read"
 )
-LATE = "looked at when all is derived: a step that keeps `y` would let it in at the start"
+LATE = (
+    "checked after all rows are derived; if the step kept `y` unchanged, it could be checked at "
+    "the start"
+)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +32,7 @@ LATE = "looked at when all is derived: a step that keeps `y` would let it in at 
         (
             "WITH RECURSIVE c(x, y) AS (SELECT src, dst FROM links WHERE cost = 1 "
             "UNION SELECT a.x, b.y FROM c a JOIN c b ON a.y = b.x) SELECT x FROM c",
-            "a step reads it more than once, each time all of its rows",
+            "a step reads it more than once, and all its rows each time",
             None,
         ),
     ],

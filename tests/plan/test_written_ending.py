@@ -95,5 +95,5 @@ def test_a_constant_of_another_class_is_not_written() -> None:
     + [["Kind", "no such"], ["int", "x"], ["Decimal", "x"], ["SqlType", ["Kind", "long"]]],
 )
 def test_what_was_not_written_is_not_read(written: Any) -> None:
-    with pytest.raises(ValueError, match="no end of a plan"):
+    with pytest.raises(ValueError, match="not the end of a plan"):
         read_ending(written)

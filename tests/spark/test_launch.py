@@ -74,7 +74,7 @@ def test_a_second_properties_file_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--properties-file mine.conf pyspark-shell")
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    with pytest.raises(UsageError, match="takes only one") as caught:
+    with pytest.raises(UsageError, match="accepts only one") as caught:
         open_session(SparkSettings("local[1]"))
     assert caught.value.hint
 

@@ -41,7 +41,9 @@ def test_an_older_spark_is_refused_by_name(monkeypatch, version):
     monkeypatch.setattr(pyspark, "__version__", version)
     monkeypatch.setattr("impctl.spark.session.launch", None)
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    with pytest.raises(UsageError, match=f"This is Spark {version}; impctl needs 4.1") as caught:
+    with pytest.raises(
+        UsageError, match=f"This is Spark {version}, but impctl needs 4.1"
+    ) as caught:
         open_session(SparkSettings("local[1]"))
     assert caught.value.code == "spark_too_old"
     assert "pip install 'pyspark>=4.1,<5'" in str(caught.value.hint)

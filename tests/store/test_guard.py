@@ -47,7 +47,7 @@ _NAMES = ["", "catalog.sqlite", "state", "lock"]
 def test_what_others_may_write_is_refused(root: Path, name: str, mode: int) -> None:
     path = root / name
     path.chmod(path.stat().st_mode | mode)
-    refused(root, "store_untrusted", "may be written by others", f"chmod go-w {path}")
+    refused(root, "store_untrusted", "other users can write to", f"chmod go-w {path}")
     with Store.open(root, is_shared=True) as store:
         assert store.queries() == ("q",)
     path.chmod(path.stat().st_mode & ~0o022)

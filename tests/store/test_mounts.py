@@ -19,7 +19,7 @@ def test_a_lock_that_two_can_hold_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(UsageError) as caught:
         Store.open(tmp_path / "store")
     assert caught.value.code == "store_without_locks"
-    assert "second holder" in caught.value.message
+    assert "two holders" in caught.value.message
     assert "local disk" in (caught.value.hint or "")
 
 

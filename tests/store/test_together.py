@@ -167,13 +167,17 @@ def given_up(store: Store) -> None:
         # As SQLite itself does where a write finds no room.
         with store._catalog.writing() as connection:
             connection.rollback()
-        with pytest.raises(StorageError, match="took back"):
+        with pytest.raises(StorageError, match="rolled back"):
             move(store, "b")
 
 
 def test_a_transaction_that_sqlite_ends_is_told_and_takes_all_back(tmp_path: Path) -> None:
     root = prepared(tmp_path / "s")
-    with Store.open(root) as store, store.lock(1.0), pytest.raises(StorageError, match="took back"):
+    with (
+        Store.open(root) as store,
+        store.lock(1.0),
+        pytest.raises(StorageError, match="rolled back"),
+    ):
         given_up(store)
     assert generations(root) == [1, 1, 1]
 

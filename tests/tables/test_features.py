@@ -67,7 +67,7 @@ def test_mapping_by_id_is_refused(tmp_path: Path) -> None:
         {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}},
         handmade.metadata(fields, configuration=configuration),
     )
-    with pytest.raises(TableError, match="maps columns by `id`"):
+    with pytest.raises(TableError, match="uses column mapping mode `id`"):
         open_source("t", str(tmp_path)).snapshot()
 
 

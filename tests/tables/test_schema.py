@@ -82,7 +82,7 @@ def test_mapped_names() -> None:
     assert read(mapped).physical == {"a": "a"}
     found = read(mapped, nested, is_mapped=True)
     assert found.physical == {"a": "col-1", "s": "s"}
-    assert "maps column names" in found.opaque["s"]
+    assert "uses column mapping" in found.opaque["s"]
 
 
 def test_invariants() -> None:

@@ -67,7 +67,7 @@ def test_a_log_with_an_entry_missing_is_told_in_a_line(tmp_path: Path) -> None:
     handmade.entry(tmp_path / "t", 2).unlink()
     with pytest.raises(TableError) as caught:
         open_source("t", str(tmp_path / "t"))
-    said = "its log goes from version 1 to 3, what is between them is missing"
+    said = "its log goes from version 1 to 3, and the entries between them are missing"
     assert caught.value.message == f"Table `t` cannot be opened: {said}"
 
 
@@ -103,7 +103,7 @@ def test_versions_outside_the_history(tmp_path: Path) -> None:
     DeltaTable(path).create_checkpoint()
     handmade.entry(path, 0).unlink()
     assert oldest_version(source) == 2
-    with pytest.raises(HistoryGoneError, match="the oldest one left is 2") as caught:
+    with pytest.raises(HistoryGoneError, match="the oldest available version is 2") as caught:
         source.snapshot(1)
     assert caught.value.exit_code == 7
 

@@ -61,25 +61,25 @@ def test_never_and_nothing_are_two_things(load: Load) -> None:
         ("always", "6:14", "must be `never`, a mapping, or a list of mappings"),
         ("7", "6:14", "must be text"),
         ("[]", "6:14", "is empty"),
-        ("{}", "6:14", "says nothing"),
+        ("{}", "6:14", "is empty"),
         ("[never]", "6:15", "must be a mapping"),
         ("{often: 1h}", "6:15", "Key `often` is unknown"),
-        ("{every: 5}", "6:22", "`5` is no duration"),
-        ("{every: 0s}", "6:22", "`0s` is no duration"),
-        ("{every: -1s}", "6:22", "`-1s` is no duration"),
-        ("{every: 10 parsecs}", "6:22", "`10 parsecs` is no duration"),
-        ("{every: }", "6:22", "is no duration"),
+        ("{every: 5}", "6:22", "`5` is not a duration"),
+        ("{every: 0s}", "6:22", "`0s` is not a duration"),
+        ("{every: -1s}", "6:22", "`-1s` is not a duration"),
+        ("{every: 10 parsecs}", "6:22", "`10 parsecs` is not a duration"),
+        ("{every: }", "6:22", "is not a duration"),
         ("{every: 1h, rows: 0}", "6:32", "must be from 1 to"),
         ("{every: 1h, rows: 1.5}", "6:32", "must be a whole number"),
-        ("{rows: 5}", "6:21", "needs `every` beside it"),
-        ("{every: 1h, deletes: 5%}", "6:35", "needs `rows` beside it"),
-        ("{every: 1h, rows: 5, deletes: 5}", "6:44", "is no share"),
-        ("{every: 1h, rows: 5, deletes: 101%}", "6:44", "is no share"),
-        ("{until: soon}", "6:22", "`soon` is no day and no time"),
-        ("{until: 5}", "6:22", "`5` is no day and no time"),
+        ("{rows: 5}", "6:21", "needs `every`"),
+        ("{every: 1h, deletes: 5%}", "6:35", "needs `rows`"),
+        ("{every: 1h, rows: 5, deletes: 5}", "6:44", "is not a share"),
+        ("{every: 1h, rows: 5, deletes: 101%}", "6:44", "is not a share"),
+        ("{until: soon}", "6:22", "`soon` is not a date or a time"),
+        ("{until: 5}", "6:22", "`5` is not a date or a time"),
         ("{until: 2026-02-30}", "6:22", "does not exist in the calendar"),
         ("{until: '2026-02-30'}", "6:22", "does not exist in the calendar"),
-        ("{from: 2026-12-01, until: 2026-12-01}", "6:40", "must come after `from`"),
+        ("{from: 2026-12-01, until: 2026-12-01}", "6:40", "must be later than `from`"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(
@@ -104,4 +104,4 @@ def test_two_entries_for_one_table_say_the_same(load: Load, problems: Problems) 
     (found,) = problems(
         f"{head}  t: {{path: a, changes: {{every: 1h}}}}\n  u: {{path: a, changes: never}}\n"
     )
-    assert found.startswith("5:3 Tables `t` and `u` are one, with different `changes`")
+    assert found.startswith("5:3 Tables `t` and `u` are the same table, with different `changes`")

@@ -56,10 +56,10 @@ def test_what_is_kept_is_said_once(load: Load, problems: Problems) -> None:
     assert found["c"].join is JoinStrategy.INDEX
     for rest in ("join: files", "join: tree"):
         (told,) = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, state: keep, {rest}}}}}\n")
-        assert f"cannot be said with `{rest}`" in told
+        assert f"cannot be combined with `{rest}`" in told
     (told,) = problems(
         f"{HEAD}defaults: {{join: index}}\nqueries: {{a: {{sql: SELECT 1, state: keep}}}}\n"
     )
-    assert "cannot be said with `join: index`" in told
+    assert "cannot be combined with `join: index`" in told
     (told,) = problems(f"{HEAD}queries: {{a: {{sql: SELECT 1, state: most}}}}\n")
     assert "`queries.a.state`" in told

@@ -79,13 +79,13 @@ def test_every_problem_is_told_at_once_in_file_order(problems: Problems) -> None
     )
     assert found == [
         "1:10 `version` must be the number 1 | write `version: 1`",
-        "2:24 `tables.sales.path` must be text, not a whole number | put quotes round it",
-        "2:28 Tables `sales` and `Sales` have the same name | rename one; Spark does not tell "
-        "upper from lower case in names",
+        "2:24 `tables.sales.path` must be text, not a whole number | put quotes around it",
+        "2:28 Tables `sales` and `Sales` have the same name | rename one; names are not "
+        "case-sensitive in Spark",
         "2:35 Key `path` is missing in `tables.Sales` | add `path:`",
         "3:14 Table `sale` in `partitions` is not declared under `tables` | did you mean `sales`?",
-        "3:45 Values of `partitions.sale.price.boundaries` must increase, and number 2 does not "
-        "| sort the boundaries and drop equal ones",
+        "3:45 Values of `partitions.sale.price.boundaries` must increase, but number 2 does not | "
+        "sort the boundaries and remove duplicates",
         "5:6 Key `sql` is missing in `queries.q` | add `sql:`",
         "5:7 Key `sqll` is unknown in `queries.q` | did you mean `sql`?",
         "5:31 `queries.q.policy` must be one of `auto`, `incremental`, `strict`, `full` "
@@ -129,7 +129,7 @@ ONE_PROBLEM: list[tuple[str, str]] = [
     ),
     (
         "version: 1\ntables:\n  t: {path: a}\n  t: {path: b}\nqueries: {q: {sql: x}}\n",
-        "4:3 Key `t` stands twice in `tables` | remove one; the first is on line 3",
+        "4:3 Key `t` appears twice in `tables` | remove one; the first is on line 3",
     ),
     (HEAD + "? [a]\n: 1\n", "4:3 A key in the workload file must be text"),
     (HEAD + "spark: {<<: 3}\n", "4:13 `<<` of `spark` must be a mapping, not a whole number"),
@@ -142,7 +142,7 @@ ONE_PROBLEM: list[tuple[str, str]] = [
     (HEAD + 'name: "a${B}"\n', "4:7 Variable `B` is not set"),
     (
         HEAD + "name: 2022-13-01\n",
-        "4:7 `name`: A date or timestamp does not exist in the calendar",
+        "4:7 `name`: This date or timestamp does not exist in the calendar",
     ),
     (HEAD.replace("\n", "\r\n") + "nam: 1\r\n", "4:1 Key `nam` is unknown in the workload file"),
 ]
@@ -172,7 +172,7 @@ def test_sections_that_must_not_be_missing_or_empty(problems: Problems) -> None:
 )
 def test_names_of_tables_are_identifiers(load: Load, problems: Problems, name: str) -> None:
     text = f"version: 1\ntables: {{? {name} : {{path: x}}}}\nqueries: {{q: {{sql: SELECT 1}}}}\n"
-    assert any("cannot name a table" in found for found in problems(text))
+    assert any("cannot be the name of a table" in found for found in problems(text))
     for good in ("t", "_t", "T1", "a" * 128):
         assert good in load(text.replace(f"? {name} :", f"? {good} :")).tables
 

@@ -52,16 +52,16 @@ def test_boundaries(load_extra: Load, written: str, values: tuple[Any, ...]) -> 
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("[]", "must hold from 1 to 99999 values"),
-        ("[1, 1]", "must increase, and number 2 does not"),
-        ("[1, 3, 2]", "must increase, and number 3 does not"),
+        ("[]", "must have from 1 to 99999 values"),
+        ("[1, 1]", "must increase, but number 2 does not"),
+        ("[1, 3, 2]", "must increase, but number 3 does not"),
         ("[1, 1.0]", "must increase"),
         ("[b, a]", "must increase"),
         ("['10', '9', '10']", "must increase"),
         ("[2022-02-01, 2022-01-01]", "must increase"),
-        ("[1, a]", "of one kind, not numbers and text"),
-        ("[1, '2']", "of one kind, not numbers and text"),
-        ("[2022-01-01, 2022-01-02 00:00:00]", "of one kind, not dates and timestamps"),
+        ("[1, a]", "of one type, not numbers and text"),
+        ("[1, '2']", "of one type, not numbers and text"),
+        ("[2022-01-01, 2022-01-02 00:00:00]", "of one type, not dates and timestamps"),
         (
             "[2022-01-01 00:00:00, 2022-01-02 00:00:00Z]",
             "not timestamps and timestamps with a time zone",

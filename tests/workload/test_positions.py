@@ -66,11 +66,11 @@ def test_a_node_knows_its_index_behind_wide_characters() -> None:
         ('a: "\\U00110000"', "does not exist"),
         ('a: "\\UFFFFFFFF"', "does not exist"),
         (f"%YAML 1.{'9' * 5000}\n---\na: 1\n", "not valid YAML: Exceeds the limit"),
-        ("&a [*a]", "refers to a place that holds it"),
-        ("a: &a {b: {c: *a}}", "refers to a place that holds it"),
-        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "nests deeper"),
-        ("[" * 200_000, "nests deeper"),
-        ("- " * 200_000, "nests deeper"),
+        ("&a [*a]", "refers to a value that contains"),
+        ("a: &a {b: {c: *a}}", "refers to a value that contains"),
+        ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "levels of nesting"),
+        ("[" * 200_000, "levels of nesting"),
+        ("- " * 200_000, "levels of nesting"),
     ],
 )
 def test_bad_yaml_is_one_fault_with_a_place(text: str, message: str) -> None:
@@ -83,7 +83,7 @@ def test_bad_yaml_is_one_fault_with_a_place(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("a: {path: ${X}}", "put quotes round"),
+        ("a: {path: ${X}}", "put quotes around"),
         ("a:\n\t- b", "indent with spaces"),
         ("a: [1", "check indentation"),
     ],
@@ -100,7 +100,7 @@ def test_an_alias_bomb_is_refused_at_once(width: int) -> None:
     levels = [f"a0: &a0 [{', '.join('x' * width)}]"]
     for level in range(1, 35):
         levels.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")
-    with pytest.raises(YamlFault, match="Aliases make the file too"):
+    with pytest.raises(YamlFault, match="With aliases expanded, the file is too"):
         compose("\n".join(levels))
 
 

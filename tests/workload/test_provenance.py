@@ -54,7 +54,7 @@ def test_what_is_wrong_is_named(problems: Problems, written: str) -> None:
 @pytest.mark.parametrize("rest", ["sketch: none", "lineage: witness"])
 def test_what_excludes_it_is_named(problems: Problems, rest: str) -> None:
     (told,) = problems(text("absorption", f", {rest}"))
-    assert f"cannot be kept with `{rest}`" in told
+    assert f"cannot be combined with `{rest}`" in told
 
 
 def test_by_default_are_witnesses_and_it_is_asked_for(load: Load, problems: Problems) -> None:

@@ -74,16 +74,18 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ("q: SELECT 1", "4:6 `queries.q` must be a mapping, not text | write `key: value` pairs"),
         (
             "q: {sql: a, params: {a.b: 1}}",
-            "4:24 `a.b` cannot name a parameter | use letters, digits and `_`, and no digit first",
+            "4:24 `a.b` cannot be the name of a parameter | use letters, digits and `_`, and do "
+            "not start with a digit",
         ),
         (
             "q: {sql: a, params: {a-b: 1}}",
-            "4:24 `a-b` cannot name a parameter | use letters, digits and `_`, and no digit first",
+            "4:24 `a-b` cannot be the name of a parameter | use letters, digits and `_`, and do "
+            "not start with a digit",
         ),
         (
             "q: {sql: a, params: {x: null}}",
-            "4:27 `queries.q.params.x` has no value to put into the SQL "
-            "| write a number, text, a date, a timestamp, or true or false",
+            "4:27 `queries.q.params.x` has no value for the SQL | write a number, text, a date, a "
+            "timestamp, or true or false",
         ),
         (
             "q: {sql: a, policy: incremetal}",
@@ -92,7 +94,7 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ),
         (
             "q: {sql: a, maintain: true}",
-            "4:25 `queries.q.maintain` must be text, not true or false | put quotes round it",
+            "4:25 `queries.q.maintain` must be text, not true or false | put quotes around it",
         ),
         (
             "q: {sql: a, sketch: {sale: price}}",
@@ -106,11 +108,11 @@ def test_a_choice_from_a_variable(load: Load, problems: Problems) -> None:
         ),
         (
             "q: {sql: a, sketch: {sales: 1}}",
-            "4:31 `queries.q.sketch.sales` must be text, not a whole number | put quotes round it",
+            "4:31 `queries.q.sketch.sales` must be text, not a whole number | put quotes around it",
         ),
         (
             "q a: {sql: a}",
-            "4:3 `q a` cannot name a query | use letters, digits, `_`, `-` and `.`, "
+            "4:3 `q a` cannot be the name of a query | use letters, digits, `_`, `-` and `.`, "
             "at most 128 characters",
         ),
     ],
@@ -128,7 +130,7 @@ def test_all_that_is_wrong_with_a_query_is_told(problems: Problems) -> None:
     "name", ["", "-q", ".", "..", ".a", "a b", "a/b", "a\\n", "a\\nb", "ü", "a" * 129]
 )
 def test_names_serve_on_a_command_line_and_as_file_names(problems: Problems, name: str) -> None:
-    assert "cannot name a query" in problems(f'{HEAD}  "{name}": {{sql: a}}\n')[0]
+    assert "cannot be the name of a query" in problems(f'{HEAD}  "{name}": {{sql: a}}\n')[0]
 
 
 def test_good_names(load: Load) -> None:

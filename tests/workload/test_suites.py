@@ -128,7 +128,7 @@ def test_what_is_wrong_at_full_size(load: Load, full: str, problem: str) -> None
         ("log: [x, y]", "log: [z]", "19:67 `figures.first.chart.log` must be one of `x`, `y`"),
         ("y: [maintain_ms]", "y: []", "19:28 `figures.first.chart.y` is empty"),
         ("{x: changes, y", "{y", "19:12 Key `x` is missing in `figures.first.chart`"),
-        ("  first:", "  a b:", "11:3 `a b` cannot name a figure"),
+        ("  first:", "  a b:", "11:3 `a b` cannot be the name of a figure"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_place(load: Load, old: str, new: str, problem: str) -> None:

@@ -60,8 +60,8 @@ def test_names_that_are_none_are_problems_at_their_place(problems: Problems) -> 
     assert [line.split(" | ")[0] for line in found] == [
         "2:10 `catalog` cannot be `a.b`",
         "3:9 `schema` cannot be `7up`",
-        "6:24 `a.b.c.d` cannot name a table",
-        "6:33 `x y` cannot name a table",
+        "6:24 `a.b.c.d` cannot be the name of a table",
+        "6:33 `x y` cannot be the name of a table",
     ]
 
 
@@ -80,7 +80,7 @@ tables:
         (SHOP + "  shop.sales: {path: b}", "6:3", "have the same name"),
         (SHOP + "  b: {path: b, names: [Sales]}", "6:24", "have the same name"),
         (SHOP + "  b: {path: b, names: [spark_catalog.SHOP.`sales`]}", "6:24", "the same name"),
-        (SHOP.replace("1}}", "1, sketch: {sales: a, shop.sales: b}}}"), "3:49", "named twice"),
+        (SHOP.replace("1}}", "1, sketch: {sales: a, shop.sales: b}}}"), "3:49", "appears twice"),
         (
             SHOP + "partitions: {sales: {a: {ranges: 2}}, SALES: {A: {ranges: 3}}}",
             "6:47",
@@ -113,9 +113,9 @@ def test_views_called_as_something_else_or_nothing_are_problems(problems: Proble
         "views:\n  s.T: SELECT 1\n  v: SELECT 2\n  S.v: SELECT 3\n  a-b: SELECT 4\n  e: ''\n"
     )
     assert [line.split(" | ")[0] for line in found] == [
-        "6:3 View `s.T` has the name of `t`",
-        "8:3 View `S.v` has the name of `v`",
-        "9:3 `a-b` cannot name a view",
+        "6:3 View `s.T` has the same name as `t`",
+        "8:3 View `S.v` has the same name as `v`",
+        "9:3 `a-b` cannot be the name of a view",
         "10:6 `views.e` is empty",
     ]
 
@@ -146,9 +146,9 @@ def test_one_path_with_other_expiries_is_several_sources(load: Load) -> None:
     [
         ("{column: seen_at}", "`after`"),
         ("{after: 1h}", "`column`"),
-        ("{column: seen_at, after: 5}", "no duration"),
-        ("{column: seen_at, after: 0s}", "no duration"),
-        ("{column: seen_at, after: soon}", "no duration"),
+        ("{column: seen_at, after: 5}", "is not a duration"),
+        ("{column: seen_at, after: 0s}", "is not a duration"),
+        ("{column: seen_at, after: soon}", "is not a duration"),
         ("{column: '', after: 1h}", "column"),
         ("{column: seen_at, after: 1h, by: x}", "`by`"),
         ("1 hour", "mapping"),

@@ -82,19 +82,27 @@ def test_what_comes_from_a_variable(load: Load) -> None:
         ("{every: ^10ms}", "from 1s to 1d", "`commit`"),
         ("{rows: ^0}", "must be from 1", "10000"),
         ("{rows: ^many}", "must be a whole number", "number"),
-        ("{every: 1h, cron: ^'@daily'}", "exclude each other", "leave one"),
-        ("{^commit: true, rows: 5}", "`commit` in `queries.q.trigger` stands alone", "commit`"),
-        ("{^use: true}", "`use` in `queries.q.trigger` stands alone", "trigger: use"),
-        ("{cron: ^'0 0 6 * * 1'}", "6 fields in place of 5", "day of week"),
+        ("{every: 1h, cron: ^'@daily'}", "cannot be combined", "remove one"),
+        (
+            "{^commit: true, rows: 5}",
+            "`commit` in `queries.q.trigger` cannot be combined with other keys",
+            "commit`",
+        ),
+        (
+            "{^use: true}",
+            "`use` in `queries.q.trigger` cannot be combined with other keys",
+            "trigger: use",
+        ),
+        ("{cron: ^'0 0 6 * * 1'}", "6 fields instead of 5", "day of week"),
         ("{cron: ^'0 0 L * *'}", "`L` (the last day", "another trigger"),
         ("{cron: '@daily', timezone: ^Mars/Base}", "time zone that this machine", "Vienna"),
         ("{every: 1h, timezone: ^../../etc/passwd}", "time zone that this machine", "Vienna"),
-        ("{rows: 5, timezone: ^UTC}", "beside `every` or `cron` only", "add one"),
-        ("{rows: 5, ready_within: ^1s}", "`every` or `cron` or `point` only", "add one"),
-        ("^{cheap: true}", "does not say when", "`fresh_within`"),
-        ("^{}", "does not say when", "`fresh_within`"),
+        ("{rows: 5, timezone: ^UTC}", "requires `every` or `cron`", "add one"),
+        ("{rows: 5, ready_within: ^1s}", "requires `every` or `cron` or `point`", "add one"),
+        ("^{cheap: true}", "does not specify a time or condition", "`fresh_within`"),
+        ("^{}", "does not specify a time or condition", "`fresh_within`"),
         ("{cheap: ^1, rows: 5}", "`true` or `false`", "quotes"),
-        ("{point: ^'a b'}", "cannot name a point", "letters"),
+        ("{point: ^'a b'}", "cannot be the name of a point", "letters"),
         ("{^freshwithin: 10m}", "`freshwithin` is unknown", "did you mean `fresh_within`"),
         ("^daily", "must be one of `commit`, `use`", "one of these"),
         ("^[commit]", "text, not a list", "single"),
@@ -116,7 +124,7 @@ def test_defaults_that_are_wrong_are_told_once(problems: Problems) -> None:
         "queries: {a: {sql: SELECT 1}, b: {sql: SELECT 1}}\n"
     )
     assert len(found) == 1
-    assert "`defaults.trigger` exclude each other" in found[0]
+    assert "`defaults.trigger` cannot be combined" in found[0]
 
 
 def test_several_problems_are_all_told(problems: Problems) -> None:

@@ -135,9 +135,9 @@ def test_names_of_updates(extra_problems: Problems) -> None:
         f"- {{{delete}}}\n- {{name: 'a b', {delete}}}\n- {{name: 7, {delete}}}\n"
     )
     assert [problem.split(" | ")[0] for problem in found] == [
-        "4:10 Update `a` stands twice",
+        "4:10 Update `a` appears twice",
         "5:3 Key `name` is missing in `updates[4]`",
-        "6:10 `a b` cannot name an update",
+        "6:10 `a b` cannot be the name of an update",
         "7:10 `updates[6].name` must be text, not a whole number",
     ]
     assert "the first is on line 5" in found[0]

@@ -81,7 +81,7 @@ def condition_on(
 def _of_condition(message: str) -> str:
     """What is wrong, without the query that the condition is read in."""
     message = message.replace(f" in query `{_QUERY}`", "")
-    return named_before(_QUERY, message).replace("its SQL cannot be read near", "near", 1)
+    return named_before(_QUERY, message).replace("its SQL cannot be parsed near", "near", 1)
 
 
 _VALUES = {

@@ -202,18 +202,18 @@ def _reason(graph: Graph, modes: Modes, mine: Sequence[float], piece: Piece) -> 
     """Why a piece has its mode: what the next best, or keeping it, would change."""
     mode = modes[piece.name]
     if len(piece.modes) == 1:
-        return "nothing can replace it" if mode is Mode.KEPT else "asked for"
+        return "nothing can replace it" if mode is Mode.KEPT else "requested"
     if mode is Mode.KEPT:
         others = [other for other in piece.modes if other is not Mode.KEPT]
         costs = {other: evaluate(graph, {**modes, piece.name: other}) for other in others}
         best = min(others, key=lambda other: _day(graph, costs[other].per_kind))
-        when = f"if {piece.word(best)}"
+        when = f"if it is {piece.word(best)}"
         return _difference(graph, costs[best].per_kind, mine, when, "costs nothing more")
     if Mode.KEPT not in piece.modes:
         return "it cannot be kept"
     kept = evaluate(graph, {**modes, piece.name: Mode.KEPT}).per_kind
-    nothing = "no change uses it up" if mode is Mode.BOUNDED else "no change asks for it"
-    return _difference(graph, mine, kept, f"as it is {piece.word(mode)}", nothing)
+    nothing = "no change exhausts it" if mode is Mode.BOUNDED else "no change needs it"
+    return _difference(graph, mine, kept, f"because it is {piece.word(mode)}", nothing)
 
 
 def _day(graph: Graph, costs: Sequence[float]) -> float:
@@ -231,8 +231,8 @@ def _difference(
     if at is None or daily[at] <= 0:
         return nothing
     more = dear[at] - cheap[at]
-    told = f", by {graph.runs[at]} runs" if graph.runs and graph.runs[at] else ""
-    return f"{_named(graph.kinds[at])}, {number(more)} ms more each {when}{told}"
+    told = f" (from {graph.runs[at]} runs)" if graph.runs and graph.runs[at] else ""
+    return f"{_named(graph.kinds[at])}, and each change takes {number(more)} ms more {when}{told}"
 
 
 def _named(kind: KindOfChange) -> str:
@@ -242,4 +242,4 @@ def _named(kind: KindOfChange) -> str:
         return f"{tables} {verb} once a day"
     if kind.rate > 1:
         return f"{tables} {verb} {number(kind.rate)} times a day"
-    return f"{tables} {verb} once in {number(1 / kind.rate)} days"
+    return f"{tables} {verb} once every {number(1 / kind.rate)} days"

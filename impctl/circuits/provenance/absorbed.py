@@ -24,7 +24,7 @@ from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import Fixpoint, Plan, Scan
 from impctl.values import dataclass
 
-_ABSORBED = "for `provenance: absorption`"
+_ABSORBED = "cannot be maintained with `provenance: absorption`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flo
         flow = builder.sure(builder.build(ingredient.plan, must_be_sure=True))
         own = typed(ingredient.leaf.attributes, ingredient.plan.span)
         if not {name for name, _ in own} <= flow.ids:
-            what = "what is left of a sum of doubles below WITH RECURSIVE"
+            what = "the engine does not support using a sum of doubles below WITH RECURSIVE"
             raise BlockedError(what, ingredient.plan.span)
         flows.append(untagged(builder, flow) if key is not None else flow)
     return flows
@@ -92,15 +92,15 @@ def _ingredients(builder: Plumbing, apart: Apart, key: Keyed | None) -> list[Flo
 def _refuse(node: Fixpoint) -> None:
     """BlockedError for what is no set of all rows derived."""
     if not node.is_set:
-        raise BlockedError(f"WITH RECURSIVE of UNION ALL has no functions {_ABSORBED}", node.span)
+        raise BlockedError(f"WITH RECURSIVE with UNION ALL {_ABSORBED}", node.span)
     if node.best is not None:
-        what = "WITH RECURSIVE of which only the best rows are kept has no functions"
+        what = "WITH RECURSIVE that keeps only the best rows"
         raise BlockedError(f"{what} {_ABSORBED}", node.span)
     if node.chooses:
-        what = "WITH RECURSIVE that is sketched by one derivation of each row has no functions"
+        what = "WITH RECURSIVE whose sketch has only one derivation of each row"
         raise BlockedError(f"{what} {_ABSORBED}", node.span)
 
 
 def _refused(node: Plan) -> Scan:
-    what = f"{type(node).__name__} over rows of the WITH entry that reads itself"
-    raise BlockedError(f"{what} has no functions {_ABSORBED}", node.span)
+    what = f"{type(node).__name__} over rows of the self-referencing WITH entry"
+    raise BlockedError(f"{what} {_ABSORBED}", node.span)

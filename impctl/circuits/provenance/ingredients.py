@@ -113,7 +113,10 @@ class _Taking:
         else:
             wide, of, told_by = plan, None, own
         if not attributes_of(wide):
-            what = "a part of WITH RECURSIVE without columns, whose rows cannot be told apart,"
+            what = (
+                "the engine does not support a part of WITH RECURSIVE without columns, because "
+                "its rows cannot be distinguished"
+            )
             raise BlockedError(what, plan.span)
         leaf = Recursive(
             f"{self.node.id}/{len(self.ingredients)}", attributes_of(wide), span=plan.span

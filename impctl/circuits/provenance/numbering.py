@@ -147,15 +147,13 @@ def _reason(plan: Plan) -> str:
     """Why rows of a node are not made of rows below it alone."""
     match plan:
         case Join(kind=JoinKind.ANTI):
-            return (
-                "NOT EXISTS, NOT IN or an anti join gives rows because of rows that are not there"
-            )
+            return "NOT EXISTS, NOT IN or an anti join returns rows because other rows do not exist"
         case Join(kind=kind):
-            return f"a {kind} join gives rows because of rows that are not there"
+            return f"a {kind} join returns rows because other rows do not exist"
         case SetOperation(kind=kind):
-            return f"{kind.upper()} gives rows because of rows that are there or not"
+            return f"{kind.upper()} returns rows because other rows exist or do not exist"
         case TopK():
-            return "which rows a LIMIT or a rank leaves depends on all others"
+            return "the rows that a LIMIT or a rank returns depend on all other rows"
         case Window():
             return "a window function's value depends on all rows of its window"
-    return f"{type(plan).__name__} is not traced to rows"
+    return f"{type(plan).__name__} cannot be traced to rows"

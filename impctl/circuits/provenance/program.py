@@ -142,7 +142,7 @@ class _Program:
                 return self._fixpoint(node)
             case Join():
                 return self._with_partner(node)
-        raise BlockedError(f"{type(node).__name__} is not traced to rows", node.span)
+        raise BlockedError(f"{type(node).__name__} cannot be traced to rows", node.span)
 
     def _read_as(self, node: Plan, columns: Sequence[Vector], numbers: Ints) -> Scan:
         """Rows that are made, as those of a table that stands for the node."""
@@ -184,7 +184,7 @@ class _Program:
 
     def _grouped(self, node: Aggregate) -> Scan:
         if node.grouping_sets is not None:
-            raise BlockedError("GROUPING SETS, CUBE or ROLLUP is not traced to rows", node.span)
+            raise BlockedError("GROUPING SETS, CUBE or ROLLUP cannot be traced to rows", node.span)
         below = self._numbering.of(node.child, is_counted=True)
         keys = tuple(key.attribute for key in node.keys)
         passed = (ComputedColumn(one, one.ref()) for one in below.numbers)
@@ -237,7 +237,7 @@ class _Program:
             isinstance(plan, SetOperation) and not (plan.kind is SetKind.UNION and plan.all)
         )
         if is_once and reads_fixpoint(plan, node.id):
-            what = f"{type(plan).__name__} over rows of the WITH entry that reads itself"
+            what = f"{type(plan).__name__} over rows of the self-referencing WITH entry"
             raise BlockedError(what, plan.span)
         return with_inputs(plan, tuple(self._opened(o, node, leaves) for o in inputs_of(plan)))
 

@@ -73,9 +73,9 @@ def chosen_groups(
 def _pinned(flow: Flow, kept: Aggregate) -> str:
     """Why the groups must be kept; empty where they need not be."""
     if flow.rows is None:
-        return "its rows are computed, so only the engine has them"
+        return "its rows are computed, so they cannot be read from tables"
     if not kept.group_keys:
-        return "it has one group, which every change asks for"
+        return "it has one group, which every change needs"
     if not kept.is_told_by_rows:
-        return "sums of doubles and ties of them are told by what came before, not by rows alone"
+        return "sums of doubles and ties between them depend on earlier changes, not only on rows"
     return ""

@@ -54,7 +54,7 @@ class Bags:
 
 def without_cores(bags: Bags, classes: Sequence[KeyClass], span: Span | None) -> Bags:
     """The bags with cyclic cores merged until none is left; `span` is an equality's place."""
-    reason = Merging("equal columns join relations in a circle", span)
+    reason = Merging("equality conditions join tables in a cycle", span)
     while cores := cyclic_cores(bags.classes(classes)):
         before = bags
         for core in cores:

@@ -122,7 +122,7 @@ def _decided(start: Plan, by: Plan) -> Block | NoTree:
     if not isinstance(node, Aggregate):
         if isinstance(by, TopK) and not isinstance(node, Distinct | TopK):
             return _no_block("a LIMIT or rank over rows that are not grouped", by)
-        return _no_block("a step between the joins and what is decided", node)
+        return _no_block("a step between the joins and the grouping", node)
     if node.grouping_sets is not None:
         return _no_block("a grouping by several sets of columns", node)
     return Block(node, node.child, by, node)

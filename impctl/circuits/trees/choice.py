@@ -27,7 +27,7 @@ from impctl.plan.nodes import Plan
 from impctl.plan.render_expr import expr_text, shortened
 from impctl.values import dataclass
 
-_NOT_ESTIMATED = "its fan-out is not known: a key is computed, or a node has several tables"
+_NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"
 ALIKE = 0.1
 """Times that differ by less than such a share of the index join's are about the same."""
 LARGER = 1.5
@@ -86,9 +86,9 @@ class TreesByFanOut:
                 if one.block is not None and isinstance(one.shape, TreeShape)
             ]
         except ImpctlError as error:
-            return TreeChoice(False, f"its fan-out is not known: {error.message}")
+            return TreeChoice(False, f"its fan-out is unknown: {error.message}")
         if not found:
-            return TreeChoice(False, "no joins of it have a tree")
+            return TreeChoice(False, "none of its joins can be a tree")
         known = [one for one in found if one is not None]
         if len(known) < len(found):
             return TreeChoice(False, _NOT_ESTIMATED)
@@ -106,10 +106,10 @@ def is_better_as_tree(both: Estimate) -> bool:
 
 def _told(both: Estimate) -> str:
     return (
-        f"a changed row is joined to some {_about(both.joined)}, "
-        f"and as a tree touches some {_about(both.touched)}; {STEP_ROWS:,} of them are expected to "
-        f"take {_about(both.index_ms)} ms by the index and {_about(both.tree_ms)} ms as a tree, "
-        f"whose state is some {_megabytes(both.index_bytes)} and {_megabytes(both.tree_bytes)} MB"
+        f"a changed row joins about {_about(both.joined)} rows, and touches about "
+        f"{_about(both.touched)} rows in a tree. For {STEP_ROWS:,} changed rows, the estimate is "
+        f"{_about(both.index_ms)} ms with an index and {_about(both.tree_ms)} ms with a tree. "
+        f"The state has about {_megabytes(both.index_bytes)} and {_megabytes(both.tree_bytes)} MB"
         f"{_counted(both.kept)}"
     )
 
@@ -123,7 +123,7 @@ def _counted(kept: Sequence[Kept]) -> str:
         f"({_percent(one.share)})"
         for one in kept
     ]
-    return f"; of these rows alone keys were counted: {', '.join(said)}"
+    return f"; keys were counted only for these rows: {', '.join(said)}"
 
 
 def _percent(share: float) -> str:

@@ -34,7 +34,9 @@ def objection_to(joins: TakenApart) -> NoTree | None:
     read = [*joins.asked.columns, *arguments]
     for expr in read:
         if columns_of(expr) & joins.bounded:
-            return NoTree(Reason.UNSURE, "a sum of doubles is grouped by or summed up", expr.span)
+            return NoTree(
+                Reason.UNSURE, "a sum of doubles is used for grouping or summed again", expr.span
+            )
     for ref, expr in joins.asked.shown:
         if columns_of(expr) & joins.bounded:
             return NoTree(Reason.UNSURE, "a sum of doubles is a column of joined rows", ref.span)
@@ -76,7 +78,7 @@ def _settled(
     holders = [_holders(joins, bags, column) for column in joins.asked.columns]
     if virtual is None and holders and not frozenset.intersection(*holders):
         span = joins.asked.columns[0].span
-        reason = Merging("the group columns are of several relations", span)
+        reason = Merging("the GROUP BY columns come from several tables", span)
         bags = with_all_columns(bags, joins.classes, holders, reason)
         bags = without_cores(bags, joins.classes, joins.equal_at)
         virtual = _virtual(joins, bags) if may_be_virtual else None

@@ -69,9 +69,9 @@ def edge_of(
     is asked of than arguments may.
     """
     if beside.null_aware:
-        return Merging("NOT IN is decided by all rows of its other side", beside.span)
+        return Merging("NOT IN depends on all rows of its other side", beside.span)
     if beside.padded & frozenset(read_above):
-        text = "a column of the side that is padded with NULL is read above the join"
+        text = "a column of the optional side is read above the join"
         return Merging(text, beside.span)
     keys: list[EdgeKey] = []
     own: list[Expr] = []
@@ -81,10 +81,12 @@ def edge_of(
             continue
         key = _key_of(part, beside.ids, bounded)
         if key is None:
-            return Merging("an outer or semi join asks for more than equal columns", part.span)
+            return Merging(
+                "an outer or semi join has more conditions than equal columns", part.span
+            )
         keys.append(key)
     if _repeats([key.below for key in keys], ()) or _repeats([k.above for k in keys], classes):
-        return Merging("two columns are compared with one", beside.span)
+        return Merging("two columns are compared with the same column", beside.span)
     return EdgeJoin(_EDGES[beside.kind], tuple(keys), tuple(own))
 
 

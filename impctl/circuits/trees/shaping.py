@@ -153,7 +153,7 @@ def _not_joined(plan: Plan) -> NoTree:
     while isinstance(relation, Select | Project | Sort):
         relation = relation.child
     if isinstance(relation, Join):
-        text = "a full outer join pads both of its sides"
+        text = "in a full outer join, both sides are optional"
         return NoTree(Reason.ONE_BAG, text, relation.span or plan.span)
     text = "a step between the joins and the result needs each group's own rows"
     return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
@@ -169,11 +169,11 @@ def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
         is_sum = plain.function in _SUMS and not is_one_by_one
         if not is_sum and at not in (found.one_by_one if is_one_by_one else root.arguments):
             name = output.call.function.upper()
-            text = f"{name} can only be told of columns of the relation that has the group columns"
+            text = f"{name} is only possible for columns of the table that has the GROUP BY columns"
             return NoTree(Reason.CALL, text, output.call.span)
         if is_ordered(plain) and known_type_of(plain.arguments[0], plain.span).is_fractional:
             # Values kept are those of GROUP BY.
-            text = f"{plain.function.upper()} of doubles may tell 0.0 from -0.0"
+            text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)
         kept = found.calls[at]
         if is_one_by_one:

@@ -196,12 +196,15 @@ def _bags(
     bags = Bags(tuple(one for one in single if not one & padding))
     names = _names(plan, relations)
     for condition in conditions:
-        text = f"`{expr_text(condition, names)}` joins beyond equality of one type"
+        text = (
+            f"`{expr_text(condition, names)}` is a join condition other than equality of the same "
+            "type"
+        )
         bags = bags.merged(relations.owners_of(condition), Merging(text, condition.span))
     for at, reason in inside.items():
         bags = bags.merged({*host_of(relations, at), count + at}, reason)
     for at, edge in edges.items():
-        text = "columns of several relations are compared with one other side"
+        text = "columns of several tables are compared with the same other side"
         reason = Merging(text, relations.beside[at].span)
         bags = bags.merged(host_of(relations, at), reason) if edge.keys else bags
     return bags
@@ -216,13 +219,13 @@ def _with_reads(
     for exprs, what in _read_together(asked):
         read = frozenset().union(*(relations.owners_of(expr) for expr in exprs)) - below
         span = next((expr.span for expr in exprs if expr.span is not None), None)
-        bags = bags.merged(read, Merging(f"{what} reads several relations", span))
+        bags = bags.merged(read, Merging(f"{what} reads several tables", span))
     return bags
 
 
 def _read_together(asked: Asked) -> Iterator[tuple[tuple[Expr, ...], str]]:
     for column in asked.columns:
-        yield (column,), "a group column"
+        yield (column,), "a GROUP BY column"
     for at, parts in asked.arguments.items():
         if at in asked.one_by_one:
             # Another relation may have an equal column.

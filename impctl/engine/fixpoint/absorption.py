@@ -254,7 +254,7 @@ class Absorption:
             if row_left not in self._sleepers:
                 left.pop()
                 continue
-            assert self._asleep is not None, "where rows were taken up"
+            assert self._asleep is not None, "where rows were loaded"
             one = self._asleep.chosen(row_left)
             first = [body for body in one.bodies if body in self._sleepers]
             left += first
@@ -360,9 +360,9 @@ class Absorption:
             return operation(argument)
         except MemoryError:
             raise EvaluationError(
-                f"Provenance by absorption takes more than {self._nodes:,} nodes",
-                hint="use `ship: lazy` or allow more `nodes`; policy `auto` goes on by ranks, "
-                "which keep the same rows and sketches",
+                f"Provenance by absorption needs more than {self._nodes:,} nodes",
+                hint="use `ship: lazy` or allow more `nodes`; policy `auto` continues with ranks, "
+                "which give the same rows and sketches",
                 code=PROVENANCE_TOO_LARGE,
             ) from None
 
@@ -376,7 +376,7 @@ def _missing() -> UsageError:
     # By its own name it is found from wherever impctl itself was installed.
     return UsageError(
         f"Provenance by absorption needs the package `{PACKAGE}`, which is not installed",
-        hint=f"run `pip install '{PACKAGE}>=0.13'`, all that the extra `bdd` of impctl has",
+        hint=f"run `pip install '{PACKAGE}>=0.13'` (the only package in impctl's extra `bdd`)",
         code=EXTRA_MISSING,
     )
 

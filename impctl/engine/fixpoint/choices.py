@@ -151,7 +151,7 @@ class _Held:
         places = np.full(len(ranks), -1, dtype=np.int64)
         places[self.owners[low]] = low
         if bool((places[ranks > 0] < 0).any()):
-            raise disagreement("A row of WITH RECURSIVE has nothing left that derives it")
+            raise disagreement("A row of WITH RECURSIVE no longer has a derivation")
         return places
 
     def moved(self, before: Ints, after: Ints) -> Batch:

@@ -46,7 +46,7 @@ class HeadsAndBodies(ToldInTheEnd):
         self._bodies = tuple(bodies)
 
     def end(self, touched: TouchedRows) -> None:
-        assert isinstance(touched, TouchedNumbers), "only rows with numbers tell heads and bodies"
+        assert isinstance(touched, TouchedNumbers), "only rows with numbers have heads and bodies"
         parts = [self._numbered(touched, batch) for batch in self.taken()]
         if not parts:
             return
@@ -55,7 +55,9 @@ class HeadsAndBodies(ToldInTheEnd):
             return
         heads = touched.numbers[noted.columns[_SLOT].values]
         if not bool(heads.all()):
-            raise disagreement("A derivation by WITH RECURSIVE is left whose row is not there")
+            raise disagreement(
+                "A derivation in WITH RECURSIVE belongs to a row that does not exist"
+            )
         for at, name in enumerate(self._bodies or ("",)):
             bodies = noted.columns[name].values if self._bodies else np.zeros_like(heads)
             columns = {HEAD: Vector(LONG, heads), BODY: Vector(LONG, bodies)}

@@ -23,14 +23,14 @@ class Limits:
         but one round which a value gets better."""
         for what, found, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
             if found > most:
-                bound = "bound the recursion in the query, as by a level"
+                bound = "limit the recursion in the query, for example by a level"
                 if bests and what == "rounds":
                     bound = (
-                        "look for a circle round which the value gets better, as by a cost below "
-                        "zero, and keep such rows out in the query"
+                        "look for a cycle that keeps improving the value, for example by a "
+                        "negative cost, and exclude such rows in the query"
                     )
                 raise UnsupportedError(
-                    f"A recursive query goes on beyond its limit of {most:,} {what}",
+                    f"A recursive query exceeds its limit of {most:,} {what}",
                     code="recursion_limit",
                     hint=f"{bound}, or raise `limits: {{{what}: {most}}}` in the workload file",
                 )
@@ -61,8 +61,8 @@ class LevelLimits:
         raise UnsupportedError(
             f"A recursive query of UNION ALL reaches its limit of {most:,} {what}",
             code="recursion_limit",
-            hint="bound the recursion in the query, as by a level, or write UNION, which ends in "
-            "circles; MAX RECURSION LEVEL n behind its name allows more levels",
+            hint="limit the recursion in the query, for example by a level, or write UNION, which "
+            "ends in circles; MAX RECURSION LEVEL n behind its name allows more levels",
         )
 
 

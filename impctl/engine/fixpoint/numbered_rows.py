@@ -72,10 +72,10 @@ class NumberedRows(RankedRows):
             self._free = np.setdiff1d(every, used)
         if left > len(self._free):
             raise UnsupportedError(
-                f"A recursive query has more than {self.most:,} rows, too many for the lineage "
-                "of its answer alone",
+                f"A recursive query has more than {self.most:,} rows, too many for `lineage: "
+                "answer`",
                 code="recursion_limit",
-                hint="take `lineage: answer` out",
+                hint="remove `lineage: answer`",
             )
         again, self._free = self._free[:left], self._free[left:]
         return np.concatenate([given, again])

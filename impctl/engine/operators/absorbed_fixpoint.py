@@ -43,7 +43,7 @@ from impctl.engine.row_index import RowIndex
 from impctl.values import dataclass
 
 _HEAD = "head"
-_OTHER_ROWS = "Rows of WITH RECURSIVE are not those that their derivations make"
+_OTHER_ROWS = "Rows of WITH RECURSIVE do not match their derivations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,8 @@ class AbsorbedFixpoint(Recursion):
         left = set(map(tuple, _matrix(after.keep(after.weights > 0)).tolist()))
         if not left.issuperset(map(tuple, _matrix(less).tolist())):
             raise disagreement(
-                "What derives a row of WITH RECURSIVE went, and its leaves are there"
+                "A derivation of a row of WITH RECURSIVE was removed, but its table rows still "
+                "exist"
             )
 
     def _keep(self, moves: _Moves) -> None:

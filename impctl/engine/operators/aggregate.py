@@ -278,7 +278,9 @@ class Aggregate(Operator):
         leaders = [key.take(grouping.first) for key in keys]
         groups: Ints = self._groups.gather(self._groups.find(grouping.codes, leaders), _GROUP)
         if bool((groups == 0).any()):
-            raise disagreement("The table holds rows of a group that the stored state never held")
+            raise disagreement(
+                "The table has rows of a group that the stored state never contained"
+            )
         return grouping, groups
 
     def start(self) -> Batch | None:

@@ -86,7 +86,7 @@ class Sure(Operator):
         columns = dict(batch.columns)
         for name in self.names:
             if not is_known(columns[name]):
-                raise unsure_value("A value to join, group or compare whole rows by")
+                raise unsure_value("A value used to join, group or compare whole rows")
             columns[name] = exactly(columns[name])
         return Batch(columns, batch.weights, batch.tags)
 

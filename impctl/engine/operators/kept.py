@@ -90,7 +90,7 @@ class KeptRows(Operator):
         if len(batch):
             columns = {name: exactly(batch.columns[name]) for name, _ in self.rows.columns}
             if any(bool(is_open(batch.columns[name]).any()) for name in self.bounded):
-                raise unsure_value("a value of the answer")
+                raise unsure_value("A value of the result")
             held = Batch(columns, batch.weights, ())
             self.rows.add(held, self.rows.codes_of(held))
             if self._noted is not None:
@@ -142,5 +142,5 @@ class KeptRows(Operator):
 def checked(rows: Batch) -> Batch:
     """Rows that may be told as an answer: none was taken away more often than it came."""
     if len(rows) and bool((rows.weights < 0).any()):
-        raise never_held("rows of the answer")
+        raise never_held("rows of the result")
     return rows

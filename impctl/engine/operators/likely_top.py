@@ -181,6 +181,6 @@ class LikelyTop(Top):
         has_open = np.zeros(groups, dtype=np.bool_)
         has_open[owners[is_open]] = True
         if self._is_sure and beyond[has_open | self._must_end].any():
-            raise unsure_value("Which rows come first")
+            raise unsure_value("The choice of the first rows")
         self._unsure_rows += int(beyond[has_open].sum())
         return First(owners, rows, borders)

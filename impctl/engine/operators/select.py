@@ -61,7 +61,7 @@ class Select(Operator):
         outcome = self._condition.truth(batch.columns, len(batch))
         if self.must_be_sure and bool(outcome.is_unsure.any()):
             raise NotExactError(
-                "A condition below a grouping compares doubles too close to call",
+                "A condition below a grouping compares doubles that are too close to decide",
                 hint="recapture with `impctl capture`, or compare with a decimal in the query",
             )
         return outcome

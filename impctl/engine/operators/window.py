@@ -144,8 +144,8 @@ class _Places:
 
 def _no_order(function: str) -> NotExactError:
     return NotExactError(
-        f"Rows tie in the order of {function.upper()}, so its values are not fixed",
-        hint="order by columns that tell all rows of a partition apart",
+        f"{function.upper()} is not deterministic, because its ORDER BY has ties",
+        hint="order by columns that are unique within a partition",
     )
 
 

@@ -128,7 +128,9 @@ class JoinedTree:
                 parts.append(_joined(rows, matched, found, self._held(there, found.columns)))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
-            raise disagreement("A row of a join finds no partner that the stored state counted")
+            raise disagreement(
+                "A row of a join has no match, although the stored state counted one"
+            )
         if bool(left.any()):
             parts.append(self._padded(rows.take(left.nonzero()[0]), there))
         return parts[0] if len(parts) == 1 else _both(*parts)
@@ -346,6 +348,6 @@ def _joined(rows: _Rows, matched: _Matched, found: _Found, held: _Held) -> _Rows
 def _check_size(rows: int) -> None:
     if rows > MOST_PAIRS:
         raise JoinTooLargeError(
-            f"A join has {rows:,} rows that are asked for at once",
-            hint="ask for groups of them in the query, or give the join a narrower condition",
+            f"A join returns {rows:,} rows in one request",
+            hint="group the rows in the query, or restrict the join's condition",
         )

@@ -84,7 +84,7 @@ def entering_rows(node: NodeState, batch: Batch) -> Entering | None:
     }
     exact = [part.argument for part in node.own_parts if not takes_bounds(part)]
     if not all(map(is_known, [*columns.values(), *(batch.columns[name] for name in exact)])):
-        raise unsure_value("A value to join or group by, or to take an extreme of")
+        raise unsure_value("A value used in a join, a grouping, MIN or MAX")
     known = np.ones(len(batch), dtype=np.bool_)
     for name in node.never_null:
         valid = columns[name].valid
@@ -142,7 +142,7 @@ def _refuse_negative(node: NodeState, state: Values) -> None:
     counts += [state[f"count{p.slot}"] for p in node.own_parts if isinstance(p, Count)]
     if any(bool((count < 0).any()) for count in counts):
         raise disagreement(
-            f"The change removes rows of `{node.node.name}` that the stored state never held"
+            f"The change removes rows of `{node.node.name}` that the stored state never contained"
         )
 
 

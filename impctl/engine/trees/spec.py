@@ -165,7 +165,7 @@ def checked(tree: JoinTree) -> JoinTree:
     InvariantError for what is no tree at all, UnsupportedError for a call that a tree cannot tell.
     """
     for problem in _problems(tree):
-        raise InvariantError(f"`{tree.name}` is no join tree: {problem}")
+        raise InvariantError(f"`{tree.name}` is not a valid join tree: {problem}")
     for part in parts_of(tree.columns):
         if isinstance(part, Extreme) and part.size is not None:
             raise _unsupported("a bounded MIN or MAX")

@@ -65,7 +65,7 @@ def count_too_large() -> NotExactError:
     """The error for more joined rows than can be counted."""
     return NotExactError(
         "A group of a join has more than 2^62 joined rows",
-        hint="recapture with `impctl capture`, or ask for `join: index`",
+        hint="recapture with `impctl capture`, or set `join: index`",
         code="count_too_large",
     )
 
@@ -73,8 +73,8 @@ def count_too_large() -> NotExactError:
 def sum_too_large() -> NotExactError:
     """The error for a sum on the way up that does not fit 128 bits."""
     return NotExactError(
-        "A sum over one table's rows of a key does not fit 38 digits",
-        hint="recapture with `impctl capture`, or ask for `join: index`",
+        "A sum over one table's rows with the same key does not fit in 38 digits",
+        hint="recapture with `impctl capture`, or set `join: index`",
     )
 
 

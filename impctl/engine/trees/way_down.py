@@ -300,7 +300,7 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
     old = live.read(live.find(grouping.codes, leaders), {LIVE: np.int64})[LIVE]
     new = old + change
     if bool((new < 0).any()):
-        raise disagreement("The change takes away rows of a group that was not in the result")
+        raise disagreement("The change removes rows of a group that was not in the result")
     live.put(grouping.codes, leaders, {LIVE: new}, new != old)
     return Wishes(grouping.codes, leaders, old > 0, new > 0)
 
@@ -314,7 +314,7 @@ def _told(
     """Signed fragments of the i-th access, by position of the tuple."""
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
-        assert access.by is not None, "what is not counted is told by a column"
+        assert access.by is not None, "what is not counted is given by a column"
         name, partition = access.by
         fragments = partition.fragments_of(found.tuples.columns[name].take(flipped))
         return Pairs(flipped, fragments.astype(np.int64), signs[flipped])

@@ -25,5 +25,5 @@ class Mismatch:
         here = Wording(asked_sql, {}).slice(self.asked)
         if not there:
             return self.reason
-        now = f", now it says `{here}`" if here else ""
+        now = f", but the query says `{here}`" if here else ""
         return f"{self.reason} `{there}`{now}"

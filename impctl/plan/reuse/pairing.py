@@ -108,7 +108,9 @@ class _Walker:
         inputs = [self.visit(left, right, is_last=below) for left, right in children]
         is_loose = self._asked[position].ties is not None
         if isinstance(asked, TopK) and not is_last and is_loose:
-            raise _Mismatched("rows tied at a LIMIT inside the query may be taken either way")
+            raise _Mismatched(
+                "which of the rows tied at a LIMIT inside the query are kept is not fixed"
+            )
         difference, relations = _judged(asked, captured, inputs, is_loose)
         if difference is not None:
             relations = dict.fromkeys(relations, Relation.EQUAL)
@@ -148,7 +150,7 @@ def _judged(asked: Plan, captured: Plan, inputs: list[_Pair], is_loose: bool) ->
             return _top(asked, captured, inputs[0])
         case Window(), Window():
             return _window(asked, captured, inputs[0], is_loose)
-    raise _Mismatched("the queries differ in more than constants of conditions")
+    raise _Mismatched("the queries differ in more than the constants in their conditions")
 
 
 def _is_one_kind(asked: Fixpoint, captured: Fixpoint) -> bool:
@@ -157,7 +159,9 @@ def _is_one_kind(asked: Fixpoint, captured: Fixpoint) -> bool:
 
 def _fixpoint(captured: Fixpoint, inputs: list[_Pair]) -> _Judged:
     if any(pair.difference != _EQUAL_RESULTS for pair in inputs):
-        raise _Mismatched("other constants inside WITH RECURSIVE change what it derives")
+        raise _Mismatched(
+            "the constants inside WITH RECURSIVE differ, which changes what it derives"
+        )
     return _EQUAL_RESULTS, _all_equal(captured)
 
 
@@ -177,12 +181,12 @@ def _require_implied(asked: Expr, captured: Expr, columns: Columns, name: str) -
         return
     if is_same(asked, captured):
         raise _Mismatched(
-            f"other constants below {name} change the values that it compares in",
+            f"the constants below {name} differ, which changes the values that it compares in",
             None,
             gap.span,
         )
     raise _Mismatched(
-        f"{name} does not imply what the sketch was captured for:", asked.span, gap.span
+        f"{name} does not imply the condition the sketch was captured for:", asked.span, gap.span
     )
 
 
@@ -200,9 +204,9 @@ def _project(asked: Project, captured: Project, child: _Pair) -> _Judged:
 def _explode(asked: Explode, captured: Explode, child: _Pair) -> _Judged:
     _require_alike([asked.array], [captured.array])
     if (asked.function, asked.outer) != (captured.function, captured.outer):
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     if direction(asked.array, child.columns) is not Relation.EQUAL:
-        raise _Mismatched("what LATERAL VIEW takes apart can differ")
+        raise _Mismatched("LATERAL VIEW may expand other values")
     made = {attribute.id: Relation.EQUAL for attribute in captured.made}
     return child.difference, {**child.columns.relations, **made}
 
@@ -220,11 +224,11 @@ def _mapped(difference: Difference, renamed: dict[AttributeId, AttributeId]) -> 
 
 def _require_alike(asked: Sequence[Expr | None], captured: Sequence[Expr | None]) -> None:
     if len(asked) != len(captured):
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     for here, there in zip(asked, captured, strict=True):
         if not is_same(here, there):
             raise _Mismatched(
-                "outside of conditions everything must stay as it was:",
+                "outside of conditions, nothing may differ:",
                 None if here is None else here.span,
                 None if there is None else there.span,
             )
@@ -232,12 +236,12 @@ def _require_alike(asked: Sequence[Expr | None], captured: Sequence[Expr | None]
 
 def _require_equal(child: _Pair, name: str) -> None:
     if any(relation is not Relation.EQUAL for relation in child.columns.relations.values()):
-        raise _Mismatched(f"other constants change the values that {name} compares")
+        raise _Mismatched(f"the constants differ, which changes the values that {name} compares")
 
 
 def _join(asked: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
     if (asked.kind, asked.null_aware) != (captured.kind, captured.null_aware):
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     relations = {**left.columns.relations, **right.columns.relations}
     signs: KnownSigns = {**left.columns.signs, **right.columns.signs}
     both = Columns(relations, signs)
@@ -247,7 +251,9 @@ def _join(asked: Join, captured: Join, left: _Pair, right: _Pair) -> _Judged:
             if asked.condition is not None and captured.condition is not None:
                 _require_implied(asked.condition, captured.condition, both, "the join")
             elif captured.condition is not None:
-                raise _Mismatched("the queries differ in more than constants of conditions")
+                raise _Mismatched(
+                    "the queries differ in more than the constants in their conditions"
+                )
             if captured.kind is JoinKind.INNER:
                 changed = changed_columns(asked.condition, captured.condition)
                 return _union(left.difference, right.difference, changed), relations
@@ -273,9 +279,11 @@ def _require_kept(node: Join, unchanged: bool, other: _Pair, both: Columns) -> N
     """What a row's absence lets through must be the same in both queries."""
     name = node.kind.value.upper()
     if other.difference != _EQUAL_RESULTS:
-        raise _Mismatched(f"other constants change the side of the {name} join that must not")
+        raise _Mismatched(
+            f"the constants differ on the side of the {name} join that must be the same"
+        )
     if not unchanged or not (node.condition is None or both.are_equal(node.condition)):
-        raise _Mismatched(f"other constants change what the {name} join matches on")
+        raise _Mismatched(f"the constants differ, which changes what the {name} join matches on")
 
 
 def _union(*differences: Difference) -> Difference:
@@ -292,7 +300,7 @@ def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
     _require_alike_calls(asked, captured)
     for key in captured.keys:
         if not child.columns.are_equal(key.expr):
-            raise _Mismatched("other constants change values that are grouped on")
+            raise _Mismatched("the constants differ, which changes values used for grouping")
     relations = {key.attribute.id: Relation.EQUAL for key in captured.keys}
     loose: list[AttributeId] = []
     for output in captured.aggregates:
@@ -314,10 +322,10 @@ def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:
 def _require_alike_calls(asked: Aggregate, captured: Aggregate) -> None:
     here, there = ([output.call for output in node.aggregates] for node in (asked, captured))
     if asked.grouping_sets != captured.grouping_sets or len(here) != len(there):
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     for left, right in zip(here, there, strict=True):
         if (left.function, left.distinct) != (right.function, right.distinct):
-            raise _Mismatched("the queries differ in more than constants of conditions")
+            raise _Mismatched("the queries differ in more than the constants in their conditions")
         _require_alike(_parts(left), _parts(right))
 
 
@@ -327,7 +335,7 @@ def _parts(call: AggregateCall) -> list[Expr | None]:
 
 def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _Pair) -> _Judged:
     if (asked.kind, asked.all) != (captured.kind, captured.all):
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     sides = (
         (captured.left, left),
         (captured.right, right),
@@ -342,13 +350,13 @@ def _combine(asked: SetOperation, captured: SetOperation, left: _Pair, right: _P
     if captured.kind is SetKind.UNION:
         relations = {column: relation.meet(there[column]) for column, relation in here.items()}
     if captured.kind is SetKind.EXCEPT and right.difference != _EQUAL_RESULTS:
-        raise _Mismatched("other constants change what EXCEPT takes away")
+        raise _Mismatched("the constants differ, which changes the rows that EXCEPT removes")
     compared = (here,) if captured.kind is SetKind.EXCEPT else (here, there)
     if not is_bag_union and any(
         relation is not Relation.EQUAL for side in compared for relation in side.values()
     ):
         raise _Mismatched(
-            f"other constants change the values that {captured.kind.upper()} compares"
+            f"the constants differ, which changes the values that {captured.kind.upper()} compares"
         )
     return (_EQUAL_RESULTS if equal else None), relations
 
@@ -357,14 +365,16 @@ def _top(asked: TopK, captured: TopK, child: _Pair) -> _Judged:
     _require_alike_order(asked.order, captured.order)
     _require_alike(asked.partition_by, captured.partition_by)
     if len({None if top.rank is None else top.rank.function for top in (asked, captured)}) > 1:
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     if asked.offset != captured.offset:
-        raise _Mismatched("OFFSET must stay as it was")
+        raise _Mismatched("OFFSET must be the same")
     if child.difference != _EQUAL_RESULTS:
-        raise _Mismatched("other constants below LIMIT let other rows be among the first")
+        raise _Mismatched("the constants below LIMIT differ, so other rows may be among the first")
     if captured.count is not None and (asked.count is None or asked.count > captured.count):
         many = "all rows" if asked.count is None else f"{asked.count} rows"
-        raise _Mismatched(f"LIMIT asks for {many}, the sketch holds {captured.count}", asked.span)
+        raise _Mismatched(
+            f"LIMIT asks for {many}, but the sketch covers only {captured.count}", asked.span
+        )
     same = asked.count == captured.count
     return (_EQUAL_RESULTS if same else None), _all_equal(captured)
 
@@ -373,14 +383,14 @@ def _require_alike_order(asked: Sequence[SortKey], captured: Sequence[SortKey]) 
     if [(k.descending, k.nulls_first) for k in asked] != [
         (k.descending, k.nulls_first) for k in captured
     ]:
-        raise _Mismatched("the queries differ in more than constants of conditions")
+        raise _Mismatched("the queries differ in more than the constants in their conditions")
     _require_alike([key.expr for key in asked], [key.expr for key in captured])
 
 
 def _window(asked: Window, captured: Window, child: _Pair, is_loose: bool) -> _Judged:
     for here, there in zip(asked.calls, captured.calls, strict=True):
         if (here.function, here.frame) != (there.function, there.frame):
-            raise _Mismatched("the queries differ in more than constants of conditions")
+            raise _Mismatched("the queries differ in more than the constants in their conditions")
         _require_alike(
             [*here.arguments, *here.partition_by], [*there.arguments, *there.partition_by]
         )

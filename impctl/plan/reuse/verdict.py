@@ -27,13 +27,13 @@ from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import Verdict, check_safety, of_core
 from impctl.values import dataclass
 
-_LOOKED_AT = "a LIMIT of the query looks at"
-_OTHER = "the queries differ in more than constants of conditions"
-_OTHER_RECURSION = "other constants inside WITH RECURSIVE change what it derives"
-_SAME_RECURSION = "it holds all that the same recursion derives"
+_LOOKED_AT = "a LIMIT of the query reads"
+_OTHER = "the queries differ in more than the constants in their conditions"
+_OTHER_RECURSION = "the constants inside WITH RECURSIVE differ, which changes what it derives"
+_SAME_RECURSION = "it holds all rows that the same recursion needs"
 _NO_LONGER_SAFE = "the sketch is no longer safe for the query it was captured for"
-_UNREAD = "nothing that the recursion of both reads is sketched"
-_KEYED = "its recursion is keyed: the sketch holds what its own answer needs of it, not all"
+_UNREAD = "the recursion that both queries share reads no table that has a sketch"
+_KEYED = "its recursion is keyed, so the sketch holds only the rows that its own result needs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _of_one_template(
             return ReuseVerdict(False, core_verdict.reason, core_verdict.span)
     if not set(here.barrier_positions) <= set(there.barrier_positions):
         what = "a recursion derives" if _lacks_recursion(model, here, there) else _LOOKED_AT
-        return ReuseVerdict(False, f"the sketch lacks the rows that {what}")
+        return ReuseVerdict(False, f"the sketch does not have the rows that {what}")
     if fingerprint(plan) == fingerprint(model):
         # What one of them puts out beside may ask for barriers, so it is not the first question.
         return ReuseVerdict(
@@ -112,7 +112,7 @@ def _of_one_template(
     found = find_mismatch(plan, model, facts)
     if found is not None:
         return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
-    reason = "what it asks for lies within what the sketch was captured for"
+    reason = "the query needs only rows that the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)
 
 
@@ -143,9 +143,11 @@ def _of_one_recursion(
     safety = check_safety(asked, own, facts, has_keyed_fixpoints=False)
     here = of_core(safety, asked, core, own) if safety.safe else safety
     if not here.safe:
-        return ReuseVerdict(False, f"over the recursion of both: {here.reason}", here.span)
+        return ReuseVerdict(
+            False, f"for the recursion that both queries share: {here.reason}", here.span
+        )
     left = any(other not in accesses.values() for other in sketched)
-    rest = "; what else it is a sketch of is read whole" if left else ""
+    rest = "; the other tables of the sketch are read in full" if left else ""
     return ReuseVerdict(True, f"{_SAME_RECURSION}{rest}", None, accesses)
 
 

@@ -60,7 +60,7 @@ from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
 from impctl.values import dataclass
 
-_CHOOSES = "its sketch holds one derivation of each row (where Spark captures it, all of them)"
+_CHOOSES = "its sketch holds one derivation of each row (all derivations if Spark captures it)"
 _FIRST = Attribute("impctl/first", "first", INTEGER, nullable=False)
 
 
@@ -155,7 +155,8 @@ class _Placer:
             relation = state.columns.relations.get(output.attribute.id, Relation.UNKNOWN)
             if relation not in (Relation.EQUAL, _allowed(output.call)):
                 reason = (
-                    f"{output.call.function.upper()} over part of a group could be a better one"
+                    f"{output.call.function.upper()} over part of a group could be greater or "
+                    "smaller than over all of it"
                 )
                 return self._whole(node, position, reason)
             orders.append(order)
@@ -175,7 +176,7 @@ class _Placer:
             return node
         if found is None:
             # Two of these that count as equal, -0.0 and 0.0, may not be alike to a condition.
-            reason = "a condition beside the equalities reads a value that may be -0.0"
+            reason = "a condition other than the equalities reads a value that may be -0.0"
             return self._whole(node, position, reason)
         keys, own = found
         rows = node.right
@@ -194,13 +195,13 @@ class _Placer:
         """The node over the deciding ones of `rows`; ties go to the least sketched values."""
         if any(_adds_doubles(part) for part in nodes_of(rows)):
             # Which row decides may depend on the order that Spark adds them in.
-            return self._whole(node, position, "sums of doubles differ from run to run")
+            return self._whole(node, position, "sums of doubles vary from run to run")
         traced, least = self._traced(rows)
         full = tuple(dict.fromkeys(_ordering((*order, *least)) for order in orders))
         if () in full:
             # Nothing tells one row from another, so all of them decide.
-            return self._whole(node, position, "nothing tells which of its rows to keep")
-        self.notes[position] = "its sketch holds the rows that decide"
+            return self._whole(node, position, "nothing determines which of its rows to keep")
+        self.notes[position] = "its sketch holds only the rows that decide the result"
         deciding: Plan = Witness(traced, parts, full, span=node.span)
         match node:
             case Join():

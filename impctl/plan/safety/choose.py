@@ -40,8 +40,7 @@ from impctl.values import dataclass
 _TRIED, _NAMED = 30, 3
 """Columns of a table that are looked at for a hint, and those named in it."""
 _ALL_ROWS = (
-    "with `lineage: all` its sketch has what derives every row of WITH RECURSIVE, whatever stands "
-    "above"
+    "set `lineage: all`: the sketch then holds everything that derives rows of WITH RECURSIVE"
 )
 
 Costs = Mapping[tuple[TableName, ColumnName], float]
@@ -170,10 +169,11 @@ def _require(
 ) -> None:
     own = [option for option in options if option.scan.table == table]
     if not own:
+        read = sorted({s.table for s in scans_of(judge.query.root)})
         raise UnsafeSketchError(
             f"Query `{name}` does not read table `{table}`, so `{table}.{column}` cannot be"
             " sketched for it",
-            hint=f"it reads: {', '.join(sorted({s.table for s in scans_of(judge.query.root)}))}",
+            hint=f"the query reads: {', '.join(read)}",
             code="sketch_table_not_read",
         )
     if any(option.verdict.safe for option in own):
@@ -191,7 +191,7 @@ def _require(
 
 def _listed_safe(table: TableName, columns: Sequence[ColumnName]) -> str:
     if not columns:
-        return f"no candidate of `{table}` is safe; a grouping attribute usually is"
+        return f"no candidate of `{table}` is safe; a GROUP BY column usually is"
     listed = ", ".join(f"`{table}.{column}`" for column in columns)
     return f"safe for this query: {listed}"
 
@@ -240,7 +240,7 @@ def _not_together(
     return UnsafeSketchError(
         f"A sketch of `{table}.{wanted[table]}` is safe for query `{name}` alone, but not together"
         f" with {others}",
-        hint="ask for one of them, or group by both",
+        hint="sketch only one of them, or group by both",
         code="sketches_unsafe_together",
     )
 
@@ -249,14 +249,17 @@ def _nothing_safe(judge: _Judge, options: Sequence[Option], name: QueryName) -> 
     would_serve = [] if judge.query.nondeterministic else _would_serve(judge, options)
     if not options:
         listed = " or ".join(f"`{column}`" for column in would_serve)
-        hint = "it reads no column that a sketch could be of; `sketch: none` keeps it without"
+        hint = (
+            "it reads no column that can have a sketch; `sketch: none` keeps the query in the "
+            "file without a sketch"
+        )
         if would_serve:
-            hint = f"name {listed} under `partitions` in the workload file"
+            hint = f"add {listed} under `partitions` in the workload file"
         elif counts_every_row(judge.query.root):
             hint = (
-                "every row counts, so no sketch can skip any; to have the result kept up to date "
-                "from changes alone, set `answer: true` and name any column of the table under "
-                "`partitions`; `sketch: none` reads the table each time"
+                "every row counts, so no sketch can skip any. To maintain the result "
+                "incrementally, set `answer: true` and add any column of the table under "
+                "`partitions`. With `sketch: none`, each run reads the table"
             )
         return UnsafeSketchError(
             f"Query `{name}` has no candidate attribute to sketch",
@@ -308,7 +311,7 @@ def _explained(
         return found
     taken = sketched.get(access)
     if taken is None:
-        return replace(found, reason="safe alone, but not together with the sketches chosen")
+        return replace(found, reason="safe alone, but not together with the chosen sketches")
     if taken == option.column:
         return replace(found, chosen=True)
     best = next(o for o in options if o.scan.access == access and o.column == taken)
@@ -318,12 +321,12 @@ def _explained(
 def _advantage(best: Option, other: Option) -> str:
     cost, plain, preference = best.rank
     if cost < other.rank[0]:
-        return "is expected to leave less to read"
+        return "is expected to read less"
     if cost == other.rank[0] and plain < other.rank[1]:
         return "is a grouping attribute"
     if best.rank > other.rank:
         return "is safe together with the other sketches"
-    return "comes first" if preference < other.rank[2] else "was taken"
+    return "is preferred" if preference < other.rank[2] else "was chosen"
 
 
 def counts_every_row(plan: Plan) -> bool:

@@ -47,7 +47,7 @@ def _clash_of_ties(left: NodeState, right: NodeState) -> NodeState | None:
     for chosen, other in ((left, right), (right, left)):
         if chosen.ties is not None and other.sketched:
             return refused(
-                f"{chosen.ties.reason}, so what the rest of the query needs is not fixed",
+                f"{chosen.ties.reason}, so the rows that the rest of the query needs are not fixed",
                 chosen.ties.span,
             )
     return None
@@ -123,14 +123,14 @@ def _kept_side(
     """LEFT, RIGHT and anti joins: `other` must be EXACT, for its missing rows let rows through."""
     if other.status is not Status.EXACT:
         return refused(
-            f"{name} keeps rows that lack a partner, which a sketch could hide", node.span
+            f"{name} keeps rows without a match, and a sketch could hide a match", node.span
         )
     if not kept.is_whole and node.condition is not None:
         everything = {**kept.columns.relations, **other.columns.relations}
         if not Columns(everything, {}).are_equal(node.condition):
             return refused(
-                f"{name} matches on `{wording.text(node.condition)}`, whose value over part of the"
-                " rows can differ from its value over all of them",
+                f"{name} matches on `{wording.text(node.condition)}`, whose value over some rows "
+                "can differ from its value over all of them",
                 node.condition.span if node.condition.span is not None else node.span,
             )
     if node.kind is JoinKind.ANTI:
@@ -151,7 +151,7 @@ def _columns_only(signs: KnownSigns) -> dict[AttributeId | Expr, Signs]:
 def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
     if left.status is not Status.EXACT or right.status is not Status.EXACT:
         return refused(
-            "FULL JOIN keeps rows that lack a partner, which a sketch could hide", node.span
+            "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
         )
     signs = {
         key: found.or_null()
@@ -242,10 +242,13 @@ def _union(left: NodeState, right: NodeState) -> NodeState:
 def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
     if right.status is not Status.EXACT:
         return refused(
-            "EXCEPT keeps rows that its right side lacks, which a sketch could hide", node.span
+            "EXCEPT keeps rows that are not on its right side, and a sketch could hide rows there",
+            node.span,
         )
     if not left.is_whole and not left.is_equal:
-        return refused("EXCEPT compares values that can differ over part of the rows", node.span)
+        return refused(
+            "EXCEPT compares values that can differ when some rows are missing", node.span
+        )
     ties = left.ties if left.ties is not None else right.ties
     return replace(left, sketched=left.sketched | right.sketched, ties=ties)
 
@@ -256,5 +259,7 @@ def _intersect(node: SetOperation, left: NodeState, right: NodeState) -> NodeSta
     if left.is_whole and right.status is Status.EXACT:
         return found
     if not (left.is_equal and right.is_equal):
-        return refused("INTERSECT compares values that can differ over part of the rows", node.span)
+        return refused(
+            "INTERSECT compares values that can differ when some rows are missing", node.span
+        )
     return replace(found, status=Status.CONTAINED, keys={})

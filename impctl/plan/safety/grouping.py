@@ -99,8 +99,8 @@ def _contained_groups(
         if not child.columns.are_equal(key.expr):
             what = wording.text(key.expr)
             return refused(
-                f"GROUP BY uses `{what}`, whose value over part of the rows can differ from its"
-                " value over all of them",
+                f"GROUP BY uses `{what}`, whose value over some rows can differ from its value "
+                "over all of them",
                 key.expr.span if key.expr.span is not None else node.span,
             )
         relations[key.attribute.id] = Relation.EQUAL
@@ -149,7 +149,7 @@ def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relatio
         return Relation.AT_LEAST, ""
     if signs.nonnegative or signs.nonpositive:
         return Relation.UNKNOWN, ""
-    cause = f"nothing says that `{wording.text(argument)}` is never negative"
+    cause = f"it is not known that `{wording.text(argument)}` is never negative"
     return Relation.UNKNOWN, cause
 
 

@@ -13,16 +13,16 @@ from impctl.expr.types import type_of
 from impctl.plan.nodes import Aggregate, Query, Window, nodes_of
 from impctl.plan.safety.verdict import Verdict
 
-_MOMENT = "give the moment as a parameter (`:day` in the SQL, its value under `params`)"
+_MOMENT = "pass the time as a parameter (`:day` in the SQL, its value under `params`)"
 _ONE_ANSWER = {
-    "percentile_approx": "write `percentile`, which has one answer",
-    "approx_percentile": "write `percentile`, which has one answer",
-    "first": "write MIN_BY with a column that orders the rows",
-    "last": "write MAX_BY with a column that orders the rows",
-    "any_value": "write MIN or MAX, which have one answer",
-    "collect_list": "compare COUNT of its argument in its place, and show the list",
-    "collect_set": "compare COUNT(DISTINCT ...) in its place, and show the set",
-    "mode": "write a GROUP BY with COUNT(*) and ORDER BY ... LIMIT 1",
+    "percentile_approx": "use `percentile`, which has exactly one result",
+    "approx_percentile": "use `percentile`, which has exactly one result",
+    "first": "use MIN_BY with a column that orders the rows",
+    "last": "use MAX_BY with a column that orders the rows",
+    "any_value": "use MIN or MAX, which have exactly one result",
+    "collect_list": "compare COUNT of its argument instead, and only return the list",
+    "collect_set": "compare COUNT(DISTINCT ...) instead, and only return the set",
+    "mode": "use GROUP BY with COUNT(*) and ORDER BY ... LIMIT 1",
     **dict.fromkeys(
         (
             "curdate",
@@ -38,7 +38,7 @@ _ONE_ANSWER = {
     ),
 }
 """By the construct whose answer differs from run to run."""
-_OTHER_RUNS = "leave it out of the query, or compute it from the query's answer"
+_OTHER_RUNS = "remove it from the query, or compute it from the query's result"
 _WITHOUT = "`sketch: none` keeps the query in the file without a sketch"
 
 
@@ -49,21 +49,23 @@ def hint_of(query: Query, verdict: Verdict, would_serve: Sequence[str]) -> str:
         return f"{_ONE_ANSWER.get(name, _OTHER_RUNS)}; {_WITHOUT}"
     if would_serve:
         listed = " or ".join(f"`{column}`" for column in would_serve)
-        return f"name {listed} under `partitions` in the workload file: a sketch of it is safe"
+        return f"add {listed} under `partitions` in the workload file; a sketch on it is safe"
     if _is_of_window(query, verdict):
         return (
-            "a window function can have a sketch of a column in its PARTITION BY: "
-            f"write one, if the answer may be per partition; {_WITHOUT}"
+            "a window function can use a sketch on a PARTITION BY column: add PARTITION BY if a "
+            f"result per partition is acceptable; {_WITHOUT}"
         )
     text = _added_text(query)
     if text:
-        return f"{text} adds up text; cast it to a number first, as in CAST(x AS DECIMAL(18, 2))"
+        return (
+            f"{text} adds up text; cast it to a number first, for example CAST(x AS DECIMAL(18, 2))"
+        )
     if "never negative" in verdict.reason:
         return (
-            "if it never is, add a CHECK constraint such as CHECK (x >= 0) to the table; "
-            f"or group by a column and sketch that; {_WITHOUT}"
+            "if it never is, add a constraint such as CHECK (x >= 0) to the table, or group by a "
+            f"column and sketch that; {_WITHOUT}"
         )
-    return f"a column that the query groups by usually is safe; {_WITHOUT}"
+    return f"a column in GROUP BY is usually safe; {_WITHOUT}"
 
 
 def _is_of_window(query: Query, verdict: Verdict) -> bool:

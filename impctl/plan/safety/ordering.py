@@ -43,9 +43,11 @@ def first_rows(
     if child.status is Status.EXACT:
         return found
     if not node.order:
-        return refused("LIMIT without ORDER BY has no fixed answer", node.span)
+        return refused("LIMIT without ORDER BY has no fixed result", node.span)
     if node.count is None:
-        return refused("OFFSET alone keeps rows from the end, which a sketch may lack", node.span)
+        return refused(
+            "OFFSET without LIMIT keeps the last rows, which may not be in the sketch", node.span
+        )
     if node.rank is not None:
         is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
         if is_keyed and not as_barrier:
@@ -85,8 +87,13 @@ def _ties(node: TopK, child: NodeState) -> Refusal | None:
     if any(columns >= found for found in (*child.identifiers, every)):
         return None
     if node.rank is not None:
-        return Refusal(f"`{node.rank.function}` orders tied rows either way", node.rank.span)
-    return Refusal("ORDER BY leaves rows tied at the LIMIT, and either may be taken", node.span)
+        return Refusal(
+            f"`{node.rank.function}` is not deterministic, because its ORDER BY has ties",
+            node.rank.span,
+        )
+    return Refusal(
+        "ORDER BY has ties at the LIMIT and either of the tied rows may be returned", node.span
+    )
 
 
 def order_objection(
@@ -106,7 +113,8 @@ def order_objection(
             )
         if key.nulls_first and not signs_of(key.expr, child.columns.signs).not_null:
             return refused(
-                f"ORDER BY puts NULLs first, and `{text}` can be NULL over part of a group only",
+                f"ORDER BY puts NULLs first, and `{text}` can be NULL over part of a group but not "
+                "over all of it",
                 key.expr.span,
             )
     return None
@@ -131,7 +139,7 @@ def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
         if child.status is not Status.KEYED or not _is_partitioned(call, child):
             text = wording.slice(call.span) or call.function
             return refused(
-                f"window function `{text}` would see only part of its rows",
+                f"the sketch would give window function `{text}` incomplete partitions",
                 call.span if call.span is not None else node.span,
             )
     return found
@@ -153,7 +161,10 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
         if call.function in _TIE_FREE or aggregate:
             continue
         if not any(columns >= found for found in child.identifiers):
-            return Refusal(f"`{call.function}` orders tied rows either way", call.span)
+            return Refusal(
+                f"`{call.function}` is not deterministic, because its ORDER BY has ties",
+                call.span,
+            )
     return None
 
 

@@ -268,7 +268,7 @@ def _strict_columns(expr: Expr) -> Iterator[AttributeId]:
 
 
 def _reason(text: str) -> str:
-    return f"`{text}` may fail over a part of a group, although it works over the whole"
+    return f"`{text}` may fail over part of a group, although it does not fail over the whole group"
 
 
 def _merged(columns: list[Columns]) -> Columns:

@@ -49,7 +49,9 @@ def recursion(node: Recursive | Fixpoint, inputs: list[NodeState]) -> NodeState:
     ties = base.ties if base.ties is not None else step.ties
     if sketched:
         if ties is not None:
-            return refused(f"{ties.reason}, so what the recursion derives is not fixed", ties.span)
+            return refused(
+                f"{ties.reason}, so the rows that the recursion derives are not fixed", ties.span
+            )
         for side, state in ((node.base, base), (node.step, step)):
             refusal = _inexact(node, side, state)
             if refusal is not None:

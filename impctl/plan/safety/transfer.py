@@ -121,7 +121,7 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
     for found in inputs:
         if found.ties is not None and found.status is not Status.EXACT:
             return refused(
-                f"{found.ties.reason}, so what the rest of the query needs is not fixed",
+                f"{found.ties.reason}, so the rows that the rest of the query needs are not fixed",
                 found.ties.span,
             )
     return state
@@ -132,7 +132,7 @@ def changing_state(node: Plan) -> NodeState | None:
     for expr in expressions_of(node):
         for part in walk(expr):
             if isinstance(part, Call) and part.name.lower() in VOLATILE and not _is_clockless(part):
-                return refused(f"`{part.name}` gives another value on every run", part.span)
+                return refused(f"`{part.name}` returns a different value on every run", part.span)
     return None
 
 
@@ -185,7 +185,7 @@ def _explode(node: Explode, child: NodeState) -> NodeState:
     """Each row by itself; a row that is there twice is taken apart twice, so none is told apart."""
     if not child.is_whole and direction(node.array, child.columns) is not Relation.EQUAL:
         return refused(
-            f"`{node.function}` takes apart a value that can differ over part of a group",
+            f"`{node.function}` expands a value that can differ over part of a group",
             node.span,
         )
     made = {attribute.id: Relation.EQUAL for attribute in node.made}

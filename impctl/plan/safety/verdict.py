@@ -53,8 +53,8 @@ __all__ = [
 
 
 _CUT = (
-    "cut to the hour or the day, as `date_trunc('hour', now())` or `current_date`, it is a "
-    "constant that sketches follow"
+    "truncate it to the hour or the day, for example `date_trunc('hour', now())` or "
+    "`current_date`; impctl can maintain sketches over that"
 )
 
 
@@ -97,7 +97,8 @@ class Verdict:
         if self.safe:
             return self
         raise InvariantError(
-            f"What a sketch keeps was asked of a plan that no sketch is safe for: {self.reason}"
+            "The contents of a sketch were requested for a plan without a safe sketch: "
+            f"{self.reason}"
         )
 
     @property
@@ -125,9 +126,12 @@ def check_safety(
     _refuse_unknown(by.accesses, sketched)
     if query.nondeterministic and sketched:
         name, span = query.nondeterministic[0]
-        reason = f"`{name}` gives another answer on every run"
+        reason = f"`{name}` returns a different result on every run"
         if name in ORDER_DEPENDENT:
-            reason = f"`{name}` has several right answers, and what rows there are depends on it"
+            reason = (
+                f"`{name}` has several correct results, and the rows of the query depend on which "
+                "one is used"
+            )
         reason = f"{reason}; {_CUT}" if name in ("now", "current_timestamp") else reason
         return Verdict(False, Status.UNSAFE, reason, span)
     barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
@@ -222,7 +226,7 @@ def of_core(
     kept = judged_by(verdict, replace(query, root=core), sketched, judges)
     if kept.safe:
         return kept
-    return replace(kept, reason=f"what a sketch keeps cannot be told: {kept.reason}")
+    return replace(kept, reason=f"the contents of a sketch cannot be determined: {kept.reason}")
 
 
 def carried(verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]) -> Verdict:
@@ -240,7 +244,7 @@ def _refuse_unknown(known: Collection[AccessId], sketched: Mapping[AccessId, Col
             raise UsageError(
                 f"The query has no table access `{access}`",
                 code="unknown_access",
-                hint=f"its accesses are: {', '.join(sorted(known))}",
+                hint=f"the query's accesses are: {', '.join(sorted(known))}",
             )
 
 
@@ -322,18 +326,18 @@ def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdic
 def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
     """Why the sketches are safe, as one sentence."""
     if not found.root.sketched:
-        return "no table is sketched"
+        return "no table has a sketch"
     keyed = any(
         isinstance(node, Aggregate) and state.status is Status.KEYED
         for node, state in zip(found.nodes, found.states, strict=True)
     )
     if keyed:
-        return "every group lies in one range, because the query groups by it"
+        return "each group lies in one range, because the query groups by this column"
     held = ", ".join(
         dict.fromkeys(f"`{fact.table}.{fact.column}` is {fact.kind}" for fact in assumed)
     )
-    reason = "what is left out cannot change the answer"
-    return f"{reason}, as long as {held}" if held else reason
+    reason = "skipped rows cannot affect the result"
+    return f"{reason} while {held}" if held else reason
 
 
 def _key_columns(found: Analysis) -> dict[int, dict[AccessId, AttributeId]]:

@@ -115,9 +115,15 @@ def objection_text(
     """Why a condition is not preserved, as one sentence."""
     text = wording.text(objection.operand)
     if isinstance(objection.atom, Call) and objection.atom.name == ONE_ROW:
-        return f"`{text}` may have one row at most, and can have fewer over part of its table"
+        return (
+            f"`{text}` must return at most one row, and may return fewer rows over part of its "
+            "table"
+        )
     if isinstance(objection.atom, IsNull):
-        return f"{subject} tests `{text}` for NULL, which it can be over part of a group only"
+        return (
+            f"{subject} tests `{text}` for NULL, and it can be NULL over part of a group but not "
+            "over all of it"
+        )
     sentence = f"{subject} compares `{text}`, which {difference(objection.relation)}"
     known = [causes[c] for c in sorted(columns_of(objection.operand)) if c in causes]
     return f"{sentence}, because {known[0]}" if known else sentence

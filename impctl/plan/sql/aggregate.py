@@ -116,14 +116,14 @@ def _arguments(
         is_alone = len(written) == 1 and isinstance(written[0], exp.Star)
         if function == "count" and not distinct and is_alone:
             return (), False
-        raise reader.text.unsupported(f"`{function}` of `*`", node, hint="name the columns")
+        raise reader.text.unsupported(f"`{function}` of `*`", node, hint="list the columns")
     if not written and function not in ("grouping_id",):
         raise reader.text.error(
-            f"`{function}` needs an argument", node, hint="count rows with count(*)"
+            f"`{function}` needs an argument", node, hint="use count(*) to count rows"
         )
     for argument in written:
         if isinstance(argument, exp.IgnoreNulls | exp.RespectNulls | exp.Order | exp.Kwarg):
-            raise reader.text.unsupported(f"this form of `{function}`", node)
+            raise reader.text.unsupported(f"`{function}` in this form", node)
     arguments = reader.read_all(written)
     if function == "count" and not distinct and len(arguments) == 1:
         constant = arguments[0]
@@ -273,7 +273,7 @@ def _grouping(
             raise reader.text.error(
                 f"Query `{reader.text.name}` groups by an aggregate or window function",
                 key.span,
-                hint="compute it in a subquery and group by its column",
+                hint="compute it in a subquery, and group by the subquery's column",
             )
     if sets is None or (not keys and sum(1 for _ in product(*factors)) == 1):
         # GROUPING SETS (()) alone gives a row of no rows, as no GROUP BY does; twice it gives none.

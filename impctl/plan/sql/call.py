@@ -142,7 +142,7 @@ def read_call(reader: ExprReader, node: exp.Expression, span: Span | None) -> Ex
             return Call("date_part", (parse_literal.constant(name, span), operand), span=span)
         case exp.StrPosition():
             if any(node.args.get(part) for part in ("position", "occurrence")):
-                hint = "write locate(part, text, start)"
+                hint = "use locate(part, text, start)"
                 raise reader.text.unsupported("POSITION with a start", node, hint=hint)
             return _call(reader, "locate", [node.args["substr"], node.this], span)
     name = _NO_PARENTHESES.get(type(node).__name__)
@@ -182,7 +182,7 @@ def _cast(reader: ExprReader, node: exp.Cast, span: Span | None) -> Expr:
         return _typed_literal(reader, node, target, span)
     if node.args.get("safe"):
         raise text.unsupported(
-            "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST gives NULL"
+            "TRY_CAST", node, hint="use CAST, which fails where TRY_CAST returns NULL"
         )
     return moments.folded(Cast(reader.read(node.this), target, reader.reading.zone, span=span))
 
@@ -269,7 +269,9 @@ def _function_by_unit(
 def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
     text = reader.text
     if name in FOREIGN:
-        raise text.unsupported(f"function `{name}`", node, hint="leave it out; it may do anything")
+        raise text.unsupported(
+            f"function `{name}`", node, hint="remove it; impctl cannot know what it does"
+        )
     if name in AGGREGATES:
         where = "inside another aggregate" if reader.in_aggregate else f"in {reader.clause}"
         raise text.error(
@@ -286,7 +288,7 @@ def _refuse_kinds(reader: ExprReader, node: exp.Anonymous, name: str) -> None:
             f"Query `{text.name}` uses the function `{name}`, which Spark does not have",
             node,
             hint=did_you_mean(name, SCALARS | AGGREGATES)
-            or "functions registered by users are not read",
+            or "user-defined functions are not supported",
             code="function_unknown",
         )
 

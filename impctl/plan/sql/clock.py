@@ -102,8 +102,8 @@ def given_moment(name: str, written: str, follows: str, zone: str) -> date | dat
     except (ValueError, OverflowError):
         kind = "a day such as 2026-11-25" if follows == CURRENT_DATE else "a time: 2026-11-25 13:00"
         raise UsageError(
-            f"Parameter `{name}` takes {kind}, not: {written}",
-            hint="or leave it out, then it is what the clock says",
+            f"Parameter `{name}` must be {kind}, not: {written}",
+            hint="or omit it to use the current time",
             code="parameter_type",
         ) from None
 
@@ -117,7 +117,8 @@ def zone_of(name: str) -> tzinfo:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise UsageError(
-            f"What day it is in time zone `{name}` cannot be told: this machine does not know it",
+            f"This machine has no data for time zone `{name}`, so the current day cannot be "
+            "computed",
             hint="install the package `tzdata`, or set `spark.sql.session.timeZone` to a known one",
             code="zone_unknown",
         ) from None
@@ -134,7 +135,7 @@ def instant_of(written: str, zone: str) -> datetime:
         return _instant(written, zone)
     except (ValueError, OverflowError):
         raise UsageError(
-            f"The time of `--now` or IMPCTL_NOW is none: {written}",
+            f"The value of `--now` or IMPCTL_NOW is not a time: {written}",
             hint="write 2026-11-25, 2026-11-25 13:00 or 2026-11-25T13:00:00+01:00",
             code="now_syntax",
         ) from None

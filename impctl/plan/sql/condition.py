@@ -209,9 +209,10 @@ def _in(
         values = tuple(attribute.ref(span) for attribute in attributes_of(right))
     if len(values) != len(operands):
         raise reader.text.error(
-            f"IN compares {count_text(len(operands), 'column')} with a subquery of {len(values)}",
+            f"IN compares {count_text(len(operands), 'column')} with a subquery that returns "
+            f"{len(values)}",
             node,
-            hint="select as many columns as stand before IN",
+            hint="select as many columns as there are before IN",
         )
     equals = conjunction(
         tuple(
@@ -319,7 +320,7 @@ def _separated(
             continue
         if item.condition is not None and columns_of(item.condition) & outside:
             raise reader.text.unsupported(
-                "a subquery correlated over two levels",
+                "a subquery that refers to a query two levels above",
                 item.span or query,
                 hint="use joins instead",
             )

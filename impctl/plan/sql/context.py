@@ -55,7 +55,7 @@ class Reading:
         self._accesses[table] += 1
         if self._accesses.total() > MAX_ACCESSES:
             raise self.text.unsupported(
-                f"more than {MAX_ACCESSES:,} tables, those of WITH entries counted at each use",
+                f"more than {MAX_ACCESSES:,} tables (those in WITH entries count once per use)",
                 None,
             )
         return f"{table}#{self._accesses[table]}"

@@ -295,11 +295,11 @@ class ExprReader:
             case exp.Boolean() as wanted:
                 truth = parse_literal.constant(bool(wanted.this), span)
                 return Compare(CompareOp.NULL_SAFE_EQUAL, operand, truth, span=span)
-        raise self.text.unsupported("this form of IS", node)
+        raise self.text.unsupported("IS in this form", node)
 
     def _between(self, node: exp.Between, span: Span | None) -> Expr:
         if node.args.get("symmetric") is not None:
-            raise self.text.unsupported("BETWEEN SYMMETRIC", node, hint="write the two comparisons")
+            raise self.text.unsupported("BETWEEN SYMMETRIC", node, hint="write two comparisons")
         if any(
             isinstance(part, _PREDICATES)
             for part in (node.this, node.args["low"], node.args["high"])
@@ -316,7 +316,7 @@ class ExprReader:
             raise self._subquery(node)
         if node.args.get("unnest") is not None or node.args.get("field") is not None:
             raise self.text.unsupported(
-                "this form of IN", node, hint="list the values in parentheses"
+                "IN in this form", node, hint="list the values in parentheses"
             )
         if isinstance(node.this, exp.Tuple):
             raise self.text.unsupported(
@@ -338,7 +338,7 @@ class ExprReader:
             like = node.this
             escape = parse_literal.string_value(self.text, node.expression)
         if not isinstance(like, exp.Like) or isinstance(like.expression, exp.Any | exp.All):
-            raise self.text.unsupported("LIKE ANY, LIKE ALL or an escaped ILIKE", node)
+            raise self.text.unsupported("LIKE ANY, LIKE ALL or ILIKE with ESCAPE", node)
         negated = bool(like.args.get("negate"))
         operand, pattern = self.read(like.this), self.read(like.expression)
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
@@ -388,7 +388,7 @@ class ExprReader:
                 raise self.text.unsupported(
                     "a nested field or array element",
                     node,
-                    hint="impctl reads top-level columns only; keep the value in its own column",
+                    hint="impctl reads top-level columns only; store the value in its own column",
                 )
         if isinstance(node, _SUBQUERIES):
             raise self._subquery(node)
@@ -403,14 +403,17 @@ class ExprReader:
         return self.text.unsupported(
             f"{what} with a subquery inside another expression in {self.clause}",
             node,
-            hint="make it a condition of its own in WHERE or HAVING, joined to others by AND",
+            hint=(
+                "write it as a separate condition in WHERE or HAVING, combined with the others by "
+                "AND"
+            ),
         )
 
     def _parentheses(self, node: exp.Expression) -> Exception:
         return self.text.unsupported(
-            "operators whose order readers of SQL disagree on",
+            "operators whose precedence differs between SQL parsers",
             node,
-            hint="put parentheses round the part that comes first",
+            hint="put parentheses around the part to evaluate first",
         )
 
 

@@ -48,7 +48,7 @@ def exploded(plan: Plan, scope: Scope, node: exp.Lateral, reading: Reading) -> t
         raise reading.text.unsupported(
             f"LATERAL VIEW of `{function_name(node.this) or node.this.key}`",
             node.this,
-            hint="explode and posexplode are read",
+            hint="explode and posexplode are supported",
         )
     whole = _taken_apart(plan, scope, view, reading, outer=bool(node.args.get("outer")))
     called = None if alias is None or alias.this is None else (alias.this.name,)
@@ -78,7 +78,7 @@ class Generated:
         raise text.unsupported(
             f"`{self.plan.function}` in the SELECT list of a query with {what}",
             self.plan.span,
-            hint=f"write {_AS_VIEW} after FROM, or take the rows apart in a query in FROM",
+            hint=f"write {_AS_VIEW} after FROM, or expand the rows in a subquery in FROM",
         )
 
 
@@ -91,7 +91,7 @@ def read_generated(
         return None
     if len(found) > 1:
         raise reading.text.unsupported(
-            "several generators in one SELECT list",
+            "several generator functions in one SELECT list",
             _called(found[1]),
             hint=f"write each as {_AS_VIEW} after FROM",
         )
@@ -133,7 +133,7 @@ def _taken_apart(
     function, is_outer = _GENERATORS[name]
     arguments = arguments_of(call)
     if len(arguments) != 1:
-        raise text.unsupported(f"{written.clause} of `{name}` of several values", call)
+        raise text.unsupported(f"{written.clause} of `{name}` with several values", call)
     array = ExprReader(reading, Names(text, scope), written.clause).read(arguments[0])
     made = _columns(written, function, known_type(array), reading)
     ids = reading.fresh("x", [attribute.name for attribute in made])
@@ -152,17 +152,17 @@ def _columns(
     is_array = kind is not None and kind.kind is Kind.OTHER and kind.detail.startswith("array<")
     if not names and not is_map and not is_array:
         raise reading.text.unsupported(
-            f"{written.what} without names for its columns",
+            f"{written.what} without column names",
             written.call,
-            hint=f"name them, as in `{written.example}`",
+            hint=f"name the columns, as in `{written.example}`",
         )
     elements = len(names) - len(place) if names else (2 if is_map else 1)
     if elements not in (1, 2) or (is_map and elements != 2) or (is_array and elements != 1):
         raise reading.text.error(
-            f"{written.clause} names {count_text(len(names), 'column')}, `{function}` makes "
-            "another number",
+            f"{written.clause} names {count_text(len(names), 'column')}, but `{function}` returns "
+            "a different number",
             written.call,
-            hint="name one column for an array, two for a map, one more for a position",
+            hint="name one column for an array, two for a map, and one more for a position",
         )
     own = [*place, *(of_map if elements == 2 else ["col"])]
     types = [*(INTEGER for _ in place), *_element_types(kind, elements)]

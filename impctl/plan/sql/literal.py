@@ -60,7 +60,9 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
         written = sign + digits + exponent
         approximate = nearest_float(written) if kind == FLOAT else float(written)
         if isinf(approximate):
-            raise text.error(f"The number {digits}{exponent} is out of range", node, hint="drop it")
+            raise text.error(
+                f"The number {digits}{exponent} is out of range", node, hint="remove it"
+            )
         return Literal(approximate, kind, span=span)
     if suffix in _SUFFIX_TYPES:
         return _integer(text, int(sign + digits), _SUFFIX_TYPES[suffix], span)
@@ -92,7 +94,7 @@ def _written(text: SqlText, node: exp.Expression) -> str | None:
 def _integer(text: SqlText, value: int, kind: SqlType, span: Span | None) -> Literal:
     if not -_RANGES[kind] <= value < _RANGES[kind]:
         raise text.error(
-            f"The number {value} does not fit into `{kind}`", span, hint="drop its suffix"
+            f"The number {value} does not fit in `{kind}`", span, hint="remove its suffix"
         )
     return Literal(value, kind, span=span)
 
@@ -103,7 +105,7 @@ def _decimal(text: SqlText, value: Decimal, span: Span | None) -> Literal:
     precision = max(len(digits) + max(int(exponent), 0), scale)
     if precision > MAX_PRECISION:
         raise text.unsupported(
-            f"a decimal of {precision} digits", span, hint="Spark holds 38 at most"
+            f"a decimal of {precision} digits", span, hint="Spark supports at most 38 digits"
         )
     # There is no negative zero among decimals.
     return Literal(abs(value) if value == 0 else value, decimal(precision, scale), span=span)
@@ -116,13 +118,13 @@ def string_value(text: SqlText, node: exp.Expression) -> str:
     span = text.span_of(node)
     found = None if span is None else _STRING.fullmatch(text.sql[span.start : span.end])
     if found is None:
-        raise text.unsupported("a string literal of a kind it does not know", node)
+        raise text.unsupported("a string literal of an unknown kind", node)
     value = _ESCAPE.sub(_unescaped, str(found.group("body")))
     if _SURROGATE.search(value) is not None:
         raise text.unsupported(
-            "half a character (a surrogate)",
+            "an unpaired surrogate (half a character)",
             node,
-            hint="write the character, or \\U and 8 digits",
+            hint="write the character, or `\\U` and 8 digits",
         )
     return value
 

@@ -80,7 +80,7 @@ def mark_of(
         pair = _sides(condition, own)
         if pair is None:
             raise reader.text.unsupported(
-                "IN or EXISTS under OR whose subquery is joined by more than equalities",
+                "IN or EXISTS under OR with a subquery that is correlated by more than equalities",
                 node,
                 hint="write the query as a UNION of both cases, or join the subquery in FROM",
             )

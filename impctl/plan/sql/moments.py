@@ -52,7 +52,7 @@ def typed(
         days = day_number(written)
         if days is None:
             raise text.error(
-                f"`{written}` is not a date of the form yyyy-mm-dd",
+                f"`{written}` is not a date in the form yyyy-mm-dd",
                 node,
                 hint="write DATE '2024-01-31'",
             )
@@ -60,20 +60,22 @@ def typed(
     found = _TIMESTAMP.fullmatch(written.strip())
     if found is None:
         raise text.error(
-            f"`{written}` is not a timestamp of the form yyyy-mm-dd hh:mm:ss",
+            f"`{written}` is not a timestamp in the form yyyy-mm-dd hh:mm:ss",
             node,
             hint="write TIMESTAMP '2024-01-31 12:00:00Z'",
         )
     try:
         local = _local(found)
     except ValueError as error:
-        raise text.error(f"Not a timestamp: {error}", node, hint="check day and time") from None
+        raise text.error(
+            f"Not a timestamp: {error}", node, hint="check the day and the time"
+        ) from None
     own = found.group(6)
     if own is not None and fixed_offset(own) is None:
         raise text.error(
-            f"Not a timestamp: no time zone is {own} from UTC",
+            f"Not a timestamp: {own} is not a valid time zone offset",
             node,
-            hint="offsets go from -18:00 to +18:00",
+            hint="offsets range from -18:00 to +18:00",
         )
     micros = _instant(local, own, kind, zone)
     if micros is None:
@@ -192,7 +194,7 @@ def interval_parts(text: SqlText, node: exp.Interval) -> tuple[int, str]:
     known = {*_DAYS, *_MONTHS, *_MICROS}
     if name not in known or re.fullmatch(r"-?\d+", written.strip()) is None:
         raise text.unsupported(
-            "an INTERVAL other than one whole number of one unit",
+            "an INTERVAL that is not a whole number of one unit",
             node,
             hint="write INTERVAL 3 DAYS",
         )

@@ -75,7 +75,7 @@ def read_order(
     clause = node.args.get("order")
     for item in clause.expressions if clause is not None else []:
         if not isinstance(item, exp.Ordered) or item.args.get("with_fill"):
-            raise text.unsupported("this form of ORDER BY", item)
+            raise text.unsupported("ORDER BY in this form", item)
         found = ordinal(bare(item.this))
         keys.append(sort_key(found if found is not None else reader.read(item.this), item))
     limit, offset = node.args.get("limit"), node.args.get("offset")

@@ -144,8 +144,9 @@ def _literal(parameter: _Parameter, values: Mapping[str, ParameterValue], name: 
         raise _unknown(parameter, values, name)
     if not parameter.is_operand:
         raise UsageError(
-            f"Parameter `:{parameter.name}` of query `{name}` stands where no value can",
-            hint="a parameter takes the place of one operand, as in `x > :low`",
+            f"Parameter `:{parameter.name}` of query `{name}` is in a place that cannot hold a "
+            "value",
+            hint="use a parameter as an operand, for example `x > :low`",
             code="parameter_misplaced",
             location=parameter.location(name),
         )
@@ -200,8 +201,8 @@ def _signed(text: str) -> str:
 
 def _too_long() -> UsageError:
     return UsageError(
-        "A parameter has more digits than Spark's numbers hold",
-        hint="whole numbers hold 64 bits, decimals 38 digits",
+        "A parameter has more digits than Spark's numbers can hold",
+        hint="integers have at most 64 bits, decimals at most 38 digits",
         code="parameter_type",
     )
 
@@ -253,7 +254,9 @@ def _refuse_unused(values: Mapping[str, ParameterValue], used: set[str], query: 
             listed = ", ".join(f"`:{other}`" for other in sorted(used))
             raise UsageError(
                 f"Parameter `{name}` does not occur in the SQL of query `{query}`",
-                hint=f"it has: {listed}" if used else f"write `:{name}` where its value belongs",
+                hint=f"the query has: {listed}"
+                if used
+                else (f"write `:{name}` in the SQL where its value belongs"),
                 code="parameter_unused",
             )
 

@@ -143,9 +143,9 @@ def _field(node: exp.Pivot, reading: Reading) -> exp.In:
     text = reading.text
     fields = node.args.get("fields") or []
     if node.args.get("unpivot"):
-        raise text.unsupported("UNPIVOT", node, hint="write it as a UNION ALL of SELECTs")
+        raise text.unsupported("UNPIVOT", node, hint="use UNION ALL of SELECTs instead")
     if len(fields) != 1 or not isinstance(fields[0], exp.In) or not fields[0].expressions:
-        raise text.unsupported("this form of PIVOT", node)
+        raise text.unsupported("PIVOT in this form", node)
     found: exp.In = fields[0]
     return found
 
@@ -156,7 +156,7 @@ def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | No
         return None
     if not item.alias:
         raise reading.text.unsupported(
-            "a PIVOT of several aggregates, one without a name", item, hint=_ALIAS_HINT
+            "a PIVOT with several aggregates of which one has no name", item, hint=_ALIAS_HINT
         )
     return str(item.alias)
 
@@ -167,7 +167,7 @@ def _check_calls(node: exp.Pivot, made: _Made, reading: Reading) -> None:
             raise reading.text.unsupported(
                 f"`{call.function}` in PIVOT",
                 call.span,
-                hint="group by the columns with a FILTER (WHERE ...) for each value, or keep the "
+                hint="group by the columns and use FILTER (WHERE ...) for each value, or keep the "
                 "query without a sketch (`sketch: none`)",
             )
     for item, (_, expr) in zip(node.expressions, made.columns, strict=True):
@@ -208,10 +208,10 @@ def _value(
     parts = value.expressions if isinstance(value, exp.Tuple) else [value]
     if len(parts) != len(axes):
         raise text.error(
-            f"A value of PIVOT has {count_text(len(parts), 'part')}, FOR names "
+            f"A value of PIVOT has {count_text(len(parts), 'part')}, but FOR names "
             f"{count_text(len(axes), 'column')}",
             item,
-            hint="give one value for every column",
+            hint="write one value for each column",
         )
     conditions: list[Expr] = []
     values: list[Literal] = []
@@ -220,16 +220,16 @@ def _value(
         written = constant_of(reader.read(part))
         if written is None:
             raise text.unsupported(
-                "a value of PIVOT that is no constant, or that Spark alone computes",
+                "a PIVOT value that is not a constant, or that only Spark can compute",
                 part,
-                hint="write the value itself, as -1.50",
+                hint="write the value itself, for example -1.50",
             )
         right = as_column(written, type_of(left))
         if right is None:
             raise text.unsupported(
-                "a value of PIVOT of another kind than its column",
+                "a PIVOT value whose type differs from its column's",
                 part,
-                hint="write a literal of the column's type, as DATE '2026-01-01'",
+                hint="write a literal of the column's type, for example DATE '2026-01-01'",
             )
         values.append(written)
         conditions.append(_is_value(left, right, text.span_of(part)))
@@ -238,7 +238,7 @@ def _value(
         return str(item.args["alias"].name), condition
     name = name_of(values)
     if name is None:
-        raise text.unsupported("a value of PIVOT without a name", item, hint=_ALIAS_HINT)
+        raise text.unsupported("a PIVOT value without a name", item, hint=_ALIAS_HINT)
     return name, condition
 
 

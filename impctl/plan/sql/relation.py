@@ -167,9 +167,9 @@ def _refuse_pivot(join: exp.Join, environment: Environment) -> None:
     pivots = join.this.args.get("pivots") or join.args.get("pivots")
     if pivots:
         raise environment.reading.text.unsupported(
-            "a PIVOT behind a join",
+            "a PIVOT after a join",
             pivots[0],
-            hint="pivot a subquery in brackets, `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
+            hint="pivot a subquery in parentheses: `(SELECT ... FROM a JOIN b ...) PIVOT (...)`",
         )
 
 
@@ -178,9 +178,11 @@ def _refuse_behind_comma(join: exp.Join, environment: Environment) -> None:
     is_merging = join.args.get("method") or join.args.get("using")
     if is_merging or (join.side or "").upper() in ("RIGHT", "FULL"):
         raise environment.reading.text.unsupported(
-            "a RIGHT, FULL, NATURAL or USING join behind a comma",
+            "a RIGHT, FULL, NATURAL or USING join after a comma",
             join,
-            hint="write CROSS JOIN in place of the comma, or brackets around what is joined",
+            hint=(
+                "write CROSS JOIN instead of the comma, or put parentheses around the joined tables"
+            ),
         )
 
 
@@ -217,8 +219,8 @@ def _relation(node: exp.Expression, environment: Environment) -> FromSource:
             rows = read_values(node, text, lambda query: environment.read_query(query, environment))
             source = _derived(rows, node, environment)
         case exp.Table() if isinstance(node.this, exp.Dot):
-            hint = "a table's name has a catalog, a schema and its own name at most"
-            raise text.unsupported("a name of more than three parts", node, hint=hint)
+            hint = "a table's name has at most a catalog, a schema and the table name"
+            raise text.unsupported("a name with more than three parts", node, hint=hint)
         case exp.Table():
             raise text.unsupported(f"the table function `{node.this.name}`", node)
         case _:
@@ -276,11 +278,11 @@ def name_span(node: exp.Table, environment: Environment) -> Span:
     spans = [text.span_of(piece) for piece in node.parts]
     first, last = spans[0], spans[-1]
     if first is None or last is None:
-        raise text.unsupported(f"the table `{node.name}` in a form it cannot place", node)
+        raise text.unsupported(f"the table `{node.name}` in an unsupported form", node)
     for piece, span in zip(node.parts, spans, strict=True):
         written = "" if span is None else text.sql[span.start : span.end]
         if written.strip("`").replace("``", "`") != piece.name:
-            raise text.unsupported(f"the table `{node.name}` in a form it cannot place", node)
+            raise text.unsupported(f"the table `{node.name}` in an unsupported form", node)
     return text.span(first.start, last.end)
 
 
@@ -294,13 +296,13 @@ def _catalog_name(node: exp.Table, written: str, environment: Environment) -> st
     hint = meant_by(node, written, known)
     near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)
     if is_path(parts):
-        hint = "name the table with this path under `tables`; in SQL its path is absolute"
+        hint = "declare the table with this path under `tables`; in SQL its path must be absolute"
     elif len(parts) > 1 and near is not None:
-        hint = f"if `{near}` is meant, list it under its `names`, or set `catalog` and `schema`"
+        hint = f"if you mean `{near}`, add this name to its `names`, or set `catalog` and `schema`"
     raise reading.text.error(
         f"Table `{written}` is unknown in query `{reading.text.name}`",
         node,
-        hint=hint or "name it under `tables` in the workload file",
+        hint=hint or "declare it under `tables` in the workload file",
         code="table_unknown",
     )
 
@@ -344,7 +346,8 @@ def _column_count(
     node: exp.Expression, listed: int, there: int, environment: Environment
 ) -> Exception:
     return environment.reading.text.error(
-        f"The alias `{node.alias}` lists {count_text(listed, 'column')}, the relation has {there}",
+        f"The alias `{node.alias}` lists {count_text(listed, 'column')}, but the relation has "
+        f"{there}",
         node,
         hint="name every column, or none",
     )
@@ -386,7 +389,7 @@ def _refuse_same_name(
     if twice:
         name = sorted(twice)[0]
         raise environment.reading.text.unsupported(
-            f"two relations called `{name}` in one FROM",
+            f"two relations named `{name}` in one FROM",
             node,
-            hint="give each occurrence of the table an alias of its own",
+            hint="give each occurrence of the table its own alias",
         )

@@ -193,9 +193,10 @@ class Names:
         """Rewritten texts call a table by the end of its name, so no nearer one may end so."""
         if len(relation) > 1 and any(known[-1] == relation[-1] for known in self.scope.relations):
             raise self.text.unsupported(
-                f"a column of an outer table called `{relation[-1]}`, as an inner one is",
+                f"a column of an outer table named `{relation[-1]}`, which is also the name of an "
+                "inner table",
                 node,
-                hint="give each of the two tables an alias of its own",
+                hint="give each of the two tables its own alias",
             )
 
     def _takes_alias(self, own: Sequence[ScopeEntry]) -> bool:
@@ -211,7 +212,7 @@ class Names:
         return self.text.unsupported(
             f"the select alias `{name}` inside an aggregate function",
             node,
-            hint="Spark does not take it either: compute it in a subquery, or qualify the column",
+            hint="Spark does not accept it either; compute it in a subquery, or qualify the column",
         )
 
     def _ambiguous(self, node: exp.Column, name: str, candidates: Iterable[str]) -> QueryError:
@@ -219,7 +220,7 @@ class Names:
         return self.text.error(
             f"Column `{name}` is ambiguous in query `{self.text.name}`: {listed}",
             node,
-            hint="put the name of the table before the column",
+            hint="write the table's name before the column",
             code="column_ambiguous",
         )
 
@@ -233,7 +234,7 @@ class Names:
             if len(parts) > 2:
                 known = [".".join(name) for name in self._relations()]
             return self.text.error(
-                f"Query `{self.text.name}` names no table `{written}` in its FROM clause",
+                f"Query `{self.text.name}` has no table `{written}` in its FROM clause",
                 node,
                 hint=did_you_mean(written, known) or "use the table's alias",
                 code="table_unknown",
@@ -257,7 +258,7 @@ class Names:
         return self.text.unsupported(
             f"the nested field `{'.'.join(parts)}`",
             node,
-            hint="impctl reads top-level columns only; store the field in a column of its own",
+            hint="impctl reads top-level columns only; store the field in its own column",
         )
 
 

@@ -147,7 +147,7 @@ def _read_block(
         position = int(node.name)
         if not 1 <= position <= len(items):
             raise text.error(
-                f"{clause} {position} names no column of the SELECT list, which has {len(items)}",
+                f"{clause} {position} is not a column of the SELECT list, which has {len(items)}",
                 node,
                 hint=f"use a number from 1 to {len(items)}",
             )
@@ -292,7 +292,7 @@ def _aggregated(
     for key in grouping.keys:
         if columns_of(key) & beside:
             raise reading.text.unsupported(
-                "GROUP BY of a subquery's value", key.span, hint="join the subquery in FROM instead"
+                "GROUP BY a subquery's value", key.span, hint="join the subquery in FROM instead"
             )
     names = {item.expr: item.name for item in reversed(block.items)}
     key_names = [names.get(key) or _expr_name(key, reading) for key in grouping.keys]

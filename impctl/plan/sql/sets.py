@@ -63,7 +63,7 @@ def ordered(node: exp.Expression, plan: Plan, environment: Environment) -> Plan:
         position = int(item.name)
         if not 1 <= position <= len(scope.entries):
             raise reading.text.error(
-                f"ORDER BY {position} names no column of the query, which has {len(scope.entries)}",
+                f"ORDER BY {position} is not a column of the query, which has {len(scope.entries)}",
                 item,
                 hint=f"use a number from 1 to {len(scope.entries)}",
             )
@@ -83,7 +83,7 @@ def _combined(node: exp.SetOperation, left: Plan, environment: Environment) -> P
         raise reading.text.error(
             f"A set operation combines {count_text(len(lefts), 'column')} with {len(rights)}",
             node.expression,
-            hint="select as many columns on both sides",
+            hint="select the same number of columns on both sides",
         )
     kind = _KINDS[type(node)]
     types = [
@@ -111,9 +111,9 @@ def refuse_misread(node: exp.SetOperation, environment: Environment) -> None:
     sides = (node.this, node.expression) if isinstance(node, exp.Intersect) else (node.expression,)
     if any(isinstance(side, loose) for side in sides):
         raise environment.reading.text.unsupported(
-            "INTERSECT beside UNION or EXCEPT without brackets",
+            "INTERSECT next to UNION or EXCEPT without parentheses",
             node,
-            hint="put brackets around the set operation that comes first",
+            hint="put parentheses around the set operation to evaluate first",
         )
 
 
@@ -138,7 +138,7 @@ def _common(
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
             place,
-            hint="cast one side so that both have one type",
+            hint="cast one side so that both have the same type",
         )
     return found
 

@@ -242,7 +242,7 @@ def _by_groups(
             raise reader.text.unsupported(
                 "a subquery whose WHERE equates values of different types with the query's",
                 key,
-                hint="cast the subquery's side to the type of the other",
+                hint="cast the subquery's side to the type of the other side",
             )
     equal = [
         Compare(CompareOp.EQUAL, one, ref, span=span)

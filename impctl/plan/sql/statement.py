@@ -63,7 +63,7 @@ def parse_query(
         raise text.error(
             f"Query `{name}` reads no table",
             tree,
-            hint="name one in FROM, or leave the query out of the workload",
+            hint="add a table in FROM, or remove the query from the workload",
         )
     mentions = tuple((span, table) for span, table in reading.mentions.items())
     named = {table: live.get(table) for _, table in mentions}
@@ -95,7 +95,7 @@ def _root(tree: exp.Expression, reading: Reading) -> Plan:
 def _too_deep(name: QueryName) -> QueryError:
     return QueryError(
         f"Query `{name}` is nested too deeply",
-        hint="split it with WITH or views",
+        hint="split it into WITH entries or views",
         location=Location(f"query `{name}`", 1, 1),
     )
 

@@ -16,8 +16,8 @@ from impctl.plan.sql.relation import Environment
 UNKNOWN = frozenset({"column_unknown", "table_unknown"})
 """Codes of a name that is not there."""
 _OUTSIDE = (
-    "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot name columns "
-    "of the enclosing query"
+    "a subquery with grouping, DISTINCT ON, LIMIT or a set operation cannot refer to columns of "
+    "the enclosing query"
 )
 _CONSTRUCTS = (
     ("laterals", "LATERAL VIEW"),
@@ -68,7 +68,7 @@ def seen_from_inside(error: QueryError, query: exp.Expression, reader: ExprReade
     column = next((c for c in query.find_all(exp.Column) if _stands_at(c, error, reader)), None)
     if column is not None and _reads(reader, column):
         construct, name = _construct(query), column.sql("spark")
-        beside = f" with {construct}" if construct else " that cannot join its rows directly"
+        beside = f" with {construct}" if construct else " that cannot be joined directly"
         return reader.text.unsupported(
             f"`{name}` of the enclosing query in a subquery{beside}",
             column,

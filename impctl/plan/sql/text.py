@@ -170,7 +170,7 @@ class SqlText:
     ) -> NotReadError:
         """The refusal of a construct by its name."""
         found = self.error(
-            f"Query `{self.name}` uses {construct}, which impctl does not read", place, hint=hint
+            f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
         )
         return NotReadError(found.message, hint=found.hint, location=found.location)
 
@@ -179,7 +179,7 @@ def read_by_none(refusal: NotReadError) -> QueryError:
     """The refusal of what Spark does not run either: a mistake to mend, not a want of a sketch."""
     hint = refusal.hint
     if hint == _REPHRASE:
-        hint = f"{_WITHOUT_IT}: Spark, which would, does not run the recursion of this query"
+        hint = f"{_WITHOUT_IT}; Spark supports it, but does not run the recursion of this query"
     return QueryError(refusal.message, hint=hint, code=refusal.code, location=refusal.location)
 
 
@@ -191,9 +191,9 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
         words = tokens_of(dialect.tokenize(sql))
     except TokenError:
         raise empty.error(
-            f"The SQL of query `{name}` cannot be split into words",
+            f"The SQL of query `{name}` cannot be tokenized",
             None,
-            hint="look for an unclosed quote or comment",
+            hint="check for an unclosed quote or comment",
             code="query_syntax",
         ) from None
     text = SqlText(name, sql, words)
@@ -225,16 +225,16 @@ def _refuse_statements(text: SqlText) -> None:
         raise text.error(
             f"Query `{text.name}` is empty",
             None,
-            hint="give one SELECT statement",
+            hint="write one SELECT statement",
             code="query_empty",
         )
     end = next((t.start for t in text.tokens if t.token_type is TokenType.SEMICOLON), len(text.sql))
     behind = [token for token in words if token.start > end]
     if behind:
         raise text.error(
-            f"Query `{text.name}` holds several statements",
+            f"Query `{text.name}` contains several statements",
             text.span(behind[0].start, behind[0].end + 1),
-            hint="give each statement its own query",
+            hint="write one statement per query",
         )
     if words[0].token_type not in _FIRST_WORDS:
         raise _not_a_query(text, text.span(words[0].start, words[0].end + 1))
@@ -244,7 +244,7 @@ def _not_a_query(text: SqlText, span: Span | None) -> QueryError:
     return text.error(
         f"Query `{text.name}` is not a SELECT statement",
         span,
-        hint="impctl sketches queries; changes to tables go under `updates`",
+        hint="impctl captures sketches of queries; changes to tables go under `updates`",
         code="query_not_select",
     )
 
@@ -258,8 +258,8 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
     reason = _TOKEN_DUMP.sub("", str(first.get("description") or error))
     reason = _CLASS_NAME.sub(lambda found: found.group(1).upper(), reason).rstrip(".")
     return QueryError(
-        f"The SQL of query `{text.name}` cannot be read{near}: {reason}",
-        hint=_clause_meant(highlight) or "check the statement in Spark SQL first",
+        f"The SQL of query `{text.name}` cannot be parsed{near}: {reason}",
+        hint=_clause_meant(highlight) or "first check that Spark SQL accepts the statement",
         code="query_syntax",
         location=Location(text.file, int(line), column),
     )
@@ -277,24 +277,24 @@ def _refuse_doubtful_text(text: SqlText) -> None:
     variable = _VARIABLE.search(text.sql)
     if variable is not None:
         raise text.unsupported(
-            f"`{variable.group()}`, a variable that Spark replaces before it reads the query",
+            f"`{variable.group()}`, a variable that Spark replaces before it parses the query",
             text.span(*variable.span()),
-            hint="write its value, or :name for a parameter",
+            hint="write its value, or use a parameter (`:name`)",
         )
     comment = doubtful_comment(text.sql, text.words)
     if comment is not None:
         raise text.unsupported(
-            "a comment of which Spark may see another end",
+            "a comment that Spark may end elsewhere",
             text.span(*comment),
-            hint="end no `--` line with a backslash, and write no comment inside another",
+            hint="do not end a `--` line with a backslash, and do not nest comments",
         )
 
 
 def _misplaced(text: SqlText, span: Span) -> QueryError:
     return text.error(
-        f"The SQL of query `{text.name}` has MAX RECURSION LEVEL in a place of its own",
+        f"Query `{text.name}` has MAX RECURSION LEVEL in the wrong place",
         span,
-        hint="write it behind the name of a WITH RECURSIVE entry and its columns, before AS",
+        hint="write it after the name and columns of a WITH RECURSIVE entry, before AS",
         code="query_syntax",
     )
 
@@ -304,9 +304,9 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
     for before, token in zip((None, *text.tokens), text.tokens, strict=False):
         if before is not None and _are_strings(before, token):
             raise text.unsupported(
-                "two string literals side by side",
+                "two adjacent string literals",
                 text.span(before.start, token.end + 1),
-                hint="write one literal; a quote inside a literal is written `\\'`",
+                hint="write one literal; escape a quote inside it as `\\'`",
             )
         found = _doubtful(text.sql[token.start], token)
         if found is not None:
@@ -322,17 +322,20 @@ def _doubtful(first: str, token: Token) -> tuple[str, str] | None:
     """What a token is that begins so, and what to write instead, where readers differ."""
     match token.token_type:
         case TokenType.NOT if first == "!":
-            return "the operator `!`", "write NOT instead"
+            return "the operator `!`", "use NOT instead"
         case TokenType.HEX_STRING if first == "0":
-            return "a number with 0x, to Spark a name", "write X'1F' for bytes, or digits"
+            return (
+                "a number with 0x, which Spark reads as a name"
+            ), "write X'1F' for bytes, or decimal digits"
         case TokenType.PIPE_GT:
             # To Spark each step reads the rows of the one before; sqlglot makes them one SELECT.
-            return "the pipe operator `|>`", "write the steps as nested SELECTs"
+            return "the pipe operator `|>`", "use nested SELECTs"
         case TokenType.PARAMETER:
             # sqlglot reads the version in `t@v3` as a second name of the table.
             what = f"`{first}`, a version of a table or a variable"
             return (
                 what,
-                "leave versions to impctl, which pins them, and write :name for a parameter",
+                "remove the version, because impctl pins versions itself, and use `:name` for a "
+                "parameter",
             )
     return None

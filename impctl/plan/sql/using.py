@@ -46,9 +46,9 @@ def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:
     if any(count > 1 for count in counts.values()) or any(a.name != b.name for a, b in pairs):
         # Spark pairs the first ones there, and tells upper from lower case.
         raise text.unsupported(
-            "a NATURAL join whose sides have a name twice or in another case",
+            "a NATURAL join whose sides have duplicate column names, or names that differ in case",
             node,
-            hint="write USING or ON",
+            hint="use USING or ON",
         )
     return pairs
 

@@ -179,9 +179,9 @@ def _need(
             circle = [*above, full][[*above, full].index(use.view) :]
             listed = " -> ".join(f"`{views[each][0]}`" for each in (*circle, use.view))
             raise read.text.error(
-                f"Views need each other in a circle: {listed}",
+                f"Views depend on each other in a cycle: {listed}",
                 use.span,
-                hint="let one of them read tables alone",
+                hint="change one of them to read only tables",
                 code="view_circle",
             )
         _need(use.view, views, names, needed, (*above, full))

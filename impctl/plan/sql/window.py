@@ -82,7 +82,7 @@ class WindowCollector:
             raise text.unsupported("a window function with FILTER or IGNORE NULLS", node)
         name = function_name(inner)
         if name is None or name not in AGGREGATES | WINDOW_ONLY:
-            raise text.unsupported("OVER after something that is no window function", node)
+            raise text.unsupported("OVER after something that is not a window function", node)
         function = AGGREGATE_SYNONYMS.get(name, name)
         written = arguments_of(inner)
         is_counting = function == "count" and len(written) == 1 and isinstance(written[0], exp.Star)
@@ -95,7 +95,7 @@ class WindowCollector:
         partition_by = inside.read_all(spec.args.get("partition_by") or [])
         order = read_order(inside, spec.args.get("order"))
         if any(reads_window(e) for e in (*arguments, *partition_by, *(k.expr for k in order))):
-            raise text.unsupported("a window function over another one's alias", node)
+            raise text.unsupported("a window function over the alias of another one", node)
         kind, nullable = _result(function, arguments)
         return ReadWindow(
             function=function,
@@ -116,15 +116,16 @@ class WindowCollector:
         has_own = any(node.args.get(item) for item in ("partition_by", "order", "spec"))
         if found is None or has_own:
             raise reader.text.error(
-                f"Window `{name}` is not defined, or extended in place, in `{reader.text.name}`",
+                f"Window `{name}` in query `{reader.text.name}` is not defined, or is extended in "
+                "place",
                 node,
-                hint="define it in the WINDOW clause, or write it out after OVER",
+                hint="define it in the WINDOW clause, or write its specification after OVER",
             )
         if found.args.get("alias"):
             raise reader.text.unsupported(
-                f"window `{name}`, which is defined by another one",
+                f"window `{name}`, which is defined by another window",
                 node,
-                hint="write its specification out in the WINDOW clause",
+                hint="write its full specification in the WINDOW clause",
             )
         return found
 
@@ -193,7 +194,7 @@ def read_qualify(
         raise reader.text.unsupported(
             "an aggregate function in QUALIFY",
             own.aggregates.calls[0].span or node.this,
-            hint="Spark does not take it either: select it under an alias, and name that",
+            hint="Spark does not accept it either; select it under an alias, and use the alias",
         )
     if not windows.calls:
         raise reader.text.error(
@@ -207,7 +208,7 @@ def read_qualify(
         raise reader.text.unsupported(
             f"window `{named.alias}` in QUALIFY of a query that groups",
             named,
-            hint="write its specification out after OVER",
+            hint="write its full specification after OVER",
         )
     for column in node.find_all(exp.Column):
         if is_grouped:
@@ -215,7 +216,9 @@ def read_qualify(
         else:
             _refuse_ambiguous(column, reader)
     if not is_grouped and _aggregates(select.args.get("order")):
-        raise reader.text.unsupported("QUALIFY where only ORDER BY groups", condition.span)
+        raise reader.text.unsupported(
+            "QUALIFY in a query that groups only in ORDER BY", condition.span
+        )
     return condition
 
 
@@ -235,7 +238,7 @@ def _refuse_ambiguous(column: exp.Column, reader: ExprReader) -> None:
         raise reader.text.error(
             f"Column `{column.name}` of QUALIFY is ambiguous in query `{reader.text.name}`",
             column,
-            hint="give the window's value an alias that no column has",
+            hint="give the window's value an alias that is not a column name",
             code="column_ambiguous",
         )
 
@@ -258,8 +261,8 @@ def _refuse_hidden(
     raise reader.text.unsupported(
         f"`{name}` of QUALIFY in a query that groups",
         column,
-        hint="name columns that are grouped by and selected, or aliases that no column has; or"
-        " filter in a query around it, with WHERE",
+        hint="use selected GROUP BY columns, or aliases that are not column names; or filter with "
+        "WHERE in an outer query",
     )
 
 

@@ -97,7 +97,7 @@ def pinned_anew(found: Seen) -> DeltaSource:
 def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
     """What the disk tells of the log entry of `version`; None where it is not there."""
     folder = local_path(source.path)
-    assert folder is not None, "only a log on the local disk has entries to look at"
+    assert folder is not None, "only a log on the local disk has readable entries"
     return _stat(os.path.join(folder, "_delta_log", f"{version:020d}.json"))
 
 

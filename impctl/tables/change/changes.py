@@ -42,7 +42,7 @@ from impctl.values import dataclass
 
 Weights = npt.NDArray[np.int64]
 
-_RECREATED_HINT = "another table stands at the path now; run `impctl capture`"
+_RECREATED_HINT = "the path now holds another table; run `impctl capture`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,8 +177,9 @@ def _checked(changes: Changes, held: FilesMark | None) -> Changes:
     told, counted = int(changes.weights.sum()), after.rows - held.rows
     if told != counted:
         raise LogDiffersError(
-            f"The log of table `{after.table}` contradicts itself: its entries up to version "
-            f"{after.version} change the number of rows by {told}, its files by {counted}",
+            f"The log of table `{after.table}` contradicts itself: according to its entries up to "
+            f"version {after.version}, the number of rows changed by {told}, but according to its "
+            f"files by {counted}",
             hint="an entry was altered or damaged; restore it from a copy, or run `impctl capture`",
         )
     return changes
@@ -226,7 +227,7 @@ def check_same_columns(
 
     `before` are the columns at version `since`.
     """
-    hint = "run `impctl capture` after correcting the query if it names the old column"
+    hint = "if the query uses the old column, correct it; then run `impctl capture`"
     place = f"of table `{after.table}` between versions {since} and {after.version}"
     for name in columns:
         new = after.column(name)
@@ -235,7 +236,7 @@ def check_same_columns(
             raise SchemaChangedError(f"Column `{name}` {place} was added or renamed", hint=hint)
         if old.type != new.type:
             raise SchemaChangedError(
-                f"Column `{name}` {place} changed its type from `{old.type}` to `{new.type}`",
+                f"The type of column `{name}` {place} changed from `{old.type}` to `{new.type}`",
                 hint=hint,
             )
         if before.physical[old.name] != after.columns.physical[new.name]:
@@ -251,8 +252,8 @@ def check_same_order(before: Snapshot, after: Snapshot, columns: Sequence[Column
     )
     if old != new:
         raise SchemaChangedError(
-            f"Columns of table `{after.table}` that the query reads stand in another order since"
-            f" version {before.version}",
+            f"The order of columns of table `{after.table}` that the query reads has changed since "
+            f"version {before.version}",
             hint="run `impctl capture`",
         )
 
@@ -274,17 +275,17 @@ def schema_change(before: Snapshot, after: Snapshot) -> SchemaChangedError | Non
             changes.append(f"column `{was.name}` was renamed to `{column.name}`")
         if was.type != column.type:
             changes.append(
-                f"column `{column.name}` changed its type from `{was.type}` to `{column.type}`"
+                f"the type of column `{column.name}` changed from `{was.type}` to `{column.type}`"
             )
     changes = [*(f"column `{gone.name}` was dropped" for gone in at.values()), *changes]
     if not changes and old.schema.names != new.schema.names:
-        changes = ["columns stand in another order"]
+        changes = ["the order of columns changed"]
     if not changes:
         return None
     return SchemaChangedError(
-        f"Table `{after.table}` has another schema than at version {before.version}: "
+        f"The schema of table `{after.table}` has changed since version {before.version}: "
         + ", ".join(changes),
-        hint="run `impctl capture` after correcting the query if it names an old column",
+        hint="if the query uses an old column, correct it; then run `impctl capture`",
     )
 
 
@@ -296,7 +297,8 @@ def _check_identity(
     newest = max(since, until)
     if newest > source.version:
         raise TableRecreatedError(
-            f"Table `{source.name}` is at version {source.version}, before version {newest}",
+            f"Table `{source.name}` is at version {source.version}, which is older than version "
+            f"{newest}",
             hint=_RECREATED_HINT,
         )
 

@@ -122,8 +122,8 @@ def _typed(column: pa.ChunkedArray, kind: SqlType, table: TableName, name: Colum
         return to_arrow_type(column, kind)
     except pa.ArrowException as error:
         raise TableError(
-            f"Column `{name}` in the change feed of table `{table}` is no `{kind}`:"
-            f" {failure_text(error)}",
+            f"Column `{name}` in the change feed of table `{table}` is not of type `{kind}`: "
+            f"{failure_text(error)}",
             hint="run `impctl capture`",
             code="change_feed_type_differs",
         ) from error

@@ -37,7 +37,7 @@ def why_gone(source: DeltaSource, since: TableVersion) -> str | None:
     after = source.snapshot()
     old, new = {file.uri for file in before.files}, {file.uri for file in after.files}
     lost = _missing(sorted(old ^ new))
-    return None if lost is None else f"the file `{lost}` is not there any more (vacuumed?)"
+    return None if lost is None else f"the file `{lost}` no longer exists (vacuumed?)"
 
 
 def _fed(commits: Commits) -> Iterable[str]:

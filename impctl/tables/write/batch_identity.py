@@ -35,7 +35,7 @@ def identity_of(source: DeltaSource, name: str, content: object, file: str | Non
         except FileNotFoundError as error:
             raise UsageError(
                 f"The file to insert does not exist: {file}",
-                hint="relative paths start at the workload file",
+                hint="a relative path starts at the folder of the workload file",
             ) from error
         except OSError as error:
             raise StorageError(
@@ -117,9 +117,9 @@ def _is_restored_before(
     told = parameters.get("version")
     if told is None or not str(told).isdecimal():
         raise ImpctlError(
-            f"The batch came into table `{source.name}` at version {batch}, and version {version}"
-            " restored an older one, which it does not name: the batch may be in the table or not",
-            hint="look at the table; `apply --again` applies the batch once more",
+            f"The batch was applied to table `{source.name}` at version {batch}, but version "
+            f"{version} restored an unnamed older version, so the batch may or may not be in it",
+            hint="check the table; `apply --again` applies the batch again",
             code="batch_maybe_applied",
         )
     return int(told) < batch

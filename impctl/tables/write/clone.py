@@ -22,11 +22,11 @@ def clone_table(path: str, target: str) -> None:
     if not os.path.isdir(os.path.join(origin, _LOG)):
         raise TableError(
             f"There is no Delta table to clone: {path}",
-            hint="the path must hold a `_delta_log` folder",
+            hint="the path must contain a `_delta_log` folder",
             code="table_not_delta",
         )
     if os.path.lexists(goal):
-        raise UsageError(f"Something stands there already: {target}", hint="choose another path")
+        raise UsageError(f"The path already exists: {target}", hint="choose another path")
     if os.path.commonpath([os.path.abspath(origin), os.path.abspath(goal)]) == os.path.abspath(
         origin
     ):

@@ -52,15 +52,15 @@ def check_clusterable(snapshot: Snapshot, columns: Sequence[ColumnName]) -> None
     check_rewritable(snapshot)
     reason = None
     if snapshot.deletions:
-        reason = "it has deletion vectors, which deltalake may not apply as it copies rows"
+        reason = "it has deletion vectors, which deltalake may not apply when it copies rows"
     for name in columns:
         if name in snapshot.partition_columns:
-            reason = f"it is partitioned by `{name}`, so its files are told apart by that already"
+            reason = f"it is partitioned by `{name}`, so its files are already separated by it"
     if reason is not None:
         raise TableError(
             f"impctl cannot cluster table `{snapshot.table}`: {reason}",
-            hint="run OPTIMIZE with ZORDER BY in Spark with the Delta JAR, or name other columns"
-            " with `--by`",
+            hint="run OPTIMIZE with ZORDER BY in Spark with the Delta JAR, or give other columns "
+            "with `--by`",
             code="table_not_clusterable",
         )
 
@@ -84,9 +84,9 @@ def cluster_table(source: DeltaSource, columns: Sequence[ColumnName]) -> Cluster
     after = done.snapshot()
     if done.version == newest.version + 1 and before.rows != after.rows:
         raise ImpctlError(
-            f"Clustering table `{source.name}` made {after.rows} rows of {before.rows}, as version"
-            f" {done.version}",
-            hint=f"restore the table to version {newest.version}, and report it",
+            f"Clustering changed the number of rows of table `{source.name}` from {before.rows} to "
+            f"{after.rows}, in version {done.version}",
+            hint=f"restore the table to version {newest.version}, and report this bug",
             code="rows_clustered_differ",
         )
     return Clustered(done.version, before.rows, after.rows)

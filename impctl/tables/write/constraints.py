@@ -54,7 +54,7 @@ def check_rows(snapshot: Snapshot, rows: pa.Table) -> None:
         read = {a.id: snapshot.column(a.name) for a in scan.attributes if a.id in used}
         is_opaque = any(column.type.kind is Kind.OTHER for column in read.values())
         if is_opaque or find_blocker(condition) is not None:
-            raise _refused(snapshot, text, "cannot be tested by impctl")
+            raise _refused(snapshot, text, "cannot be checked by impctl")
         columns = {key: from_arrow(rows.column(c.name), c.type) for key, c in read.items()}
         if not Condition(condition).truth(columns, len(rows)).sure_true().all():
             raise UsageError(
@@ -72,14 +72,14 @@ def check_assignments(snapshot: Snapshot, assigned: Collection[ColumnName]) -> N
         read = columns_of(condition)
         names = {a.name.lower() for a in scan.attributes if a.id in read}
         if names & changed and not _is_kept_by_deltalake(condition, text):
-            raise _refused(snapshot, text, "means something else to deltalake")
+            raise _refused(snapshot, text, "has a different meaning in deltalake")
 
 
 def _read(snapshot: Snapshot, text: str) -> tuple[Scan, Expr]:
     try:
         return read_condition(snapshot, text)
     except ImpctlError as error:
-        raise _refused(snapshot, text, "cannot be read by impctl") from error
+        raise _refused(snapshot, text, "cannot be parsed by impctl") from error
 
 
 def _is_kept_by_deltalake(condition: Expr, text: str) -> bool:

@@ -47,7 +47,7 @@ def create_table(
         text = failure_text(error)
         if "already exists" in text.lower():
             raise UsageError(
-                f"A table stands there already: {path}",
+                f"A table already exists at this path: {path}",
                 hint="choose another path, or remove the folder first",
             ) from error
         raise StorageError(

@@ -156,14 +156,14 @@ def _check_storable(source: SqlType, target: SqlType) -> None:
         return
     raise UntranslatableError(
         f"a `{source}` cannot be stored in a column of type `{target}`",
-        hint="write a value of the column's type, with an explicit CAST if need be",
+        hint="write a value of the column's type, with an explicit CAST if needed",
     )
 
 
 def _known(expr: Expr) -> SqlType:
     found = type_of(expr)
     if found is None:
-        raise UntranslatableError("the type of an expression is not known")
+        raise UntranslatableError("the type of an expression is unknown")
     return found
 
 
@@ -266,7 +266,7 @@ class _Renderer:
 
     def _decimals(self, expr: Arithmetic, result: SqlType) -> str:
         if expr.op is ArithmeticOp.DIVIDE:
-            raise UntranslatableError("dividing decimals rounds otherwise in deltalake")
+            raise UntranslatableError("division of decimals rounds differently in deltalake")
         left, right = _decimal_type(expr.left, expr.right), _decimal_type(expr.right, expr.left)
         whole = max(left.precision - left.scale, right.precision - right.scale)
         digits = (
@@ -275,7 +275,9 @@ class _Renderer:
             else whole + max(left.scale, right.scale) + 1
         )
         if digits > 38:
-            raise UntranslatableError(f"`{left}` {expr.op.value} `{right}` needs over 38 digits")
+            raise UntranslatableError(
+                f"`{left}` {expr.op.value} `{right}` needs more than 38 digits"
+            )
         text = f"{self._as(expr.left, left)} {expr.op.value} {self._as(expr.right, right)}"
         return f"CAST({text} AS {_type_name(result)})"
 
@@ -308,7 +310,7 @@ class _Renderer:
         types = [_known(part) for part in (expr.operand, *expr.options)]
         is_long = any(found.kind in (Kind.LONG, Kind.DECIMAL) for found in types)
         if is_long and any(found.is_fractional for found in types):
-            raise UntranslatableError("an IN list that mixes long numbers and doubles")
+            raise UntranslatableError("an IN list that mixes LONG and DOUBLE values")
         pairs = (self._pair(CompareOp.EQUAL, expr.operand, option) for option in expr.options)
         return f"({' OR '.join(pairs)})"
 

@@ -67,9 +67,9 @@ def _write_failure(source: DeltaSource, error: Exception, *, is_commit: bool) ->
     if moved is not None:
         # Not to be retried by machines: an insert would be written twice.
         return ImpctlError(
-            f"Writing to table `{source.name}` failed, but the table is at version {moved} now,"
-            f" after {source.version}, so the batch may be in it: {text}",
-            hint="look at the table's newest version before you run the command again",
+            f"Writing to table `{source.name}` failed, but the table moved from version "
+            f"{source.version} to {moved}, so the batch may be in it: {text}",
+            hint="check the table's newest version before you run the command again",
             code="batch_maybe_committed",
         )
     if "features required" in lowered or "unsupported" in lowered:
@@ -90,7 +90,7 @@ def _write_failure(source: DeltaSource, error: Exception, *, is_commit: bool) ->
         )
     if isinstance(error, CommitFailedError):
         return RetryableError(
-            f"Another writer changed table `{source.name}` meanwhile: {text}",
+            f"Another writer changed table `{source.name}` at the same time: {text}",
             hint="run the command again",
         )
     return StorageError(

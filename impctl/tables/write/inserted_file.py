@@ -66,7 +66,7 @@ def check_regular(path: str) -> None:
     """UsageError for a folder, a pipe or a device, of which one may never end."""
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError(
-            f"The file to insert is not a regular file: {path}", hint="name a Parquet or CSV file"
+            f"The file to insert is not a regular file: {path}", hint="give a Parquet or CSV file"
         )
 
 
@@ -79,7 +79,7 @@ def file_to_insert(snapshot: Snapshot, path: str) -> pa.Table:
     }
     if len(given) != len(data.column_names):
         raise UsageError(
-            f"A column occurs twice in {path}", hint="column names are compared without case"
+            f"A column name appears twice in {path}", hint="column names are not case-sensitive"
         )
     old = {name.lower() for name in hybrid}
     arrays: list[pa.Array | None] = []
@@ -138,7 +138,7 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
     except FileNotFoundError as error:
         raise UsageError(
             f"The file to insert does not exist: {path}",
-            hint="relative paths start at the workload file",
+            hint="a relative path starts at the folder of the workload file",
         ) from error
     except pa.ArrowInvalid as error:
         raise UsageError(
@@ -150,7 +150,7 @@ def _read_file(snapshot: Snapshot, path: str) -> tuple[pa.Table, frozenset[Colum
         ) from error
     raise UsageError(
         f"The file to insert is neither Parquet nor CSV: {path}",
-        hint="name it `.parquet` or `.csv`",
+        hint="use the extension `.parquet` or `.csv`",
     )
 
 

@@ -66,7 +66,7 @@ def _by_column(
         if column.name in found:
             raise UsageError(
                 f"Column `{column.name}` is given twice in {place} for table `{snapshot.table}`",
-                hint="column names are compared without case",
+                hint="column names are not case-sensitive",
             )
         found[column.name] = value
     return found
@@ -77,7 +77,7 @@ def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
     found = snapshot.schema.find(name)
     if found is None:
         raise UsageError(
-            f"Table `{snapshot.table}` has no column `{name}`, which {place} gives",
+            f"Table `{snapshot.table}` has no column `{name}`, which is in {place}",
             hint=f"its columns are {', '.join(f'`{known}`' for known in snapshot.schema.names)}",
         )
     return found
@@ -88,9 +88,9 @@ def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.Data
     if column.type.kind is Kind.OTHER:
         if is_given:
             raise UsageError(
-                f"Column `{snapshot.table}.{column.name}` is a `{column.type}`, into which impctl"
-                " cannot insert",
-                hint="leave the column out, or insert with Spark",
+                f"Column `{snapshot.table}.{column.name}` has type `{column.type}`, and impctl "
+                "cannot insert values of this type",
+                hint="omit the column, or insert with Spark",
             )
         return None
     return arrow_type(column.type)
@@ -128,15 +128,15 @@ def _check_length(snapshot: Snapshot, column: Column, values: pa.Array | pa.Chun
     longest = pc.max(pc.utf8_length(values)).as_py()
     if longest is not None and longest > limit:
         raise UsageError(
-            f"Column `{snapshot.table}.{column.name}` is of type varchar({limit}), but a row gives"
-            f" it {longest} characters",
+            f"Column `{snapshot.table}.{column.name}` has type varchar({limit}), but a row has "
+            f"{longest} characters",
             hint="shorten the text",
         )
 
 
 def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
     return UsageError(
-        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row gives no value for it",
+        f"Column `{snapshot.table}.{column.name}` is NOT NULL, but a row has no value for it",
         hint="give every row a value",
     )
 
@@ -147,7 +147,7 @@ def _value(value: object, column: Column, place: str) -> object:
     found = convert(value, column.type)
     if found is None:
         raise UsageError(
-            f"The value of `{column.name}` in {place} is no `{column.type}`: {value!r}",
+            f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
             hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
         )
     return found
@@ -261,9 +261,9 @@ _CONVERSIONS: Mapping[Kind, Callable[[object, SqlType], object]] = {
     Kind.TIMESTAMP_NTZ: _wall_time,
 }
 _HINTS = {
-    Kind.STRING: "put texts in quotes",
-    Kind.DECIMAL: "write a number that the column's precision and scale hold exactly",
+    Kind.STRING: "put text in quotes",
+    Kind.DECIMAL: "write a number that fits the column's precision and scale exactly",
     Kind.DATE: "write a date such as 2024-12-31",
     Kind.TIMESTAMP: "write a time such as 2024-12-31T12:00:00Z",
-    Kind.TIMESTAMP_NTZ: "write a time without a zone such as 2024-12-31T12:00:00",
+    Kind.TIMESTAMP_NTZ: "write a time without a time zone such as 2024-12-31T12:00:00",
 }

@@ -86,7 +86,7 @@ def _of_partitions(
         values = {name: array.take(pa.array(taken)).to_pylist() for name, array in arrays.items()}
     except (ValueError, OverflowError) as error:
         raise _untranslatable(
-            snapshot, where, "it takes dates out of the years 1 to 9999"
+            snapshot, where, "it selects dates outside the years 1 to 9999"
         ) from error
     # By their texts: to Python the two zeros are one value, and no NaN is itself.
     chosen = {repr(row): row for row in zip(*values.values(), strict=True)}
@@ -129,12 +129,14 @@ def _taken(
     try:
         return Condition(condition).truth(columns, length).sure_true()
     except NotExactError as error:
-        raise _untranslatable(snapshot, where, "it compares doubles too close to call") from error
+        raise _untranslatable(
+            snapshot, where, "it compares doubles that are too close to decide"
+        ) from error
     except EvaluationError as error:
         raise EvaluationError(
             f"The condition `{_shown(where)}` fails on a row of table `{snapshot.table}`:"
             f" {error.message}",
-            hint="restrict `where` to rows for which it can be computed",
+            hint="restrict `where` to rows for which the condition can be computed",
         ) from error
 
 
@@ -148,14 +150,14 @@ def _check_deltalake(
     counted = int(pa.table(found).column("n")[0].as_py())
     if counted != rows:
         raise _untranslatable(
-            snapshot, where, f"it takes {rows:,} rows, but deltalake takes {counted:,} for it"
+            snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"
         )
 
 
 def _untranslatable(snapshot: Snapshot, where: str, why: str) -> UntranslatableError:
     return UntranslatableError(
         f"An update of table `{snapshot.table}` cannot use `{_shown(where)}`: {why}",
-        hint="run this update on Spark instead",
+        hint="run this update in Spark instead",
     )
 
 

@@ -52,4 +52,4 @@ def replace_rows(path: str, rows: pa.Table, *, files: int) -> None:
     try:
         write_deltalake(path, rows, mode="overwrite", target_file_size=size)
     except READ_FAILURES as error:
-        raise StorageError(f"Writing the clone anew failed: {failure_text(error)}") from error
+        raise StorageError(f"Rewriting the clone failed: {failure_text(error)}") from error

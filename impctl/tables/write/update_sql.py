@@ -29,7 +29,7 @@ _COMPUTED = re.compile(r"[()|*+=<>]")
 _DAY = re.compile(r"\d{4}-\d\d?-\d\d?")
 _TIME = re.compile(rf"{_DAY.pattern}([ T]\d.*)?")
 _EXAMPLES = (
-    "values of `set` are SQL expressions: a text or time needs quotes of its own, as in "
+    "values of `set` are SQL expressions: text and times need their own quotes, as in "
     "\"'Berlin'\" or \"TIMESTAMP '2026-01-31 12:00:00'\""
 )
 
@@ -70,7 +70,7 @@ def assignment_texts(
             if quoted(column.name) in texts:
                 raise UsageError(
                     f"Column `{snapshot.table}.{column.name}` is set twice",
-                    hint="column names are compared without case",
+                    hint="column names are not case-sensitive",
                 )
             texts[quoted(column.name)] = _assigned(snapshot, column, written)
         except ImpctlError as error:
@@ -164,8 +164,8 @@ def _check_length(snapshot: Snapshot, column: Column, value: Expr) -> None:
         if isinstance(text, str) and len(text) <= limit:
             return
     raise UntranslatableError(
-        f"deltalake does not keep to the length of `{column.name}`, a varchar({limit})",
-        hint=f"set NULL or a text in quotes of at most {limit} characters",
+        f"deltalake does not enforce the length of `{column.name}`, a varchar({limit})",
+        hint=f"set NULL or quoted text of at most {limit} characters",
     )
 
 
@@ -189,7 +189,7 @@ def _read(snapshot: Snapshot, sql: str, written: str) -> tuple[Scan, Expr | None
         raise UsageError(
             f"Only expressions over the rows of table `{snapshot.table}` can be used in an update:"
             f" {_shown(written)}",
-            hint="leave out subqueries, aggregates and clauses such as GROUP BY",
+            hint="remove subqueries, aggregates and clauses such as GROUP BY",
         )
     predicate = None
     if predicates:
@@ -204,7 +204,7 @@ def _names(scan: Scan) -> dict[str, ColumnName]:
 def _refused(snapshot: Snapshot, written: str, error: UntranslatableError) -> UntranslatableError:
     return UntranslatableError(
         f"An update of table `{snapshot.table}` cannot use `{_shown(written)}`: {error.message}",
-        hint=error.hint if error.hint is not None else "run this update on Spark instead",
+        hint=error.hint if error.hint is not None else "run this update in Spark instead",
     )
 
 

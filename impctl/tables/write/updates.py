@@ -150,7 +150,8 @@ def _prepared(table: WrittenTable, update: UpdateRequest) -> PreparedUpdate:
     assignments: Mapping[ColumnName, str] = {}
     if update.kind is UpdateKind.UPDATE and not update.assignments:
         raise UsageError(
-            f"An update of table `{newest.name}` sets no column", hint="give at least one in `set`"
+            f"An update of table `{newest.name}` sets no column",
+            hint="give at least one column in `set`",
         )
     unsure = table.unsure_files()
     check_rewritable(snapshot, unsure)
@@ -240,9 +241,9 @@ def _check_told(update: PreparedUpdate, rows: int, told: int | None, version: Ta
     is_delete = update.kind is UpdateKind.DELETE
     done = "deleted" if is_delete else "updated"
     raise ImpctlError(
-        f"The {update.kind} of table `{source.name}` should take {rows} rows, but deltalake"
-        f" {done} {told}, as version {version}",
-        hint=f"restore the table to version {source.version}, and report it",
+        f"The {update.kind} of table `{source.name}` should affect {rows} rows, but deltalake "
+        f"{done} {told}, in version {version}",
+        hint=f"restore the table to version {source.version}, and report this bug",
         code="rows_deleted_differ" if is_delete else "rows_updated_differ",
     )
 

@@ -21,10 +21,10 @@ def check_writable(snapshot: Snapshot) -> None:
     """Refuse tables into which deltalake would write something other than Spark would."""
     reason = None
     if snapshot.column_mapping is not None:
-        reason = "it maps column names"
+        reason = "it uses column mapping"
     for key, value in sorted(snapshot.configuration.items()):
         if key.startswith("delta.") and value.lower() in _BOOLEANS and value not in _BOOLEANS:
-            reason = f"deltalake does not read its property `{key}` = `{value}`, as Spark does"
+            reason = f"Spark reads its property `{key}` = `{value}`, but deltalake does not"
     fields = json.loads(snapshot.schema_json)["fields"]
     for entry in fields:
         if "delta.generationExpression" in entry["metadata"]:
@@ -45,11 +45,13 @@ def _partition_reason(name: str, kind: object) -> str | None:
     """Why values of the partition column cannot be left to deltalake; None where they can."""
     text = str(kind)
     if text == "timestamp":
-        return f"deltalake writes times of its partitions, `{name}`, without a zone"
+        return f"deltalake writes times of its partition column `{name}` without a time zone"
     if text.startswith("decimal"):
-        return f"deltalake writes decimals below 0 of its partitions, `{name}`, as other texts"
+        return (
+            f"deltalake writes negative decimals of its partition column `{name}` as different text"
+        )
     if text == "binary":
-        return f"deltalake writes bytes of its partitions, `{name}`, as other texts"
+        return f"deltalake writes binary values of its partition column `{name}` as different text"
     return None
 
 
@@ -61,19 +63,19 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
     found = miscopied_columns(snapshot, files)
     if found.as_int96:
         reason = (
-            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies wrongly"
+            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies incorrectly"
         )
         code = "int96_timestamps"
     elif found.in_old_calendar:
         reason = (
-            f"column `{min(found.in_old_calendar)}` may hold old dates or times in Spark 2's"
-            " calendar, of which deltalake makes others"
+            f"column `{min(found.in_old_calendar)}` may have old dates or times in the calendar of "
+            "Spark 2, which deltalake would change"
         )
         code = "legacy_calendar"
     elif found.respelled:
         reason = (
-            f"a data file spells column `{min(found.respelled)}` in other letters, it or a field"
-            " of it, of which deltalake makes NULL"
+            f"a data file writes the name of column `{min(found.respelled)}`, or of a field in it, "
+            "in different case, and deltalake would replace its values with NULL"
         )
         code = "table_not_writable"
     else:

@@ -23,7 +23,7 @@ from impctl.tables.source import DeltaSource, advance, recreated, refresh
 from impctl.tables.write.applied_batches import AppliedBatches
 from impctl.tables.write.batch_identity import Stamp
 
-_TO_DO = "nothing was written to it; run the command again to write into it"
+_TO_DO = "nothing was written to it; to write to it, run the command again"
 
 
 class WrittenTable:

@@ -310,7 +310,7 @@ def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
     results = {one["query"]: one for one in choosing.good("explain").results}
     (pairs,), (keyed,) = results["pairs"]["trees"], results["keyed"]["trees"]
     assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
-    assert pairs["reason"].startswith("chosen: a changed row is joined to some 20")
+    assert pairs["reason"].startswith("chosen: a changed row joins about 20 rows")
     assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
     assert "`join: tree` asks for it" in keyed["reason"]
     choosing.good("capture")
@@ -336,7 +336,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
     assert most["joined"] == pairs["joined"]
     assert few["index_bytes"] < most["index_bytes"] / 10
     assert few["reason"].endswith(
-        "of these rows alone keys were counted: many where id < 3 (1.5%), other where id < 3 (1.5%)"
+        "keys were counted only for these rows: many where id < 3 (1.5%), other where id < 3 (1.5%)"
         "; `join: tree` asks for it"
     )
     assert "counted" not in pairs["reason"]
@@ -384,7 +384,7 @@ def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPa
     assert {one["mode"] for one in choosing.good("check").results} == {"exact"}
     (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
     assert (entry["used"], entry["joined"]) == (False, None)
-    assert "fan-out is not known: a file is gone" in entry["reason"]
+    assert "fan-out is unknown: a file is gone" in entry["reason"]
 
 
 @pytest.mark.slow

@@ -215,7 +215,7 @@ def test_the_next_change_of_tables_that_are_loaded_together() -> None:
     found = expectations(later).next_change(["orders", "lines"])
     assert found.in_s == pytest.approx(HOUR / 2)
     assert (found.in_s_low, found.in_s_high) == pytest.approx((HOUR / 2, HOUR / 2))
-    assert found.by == "the last"
+    assert found.by == "the last value"
 
 
 def replace_times(held: History, back: float) -> History:

@@ -44,7 +44,7 @@ def columns(physical: dict[str, str], **kinds: str) -> dict[str, Any]:
         ({**BEFORE, "x": "col-4"}, {}, "`x`"),
         ({"g": "col-1", "u": "col-2", "w": "col-3"}, {}, "`u`"),
         (BEFORE, {"w": "long"}, "`w`"),
-        ({"g": "col-1", "w": "col-3", "v": "col-2"}, {}, "another order"),
+        ({"g": "col-1", "w": "col-3", "v": "col-2"}, {}, "order of columns"),
     ],
     ids=["dropped", "added", "renamed", "retyped", "reordered"],
 )

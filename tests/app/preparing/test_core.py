@@ -41,7 +41,7 @@ def test_no_other_query_may_use_its_sketch() -> None:
     tally = ReuseTally()
     run_reuse_trial(33_034_575, tally)
     (reason,) = tally.refusals
-    assert reason.startswith("what a sketch keeps cannot be told")
+    assert reason.startswith("the contents of a sketch cannot be determined")
 
 
 def test_another_attribute_is_tried(cli_of: CliOf, tmp_path: Path) -> None:
@@ -60,4 +60,4 @@ def test_another_attribute_is_tried(cli_of: CliOf, tmp_path: Path) -> None:
     )
     assert [s["attribute"] for s in cli.one("capture", "--dry-run")["sketches"]] == ["h"]
     told = {c["attribute"]: c for c in cli.one("explain")["attributes"]}
-    assert told["g"]["reason"].startswith("what a sketch keeps cannot be told"), told
+    assert told["g"]["reason"].startswith("the contents of a sketch cannot be determined"), told

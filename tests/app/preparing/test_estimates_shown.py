@@ -79,7 +79,7 @@ def test_of_two_that_leave_as_much_the_one_that_is_cheaper_to_keep_is_taken(cli:
     entries = safe(cli.one("explain")["attributes"])
     assert entries["id"]["expected"]["files"] == entries["hour"]["expected"]["files"]
     assert entries["hour"]["chosen"]
-    assert "less to read" in entries["id"]["reason"]
+    assert "expected to read less" in entries["id"]["reason"]
 
 
 ODD_ROWS, ODD_FILES = 4_000, 8

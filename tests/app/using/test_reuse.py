@@ -72,7 +72,7 @@ def _reasons(ran: Ran) -> dict[str, str]:
     return {entry["query"]: entry["reason"] for entry in _reuse(ran)["candidates"]}
 
 
-IMPLIED = "what it asks for lies within what the sketch was captured for"
+IMPLIED = "the query needs only rows that the sketch was captured for"
 
 
 @pytest.mark.slow
@@ -109,8 +109,8 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
     assert "(SELECT" not in ran.results[0]["sql"]
     assert _reuse(ran)["query"] is None
     assert _reasons(ran)["wide"] == (
-        "HAVING does not imply what the sketch was captured for: `COUNT(*) >= 2`, now it says"
-        " `COUNT(*) >= 1`"
+        "HAVING does not imply the condition the sketch was captured for: `COUNT(*) >= 2`, but "
+        "the query says `COUNT(*) >= 1`"
     )
     assert ran.document["warnings"] == [
         "query `wide` runs without a sketch, because no stored sketch may be used"
@@ -247,10 +247,10 @@ def test_text_given_for_a_parameter_stays_text(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message", "line"),
     [
-        ("few: 2", "few: null", "`queries.wide.params.few` has no value to put into", 14),
-        ("few: 2", "few: .nan", "`queries.wide.params.few` has no value to put into", 14),
+        ("few: 2", "few: null", "`queries.wide.params.few` has no value for", 14),
+        ("few: 2", "few: .nan", "`queries.wide.params.few` has no value for", 14),
         ("few: 2", "few: [2]", "`queries.wide.params.few` must be a single value", 14),
-        ("few: 2", "few-er: 2", "`few-er` cannot name a parameter", 14),
+        ("few: 2", "few-er: 2", "`few-er` cannot be the name of a parameter", 14),
         ("x >= :low", "zz >= :low", "Column `zz` is unknown in query `wide`", 12),
         ("note <>", "nota <>", "Column `nota` is unknown in query `wide`", 12),
     ],

@@ -90,7 +90,7 @@ def test_another_query_over_the_same_recursion_is_answered_by_its_sketch(
             write_deltalake(table, _table(("src", "dst", "cost"), more), mode="append")
         found = cli.good("query", "--sql", sql).results[0]
         assert found["reuse"]["query"] == "reach"
-        assert found["reuse"]["reason"] == "it holds all that the same recursion derives"
+        assert found["reuse"]["reason"] == "it holds all rows that the same recursion needs"
         # A query that shares no recursion is not spoken of.
         assert [entry["query"] for entry in found["reuse"]["candidates"]] == ["reach"]
         assert sorted(found["rows"], key=str) == _by_sqlite(sql, links)
@@ -107,7 +107,9 @@ def test_other_constants_inside_are_told(cli: Cli) -> None:
     found = cli.good("query", "--sql", sql).results[0]
     assert found["reuse"]["query"] is None
     told = {entry["query"]: entry["reason"] for entry in found["reuse"]["candidates"]}
-    assert told == {"reach": "other constants inside WITH RECURSIVE change what it derives"}
+    assert told == {
+        "reach": "the constants inside WITH RECURSIVE differ, which changes what it derives"
+    }
 
 
 QUERIES = {

@@ -97,8 +97,8 @@ def test_with_require_sketch_it_fails_as_it_did(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("query", "reason", "hint"),
     [
-        ("drawn", "`rand` gives another answer", "leave it out of the query"),
-        ("ties", "`percentile_approx` has several right answers", "write `percentile`"),
+        ("drawn", "`rand` returns a different result", "remove it from the query"),
+        ("ties", "`percentile_approx` has several correct results", "use `percentile`"),
         ("unread", "uses SORT BY", "`sketch: none`"),
     ],
 )

@@ -199,13 +199,15 @@ def test_the_correction_is_kept_only_where_it_helps() -> None:
 
 def test_reasons_name_the_change_and_what_it_costs() -> None:
     found = choices([reading("a", 10, 41.0)], None).queries["q0"].pieces["a.right"]
-    assert found.reason == "r changes 2 times a day, 40 ms more each if read"
+    assert found.reason == "r changes 2 times a day, and each change takes 40 ms more if it is read"
     assert (found.mode, found.bytes, found.kept_bytes) == (Mode.KEPT, 10, 10)
     found = choices([reading("a", 10, 41.0, 0.5)], 0).queries["q0"].pieces["a.right"]
-    assert found.reason == "r changes once in 2 days, 40 ms more each as it is read"
+    assert found.reason == (
+        "r changes once every 2 days, and each change takes 40 ms more because it is read"
+    )
     assert (found.mode, found.bytes, found.kept_bytes) == (Mode.READ, 0, 10)
     found = choices([reading("a", 10, 0.0, 0.0)], None).queries["q0"].pieces["a.right"]
-    assert (found.mode, found.reason) == (Mode.READ, "no change asks for it")
+    assert (found.mode, found.reason) == (Mode.READ, "no change needs it")
     left = choices([reading("a", 10, 0.0)], None).queries["q0"].pieces["a.left"]
     assert left.reason == "nothing can replace it"
 

@@ -195,7 +195,7 @@ def test_two_rows_made_of_one_use_its_rows_once() -> None:
 REFUSED = {
     "SELECT a FROM links ORDER BY b LIMIT 2": "a LIMIT or a rank",
     "SELECT s.a FROM seeds s LEFT JOIN links l ON s.a = l.a": "left outer join",
-    "SELECT a FROM seeds EXCEPT SELECT b FROM links": "EXCEPT gives rows",
+    "SELECT a FROM seeds EXCEPT SELECT b FROM links": "EXCEPT returns rows",
     "SELECT a FROM seeds WHERE a NOT IN (SELECT b FROM links)": "anti join",
     "SELECT a, sum(b) OVER (PARTITION BY a) AS s FROM links": "window function",
     "SELECT a, count(*) FROM links GROUP BY ROLLUP (a)": "ROLLUP",

@@ -258,7 +258,7 @@ REFUSED = {
     "SELECT r.b, MAX_BY(r.c, r.i) AS m FROM r JOIN s ON r.a = s.a GROUP BY r.b "
     "ORDER BY m, r.b LIMIT 1": "MAX_BY below another grouping or a LIMIT",
     "SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b "
-    "HAVING AVG(DISTINCT r.c) > 1": "AVG is not maintained",
+    "HAVING AVG(DISTINCT r.c) > 1": "the engine does not support AVG",
 }
 
 

@@ -104,14 +104,16 @@ def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, mon
 
 def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     own = EXAMPLES["rewrite"]
-    refused = ReuseCandidate("q_low", False, False, "LIMIT asks for 2 rows, the sketch holds 1")
+    refused = ReuseCandidate(
+        "q_low", False, False, "LIMIT asks for 2 rows, but the sketch covers only 1"
+    )
     taken = ReuseCandidate("q_top", True, True, "it was captured for the same", own.sketches, 9)
     reuse = ReuseEntry("q_top", "it was captured for the same", (refused, taken))
     fake.answer = Outcome((replace(own, reuse=reuse),))
     ran = impctl("rewrite", "w.yaml", "--param", "a=1", "--param", "b=2")
     assert fake.calls[-1][1][1:-1] == (None, ("a=1", "b=2"), None, None, None)
     assert ran.stderr.splitlines()[1:] == [
-        "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
+        "  not that of `q_low`: LIMIT asks for 2 rows, but the sketch covers only 1",
         "  sketch of `q_top` (sales.price 2 of 4 {2, 3}): it was captured for the same",
         "  sketch was up to date",
     ]
@@ -122,7 +124,7 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     assert ran.stderr.splitlines() == [
         "q_top: no sketch, reads 2 of 3 files",
         "  no sketch: no stored sketch may be used",
-        "  not that of `q_low`: LIMIT asks for 2 rows, the sketch holds 1",
+        "  not that of `q_low`: LIMIT asks for 2 rows, but the sketch covers only 1",
     ]
 
 
@@ -506,7 +508,8 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
 
 COMING = NextChange(
     tables=("lineitem", "orders"), in_s=2460.0, in_s_low=1500.0, in_s_high=4200.0,
-    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day", rows_by="the last",
+    rows=1010.4, rows_low=760.0, rows_high=1304.2, by="the same time of day",
+    rows_by="the last value",
 )  # fmt: skip
 
 

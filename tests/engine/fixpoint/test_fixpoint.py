@@ -140,7 +140,7 @@ def test_a_limit_leaves_what_is_stored_as_it_was() -> None:
 @every_way
 def test_rows_that_were_never_there_cannot_go(thin: int) -> None:
     made = filled(tables_of((1, 2)), thin=thin)
-    with pytest.raises(CountBelowZeroError, match="never held"):
+    with pytest.raises(CountBelowZeroError, match="never contained"):
         made.step(negated(tables_of((1, 2), weight=2)))
 
 

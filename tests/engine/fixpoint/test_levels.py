@@ -221,7 +221,7 @@ def test_a_circle_that_nothing_leads_to_is_none() -> None:
 
 def test_rows_that_were_never_there_cannot_go() -> None:
     made = filled(tables_of((1, 2)))
-    with pytest.raises(CountBelowZeroError, match="never held"):
+    with pytest.raises(CountBelowZeroError, match="never contained"):
         made.step(negated(tables_of((1, 2), weight=2)))
 
 

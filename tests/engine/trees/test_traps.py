@@ -254,7 +254,7 @@ def test_rows_that_were_never_there_are_an_error_that_names_the_node(where: str)
     tree = pair()
     tree.step(s=[((1, 1), 0, 1)], r=[((1, 7), 0, 1)])
     gone: Rows = [((1, 1) if where == "s" else (1, 7), 0, -2)]
-    with pytest.raises(CountBelowZeroError, match=f"`{where}`.*never held"):
+    with pytest.raises(CountBelowZeroError, match=f"`{where}`.*never contained"):
         tree.step(**{where: gone})
 
 

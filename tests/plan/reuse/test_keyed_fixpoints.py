@@ -89,5 +89,5 @@ def test_a_query_that_needs_all_rows_is_not_answered_by_the_keys_of_some() -> No
     assert not keyed_positions(asked.root, whole)
     verdict = check_reuse(asked, captured, BY_COST, ())
     assert not verdict.allowed
-    assert verdict.reason == "the sketch lacks the rows that a recursion derives"
+    assert verdict.reason == "the sketch does not have the rows that a recursion derives"
     assert check_reuse(captured, asked, BY_COST, ()).allowed

@@ -158,14 +158,14 @@ BAG = (
         (
             ABOVE,
             (REACHED + "SELECT COUNT(*) FROM r").replace("src = 1", "src = 2"),
-            "other constants inside WITH RECURSIVE change what it derives",
+            "the constants inside WITH RECURSIVE differ, which changes what it derives",
         ),
-        (ABOVE, "SELECT src FROM links WHERE dst > 1", "more than constants"),
+        (ABOVE, "SELECT src FROM links WHERE dst > 1", "more than the constants"),
         # A filter that moved in makes another recursion of the text's own.
         (
             CLOSURE + "SELECT y FROM c WHERE x = 1",
             CLOSURE + "SELECT COUNT(*) FROM c",
-            "more than constants",
+            "more than the constants",
         ),
         (
             CLOSURE + "SELECT y FROM c WHERE x = 1",
@@ -196,6 +196,6 @@ def test_what_is_outside_is_read_whole() -> None:
     assert len(sketched) == 3
     verdict = check_reuse(asked, captured, sketched, ())
     assert verdict.allowed
-    assert verdict.reason.endswith("what else it is a sketch of is read whole")
+    assert verdict.reason.endswith("the other tables of the sketch are read in full")
     fixpoint = next(node for node in nodes_of(asked.root) if isinstance(node, Fixpoint))
     assert set(verdict.accesses) == {scan.access for scan in scans_of(fixpoint)}

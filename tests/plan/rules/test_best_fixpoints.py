@@ -156,21 +156,21 @@ def _refusals() -> Iterator[tuple[str, str]]:
     step = PATHS.format
     yield step("r.p", "r.c + l.cost", " WHERE r.c % 2 = 0") + CHEAPEST, "read `c`"
     yield step("r.p", "r.c + l.cost", " WHERE r.c > 2") + CHEAPEST, "read `c`"
-    yield step("CAST(r.c AS STRING)", "r.c + l.cost", "") + CHEAPEST, "`p` is made of"
-    yield step("r.p", "r.c * 2", "") + CHEAPEST, "of more than itself"
-    yield step("r.p", "greatest(r.c, l.cost)", "") + CHEAPEST, "GREATEST or LEAST one"
-    yield step("'A'", "least(r.c, l.cost)", " WHERE r.p = 'A'") + CHEAPEST, "by what comes of it"
-    yield step("'A'", "greatest(r.c + l.cost, 1)", " WHERE r.p = 'A'") + CHEAPEST, "added to, and"
-    yield PLAIN + "SELECT x, y, min(c), sum(c) FROM r GROUP BY x, y", "SUM reads them all"
-    yield PLAIN + "SELECT x, y, min(c), count(*) FROM r GROUP BY x, y", "COUNT reads them all"
+    yield step("CAST(r.c AS STRING)", "r.c + l.cost", "") + CHEAPEST, "`p` is computed from"
+    yield step("r.p", "r.c * 2", "") + CHEAPEST, "by more than adding to it"
+    yield step("r.p", "greatest(r.c, l.cost)", "") + CHEAPEST, "GREATEST or LEAST, one"
+    yield step("'A'", "least(r.c, l.cost)", " WHERE r.p = 'A'") + CHEAPEST, "could replace the `c`"
+    yield step("'A'", "greatest(r.c + l.cost, 1)", " WHERE r.p = 'A'") + CHEAPEST, "both adds"
+    yield PLAIN + "SELECT x, y, min(c), sum(c) FROM r GROUP BY x, y", "SUM needs all of them"
+    yield PLAIN + "SELECT x, y, min(c), count(*) FROM r GROUP BY x, y", "COUNT needs all of them"
     yield PLAIN + "SELECT x, min(greatest(c, 2)) FROM r GROUP BY x", "turn NULL into a value"
     yield PLAIN + "SELECT x, max(least(c, y) + 1) FROM r GROUP BY x", "turn NULL into a value"
-    yield PLAIN + "SELECT x, min(y) FROM r GROUP BY x", "`y` of more than itself"
+    yield PLAIN + "SELECT x, min(y) FROM r GROUP BY x", "`y` by more than adding to it"
     yield PLAIN + "SELECT x, min(p) FROM r GROUP BY x", "`p` is of type string"
     yield (
         "WITH RECURSIVE r(n, c) AS (SELECT dst, weight FROM links UNION SELECT l.dst,"
         " r.c + l.weight FROM r JOIN links l ON r.n = l.src) SELECT n, min(c) FROM r GROUP BY n",
-        "sums of double",
+        "`c` has type double",
     )
     yield (
         "WITH RECURSIVE r(x, y, c) AS (SELECT src, dst, CAST(cost AS BIGINT) FROM links UNION"
@@ -186,7 +186,7 @@ def test_why_all_rows_stay(sql: str, reason: str) -> None:
     assert not _has_best(root)
     notes = recursion_notes(root)
     (found,) = (notes[at] for at, one in enumerate(nodes_of(root)) if isinstance(one, Fixpoint))
-    assert "rows that MIN and MAX leave out stay: " in found
+    assert "keeps rows that MIN or MAX does not need: " in found
     assert reason in found
 
 

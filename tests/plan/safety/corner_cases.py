@@ -35,7 +35,7 @@ CORNERS = (
         "NaN in a sum that is never positive otherwise",
         {"t": ("g p d", (("A", 1, -3.0), ("A", 2, math.nan), ("B", 1, -5.0)))},
         "SELECT g, sum(d) FROM t GROUP BY g HAVING sum(d) < 0",
-        differs("HAVING compares `sum(d)`", because="nothing says that `d` is never negative"),
+        differs("HAVING compares `sum(d)`", because="it is not known that `d` is never negative"),
         facts=(Fact("t", "d", FactKind.NONPOSITIVE, FactSource.STATISTICS),),
     ),
     Example(
@@ -69,7 +69,8 @@ CORNERS = (
         "IS NULL becomes true over part of a group",
         {"t": ("g p v", (("A", 1, None), ("A", 2, 1), ("B", 1, None)))},
         "SELECT g, max(v) FROM t GROUP BY g HAVING max(v) IS NULL",
-        "HAVING tests `max(v)` for NULL, which it can be over part of a group only",
+        "HAVING tests `max(v)` for NULL, and it can be NULL over part of a group but not over all "
+        "of it",
     ),
     Example(
         "a sum of absolute values of sums",
@@ -103,7 +104,7 @@ CORNERS = (
         "intersect on values of a group",
         {"t": ("g p", (("A", 1), ("A", 2), ("B", 1))), "u": ("h n", (("A", 1), ("B", 1)))},
         "SELECT g, count(*) FROM t GROUP BY g INTERSECT SELECT h, n FROM u",
-        "INTERSECT compares values that can differ over part of the rows",
+        "INTERSECT compares values that can differ when some rows are missing",
     ),
     Example(
         "IN a subquery of values of groups",
@@ -125,7 +126,7 @@ CORNERS = (
         " HAVING sum(0 - (d + e)) < -3",
         differs(
             "HAVING compares `sum(0 - (d + e))`",
-            because="nothing says that `0 - (d + e)` is never negative",
+            because="it is not known that `0 - (d + e)` is never negative",
         ),
         facts=(
             Fact("t", "d", FactKind.NAN_FREE, FactSource.STATISTICS),
@@ -137,7 +138,7 @@ CORNERS = (
         {"t": ("g p d e", (("A", 1, 5.0, 9.0), ("A", 2, math.nan, math.nan), ("B", 1, 5.0, 9.0)))},
         "SELECT g, sum(0 - d) FROM t WHERE d >= 0 AND d <= e GROUP BY g HAVING sum(0 - d) < -3",
         differs(
-            "HAVING compares `sum(0 - d)`", because="nothing says that `0 - d` is never negative"
+            "HAVING compares `sum(0 - d)`", because="it is not known that `0 - d` is never negative"
         ),
     ),
     Example(
@@ -152,7 +153,8 @@ CORNERS = (
         {"t": ("g p v", (("A", 1, 9), ("A", 2, 1), ("B", 1, 2))), "u": ("k w", ((1, 5), (2, 1)))},
         "SELECT t.g, min(u.w) FROM t LEFT JOIN u ON t.v = u.k GROUP BY t.g"
         " ORDER BY min(u.w) ASC NULLS FIRST, t.g LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(u.w)` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(u.w)` can be NULL over part of a group but not over "
+        "all of it",
         facts=(Fact("u", "w", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
     ),
     Example(
@@ -160,21 +162,21 @@ CORNERS = (
         {"t": ("g p", (("A", 1), ("A", 2), ("B", 1))), "u": ("k", ((2,),))},
         "SELECT g FROM (SELECT g, count(*) AS n FROM t GROUP BY g) q WHERE NOT EXISTS"
         " (SELECT 1 FROM u WHERE u.k = q.n)",
-        "NOT EXISTS or NOT IN matches on `u.k = q.n`, whose value over part of the rows can differ"
-        " from its value over all of them",
+        "NOT EXISTS or NOT IN matches on `u.k = q.n`, whose value over some rows can differ from "
+        "its value over all of them",
     ),
     Example(
         "full join with a sketch on its right side",
         {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
         "SELECT a FROM l FULL JOIN r ON a = b WHERE b IS NULL",
-        "FULL JOIN keeps rows that lack a partner, which a sketch could hide",
+        "FULL JOIN keeps rows without a match, and a sketch could hide a match",
         sketches={"r#1": ("b", (5,), frozenset())},
     ),
     Example(
         "full join with a sketch on its left side",
         {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
         "SELECT b FROM r FULL JOIN l ON a = b WHERE a IS NULL",
-        "FULL JOIN keeps rows that lack a partner, which a sketch could hide",
+        "FULL JOIN keeps rows without a match, and a sketch could hide a match",
         sketches={"l#1": ("a", (5,), frozenset())},
     ),
     Example(
@@ -186,7 +188,8 @@ CORNERS = (
         },
         "SELECT t.g, min(l.w) FROM l FULL JOIN r ON l.a = r.b JOIN t ON t.v = r.b GROUP BY t.g"
         " ORDER BY min(l.w) ASC NULLS FIRST, t.g LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(l.w)` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(l.w)` can be NULL over part of a group but not over "
+        "all of it",
         facts=(Fact("l", "w", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
     ),
     Example(
@@ -200,7 +203,7 @@ CORNERS = (
         " RIGHT JOIN t ON t.v = u.k GROUP BY t.g HAVING sum(coalesce(u.w, -1)) > 3",
         differs(
             "HAVING compares `sum(coalesce(u.w, -1))`",
-            because="nothing says that `coalesce(u.w, -1)` is never negative",
+            because="it is not known that `coalesce(u.w, -1)` is never negative",
         ),
     ),
     Example(
@@ -208,7 +211,7 @@ CORNERS = (
         {"t": ("g p v", (("A", 1, 10), ("B", 1, 5))), "u": ("h q w", (("A", 1, -8),))},
         "SELECT g, sum(v) FROM (SELECT g, v FROM t WHERE v > 0 UNION ALL SELECT h, w FROM u) q"
         " GROUP BY g HAVING sum(v) > 4",
-        differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
         sketches={"u#1": ("q", (5,), frozenset())},
     ),
     Example(

@@ -101,7 +101,7 @@ UNSAFE = (
         "CE-2 sum with negatives",
         {"t": SIGNED},
         "SELECT g, sum(v) FROM t GROUP BY g HAVING sum(v) > 4",
-        differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
     ),
     Example(
         "CE-3 count upper bound",
@@ -158,28 +158,28 @@ UNSAFE = (
         {"t": ("g p", (("g1", 1), ("g2", 1), ("g3", 1), ("g3", 2)))},
         "SELECT n, count(*) FROM (SELECT g, count(*) AS n FROM t GROUP BY g) a GROUP BY n"
         " HAVING count(*) = 2",
-        "GROUP BY uses `count(*)`, whose value over part of the rows can differ from its value"
-        " over all of them",
+        "GROUP BY uses `count(*)`, whose value over some rows can differ from its value over all "
+        "of them",
     ),
     Example(
         "CE-10 left join",
         {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
         "SELECT a FROM l LEFT JOIN r ON a = b WHERE b IS NULL",
-        "LEFT JOIN keeps rows that lack a partner, which a sketch could hide",
+        "LEFT JOIN keeps rows without a match, and a sketch could hide a match",
         sketches={"r#1": ("b", (5,), frozenset())},
     ),
     Example(
         "CE-10 not exists",
         {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
         "SELECT a FROM l WHERE NOT EXISTS (SELECT 1 FROM r WHERE r.b = l.a)",
-        "NOT EXISTS or NOT IN keeps rows that lack a partner, which a sketch could hide",
+        "NOT EXISTS or NOT IN keeps rows without a match, and a sketch could hide a match",
         sketches={"r#1": ("b", (5,), frozenset())},
     ),
     Example(
         "CE-10 except",
         {"l": ("a", ((1,), (2,))), "r": ("b", ((2,),))},
         "SELECT a FROM l EXCEPT SELECT b FROM r",
-        "EXCEPT keeps rows that its right side lacks, which a sketch could hide",
+        "EXCEPT keeps rows that are not on its right side, and a sketch could hide rows there",
         sketches={"r#1": ("b", (5,), frozenset())},
     ),
     Example(
@@ -202,7 +202,8 @@ UNSAFE = (
         "CE-19 nulls first",
         {"t": ("g p v", (("A", 2, 5), ("B", 1, 10), ("B", 2, None)))},
         "SELECT g, min(v) FROM t GROUP BY g ORDER BY min(v) ASC NULLS FIRST, g LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(v)` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(v)` can be NULL over part of a group but not over "
+        "all of it",
         sketches={"t#1": ("p", (2,), frozenset({1}))},
     ),
     Example(
@@ -216,7 +217,7 @@ UNSAFE = (
         "CE-26 a constant that lets negatives through",
         {"t": SIGNED},
         "SELECT g, sum(v) FROM t WHERE v > -100 GROUP BY g HAVING sum(v) > 4",
-        differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
     ),
     Example(
         "CE-30 above the largest of a group",
@@ -230,7 +231,7 @@ UNSAFE = (
         "CE-31 window",
         {"t": ("id p v", ((0, 1, 1), (1, 2, 5), (2, 1, 1)))},
         "SELECT id FROM (SELECT id, sum(v) OVER (ORDER BY id) AS run FROM t) a WHERE run <= 2",
-        "window function `sum(v) OVER (ORDER BY id)` would see only part of its rows",
+        "the sketch would give window function `sum(v) OVER (ORDER BY id)` incomplete partitions",
     ),
     Example(
         "CE-32 count equality",

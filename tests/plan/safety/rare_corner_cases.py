@@ -38,7 +38,8 @@ RARE_CORNERS = (
         {"t": ("h g p", (("A", 1, 1), ("A", 1, 2), ("A", 2, 1), ("B", 0, 1), ("B", 0, 1)))},
         "SELECT h, min(g) FROM (SELECT h, g, count(*) AS n FROM t GROUP BY GROUPING SETS ((h, g),"
         " (h))) a WHERE n >= 2 GROUP BY h ORDER BY min(g) ASC NULLS FIRST, h LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(g)` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(g)` can be NULL over part of a group but not over "
+        "all of it",
         facts=(Fact("t", "g", FactKind.NOT_NULL, FactSource.CONSTRAINT),),
     ),
     Example(
@@ -47,7 +48,7 @@ RARE_CORNERS = (
         "SELECT h, sum(0 - s) FROM (SELECT h, g, sum(d) AS s FROM t GROUP BY h, g) a WHERE s >= 0"
         " GROUP BY h HAVING sum(0 - s) < -3",
         differs(
-            "HAVING compares `sum(0 - s)`", because="nothing says that `0 - s` is never negative"
+            "HAVING compares `sum(0 - s)`", because="it is not known that `0 - s` is never negative"
         ),
         sketches={"t#1": ("g", (2,), frozenset({0}))},
         facts=(Fact("t", "d", FactKind.NAN_FREE, FactSource.STATISTICS),),
@@ -56,7 +57,8 @@ RARE_CORNERS = (
         "the second rank alone",
         {"t": ("g p v", (("A", 1, 9), ("B", 2, 8), ("C", 2, 7)))},
         "SELECT g FROM (SELECT g, rank() OVER (ORDER BY v DESC) AS r FROM t) a WHERE r = 2",
-        "window function `rank() OVER (ORDER BY v DESC)` would see only part of its rows",
+        "the sketch would give window function `rank() OVER (ORDER BY v DESC)` incomplete "
+        "partitions",
         sketches={"t#1": ("p", (2,), frozenset({1}))},
     ),
     Example(
@@ -64,7 +66,8 @@ RARE_CORNERS = (
         {"t": ("g p", (("A", 1), ("A", 2))), "u": ("h q", ((1, 1), (2, 2)))},
         "SELECT g FROM (SELECT t.g, count(*) OVER (PARTITION BY t.g) AS n FROM t JOIN u"
         " ON t.p = u.q) a WHERE n < 2",
-        "window function `count(*) OVER (PARTITION BY t.g)` would see only part of its rows",
+        "the sketch would give window function `count(*) OVER (PARTITION BY t.g)` incomplete "
+        "partitions",
         sketches={"t#1": ("g", ("B",), frozenset({0})), "u#1": ("h", (2,), frozenset({0}))},
     ),
     Example(
@@ -92,7 +95,7 @@ RARE_CORNERS = (
         {"t": ("g p d e", (("A", 1, 5.0, -1.0), ("A", 2, 0.0, -math.inf), ("B", 1, 5.0, -1.0)))},
         "SELECT g, sum(d * e) FROM t GROUP BY g HAVING sum(d * e) < -3",
         differs(
-            "HAVING compares `sum(d * e)`", because="nothing says that `d * e` is never negative"
+            "HAVING compares `sum(d * e)`", because="it is not known that `d * e` is never negative"
         ),
         facts=(
             Fact("t", "d", FactKind.NONNEGATIVE, FactSource.STATISTICS),
@@ -107,7 +110,7 @@ RARE_CORNERS = (
         "SELECT g, sum(d % 3.0D) FROM t GROUP BY g HAVING sum(d % 3.0D) < -1",
         differs(
             "HAVING compares `sum(d % 3.0D)`",
-            because="nothing says that `d % 3.0D` is never negative",
+            because="it is not known that `d % 3.0D` is never negative",
         ),
         facts=(
             Fact("t", "d", FactKind.NONPOSITIVE, FactSource.STATISTICS),
@@ -119,19 +122,20 @@ RARE_CORNERS = (
         {"t": ("g p v w", (("A", 1, None, None), ("A", 2, 5, 5), ("B", 1, 1, 1)))},
         "SELECT g, min(v) FROM t WHERE v <=> w GROUP BY g ORDER BY min(v) ASC NULLS FIRST, g"
         " LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(v)` can be NULL over part of a group only",
+        "ORDER BY puts NULLs first, and `min(v)` can be NULL over part of a group but not over "
+        "all of it",
     ),
     Example(
         "either of two conditions teaches what both say, no more",
         {"t": SIGNED},
         "SELECT g, sum(v) FROM t WHERE v > 0 OR v < -5 GROUP BY g HAVING sum(v) > 4",
-        differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
     ),
     Example(
         "a fact about another table's column of the same name",
         {"t": SIGNED},
         "SELECT g, sum(v) FROM t GROUP BY g HAVING sum(v) > 4",
-        differs("HAVING compares `sum(v)`", because="nothing says that `v` is never negative"),
+        differs("HAVING compares `sum(v)`", because="it is not known that `v` is never negative"),
         facts=(Fact("u", "v", FactKind.NONNEGATIVE, FactSource.CONSTRAINT),),
     ),
     Example(
@@ -151,8 +155,8 @@ RARE_CORNERS = (
         {"t": ("g p v w", (("A", 1, None, None), ("A", 2, None, 5), ("B", 1, 1, 1)))},
         "SELECT g, min(coalesce(v, w)) AS c FROM t GROUP BY g ORDER BY c ASC NULLS FIRST, g"
         " LIMIT 1",
-        "ORDER BY puts NULLs first, and `min(coalesce(v, w))` can be NULL over part of a group"
-        " only",
+        "ORDER BY puts NULLs first, and `min(coalesce(v, w))` can be NULL over part of a group "
+        "but not over all of it",
     ),
     Example(
         "the greatest and the least together",

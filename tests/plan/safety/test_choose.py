@@ -53,7 +53,7 @@ def test_cost_decides_before_anything_else() -> None:
     found = chosen(REVENUE, *POSITIVE, weigh=lambda options: costs)
     assert found.sketched == {"sales#1": "price"}
     assert set(found.verdict.assumptions) == set(POSITIVE)
-    assert found.considered[1].reason == "safe, but `price` is expected to leave less to read"
+    assert found.considered[1].reason == "safe, but `price` is expected to read less"
 
 
 def test_the_order_of_candidates_decides_among_equals() -> None:
@@ -65,7 +65,7 @@ def test_the_order_of_candidates_decides_among_equals() -> None:
         "SELECT brand FROM sales WHERE sold > 3", candidates={"sales": ("sold", "price")}
     )
     assert found.sketched == {"sales#1": "sold"}
-    assert found.considered[1].reason == "safe, but `sold` comes first"
+    assert found.considered[1].reason == "safe, but `sold` is preferred"
 
 
 def test_an_unsafe_candidate_says_why() -> None:
@@ -100,7 +100,7 @@ def test_what_is_wanted_but_unsafe_is_refused_with_the_safe_ones() -> None:
 def test_nothing_safe_is_refused() -> None:
     with pytest.raises(UnsafeSketchError, match="the only candidate is not safe") as caught:
         chosen(AVERAGE, candidates={"sales": ("price",)})
-    assert "name `sales.brand` under `partitions`" in (caught.value.hint or "")
+    assert "add `sales.brand` under `partitions`" in (caught.value.hint or "")
     with pytest.raises(UnsafeSketchError, match="no candidate attribute"):
         chosen(AVERAGE, candidates={})
 

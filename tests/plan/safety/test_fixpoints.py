@@ -48,7 +48,7 @@ EXAMPLES = {
         links((1, 2), (2, 3)),
         {(1,), (4,)},
         {(1,), (2,), (3,), (4,)},
-        "NOT EXISTS or NOT IN keeps rows that lack a partner",
+        "NOT EXISTS or NOT IN keeps rows without a match",
     ),
     "CE-R9": Example(
         COSTS
@@ -185,7 +185,7 @@ def test_ties_below_ask_for_tables_without_sketches() -> None:
     assert not _judged(sql, nodes1="kind").safe
     verdict = _judged(sql, links1="src")
     assert not verdict.safe
-    assert "what the recursion derives is not fixed" in verdict.reason
+    assert "the rows that the recursion derives are not fixed" in verdict.reason
     assert _judged(sql).ties is not None
 
 

@@ -37,5 +37,6 @@ def test_which_table_may_be_sketched(rest: str, columns: dict[str, bool]) -> Non
 def test_why_a_subquery_that_is_no_aggregate_is_not_sketched() -> None:
     query = read("SELECT sid FROM sales WHERE price > (SELECT shelf FROM stock)")
     assert check_safety(query, {"stock#1": "shelf"}, ()).reason == (
-        "`shelf FROM stock` may have one row at most, and can have fewer over part of its table"
+        "`shelf FROM stock` must return at most one row, and may return fewer rows over part of "
+        "its table"
     )

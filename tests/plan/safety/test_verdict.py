@@ -283,16 +283,17 @@ def test_nan_has_no_decimal() -> None:
 
 
 REFUSED = [
-    ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed answer"),
+    ("SELECT g FROM t LIMIT 3", "LIMIT without ORDER BY has no fixed result"),
     (
         "SELECT g FROM t ORDER BY g OFFSET 2",
-        "OFFSET alone keeps rows from the end, which a sketch may lack",
+        "OFFSET without LIMIT keeps the last rows, which may not be in the sketch",
     ),
-    ("SELECT g, v FROM t WHERE v > rand()", "`rand` gives another answer on every run"),
+    ("SELECT g, v FROM t WHERE v > rand()", "`rand` returns a different result on every run"),
     *(
         (
             sql.replace("{}", f"{name}(v)"),
-            f"`{name}` has several right answers, and what rows there are depends on it",
+            f"`{name}` has several correct results, and the rows of the query depend on which one "
+            "is used",
         )
         for name in ("first", "mode", "collect_set")
         for sql in (
@@ -308,7 +309,7 @@ REFUSED = [
     ),
     (
         "SELECT g FROM t WHERE p > 3 AND current_date() > DATE '2024-01-01'",
-        "`current_date` gives another answer on every run",
+        "`current_date` returns a different result on every run",
     ),
 ]
 
@@ -378,7 +379,7 @@ def test_how_often_a_row_is_taken_apart_must_not_depend_on_what_was_left_out() -
     of_values = f"SELECT g FROM {groups} LATERAL VIEW explode(sequence(1, s)) e AS x"
     found = judged(of_values, NONNEGATIVE, t="p")
     assert not found.safe
-    assert found.reason.startswith("`explode` takes apart a value that can differ")
+    assert found.reason.startswith("`explode` expands a value that can differ")
     assert judged(of_values, NONNEGATIVE, t="g").safe
     of_keys = f"SELECT g FROM {groups} LATERAL VIEW explode(split(g, 'x')) e AS x"
     assert judged(of_keys, NONNEGATIVE, t="p").safe

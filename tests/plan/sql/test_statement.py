@@ -179,7 +179,7 @@ def test_a_sign_belongs_to_what_is_quoted(condition: str, quoted: str) -> None:
     [
         ("GROUP BY brand HAVIN SUM(price) > 5", "did you mean HAVING?"),
         ("WHER GROUPP BY brand", "did you mean GROUP?"),
-        ("GROUP BY brand nonsense 7", "check the statement in Spark SQL first"),
+        ("GROUP BY brand nonsense 7", "first check that Spark SQL accepts the statement"),
     ],
 )
 def test_a_mistyped_clause_is_guessed(tail: str, hint: str) -> None:

@@ -84,20 +84,20 @@ def test_tables_of_unused_entries_are_mentioned() -> None:
     [
         ("SELECT x FROM other.sales", "Table `other.sales` is unknown"),
         ("SELECT x FROM delta.`/lake/none`", "is unknown"),
-        ("SELECT x FROM a.b.c.d", "a name of more than three parts"),
-        ("SELECT shop.sales.x FROM sales s", "names no table `shop.sales`"),
-        ("SELECT hr.sales.x FROM sales", "names no table `hr.sales`"),
-        ("SELECT hr.sales.* FROM sales", "names no table `hr.sales`"),
+        ("SELECT x FROM a.b.c.d", "a name with more than three parts"),
+        ("SELECT shop.sales.x FROM sales s", "has no table `shop.sales`"),
+        ("SELECT hr.sales.x FROM sales", "has no table `hr.sales`"),
+        ("SELECT hr.sales.* FROM sales", "has no table `hr.sales`"),
         ("SELECT shop.sales.y FROM sales", "Column `y` is unknown in `shop.sales`"),
         ("SELECT note.x FROM sales", "nested field"),
         ("SELECT sales.note.x FROM sales", "nested field"),
         ("SELECT main.shop.sales.x.y FROM sales", "nested field"),
-        ("SELECT 1 FROM sales JOIN hr.sales ON TRUE", "two relations called `sales`"),
-        ("SELECT 1 FROM sales, hr.sales", "two relations called `sales`"),
+        ("SELECT 1 FROM sales JOIN hr.sales ON TRUE", "two relations named `sales`"),
+        ("SELECT 1 FROM sales, hr.sales", "two relations named `sales`"),
         (
             "SELECT 1 FROM sales WHERE EXISTS (SELECT 1 FROM hr.sales "
             "WHERE hr.sales.k = shop.sales.k)",
-            "as an inner one is",
+            "the name of an inner table",
         ),
     ],
 )

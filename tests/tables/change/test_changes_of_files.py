@@ -43,7 +43,7 @@ def test_partitions_of_times_are_read_while_every_one_tells_its_zone(tmp_path: P
     at = datetime(2024, 1, 1, tzinfo=UTC)
     assert set(read_rows(before, ["at"]).column("at").to_pylist()) == {at, None}
     assert read_changes(source, 0, 3, ["at", "v"], known=source.snapshot(0)).rows == 3
-    with pytest.raises(TableError, match="`at` of table `t` cannot be read: .* without a zone"):
+    with pytest.raises(TableError, match="`at` of table `t` cannot be read: .* have no time zone"):
         read_changes(source, 3, 4, ["at"], known=before)
     assert read_changes(source, 3, 4, ["v"], known=before).rows == 1
 
@@ -65,7 +65,7 @@ def test_old_dates_of_spark_2_are_refused(tmp_path: Path, day: str, is_read: boo
     if is_read:
         check(source, 0, 1, "file_diff")
     else:
-        with pytest.raises(TableError, match="`d` holds old dates"):
+        with pytest.raises(TableError, match="`d` has old dates"):
             read_changes(source, 0, 1, ["d"])
 
 
@@ -89,7 +89,7 @@ def test_old_times_of_spark_3_0_are_refused_where_they_are_int96(
     if is_read:
         assert read_changes(source, 0, 1, ["at"]).table.column("at").to_pylist() == [at]
     else:
-        with pytest.raises(TableError, match="`at` holds old dates"):
+        with pytest.raises(TableError, match="`at` has old dates"):
             read_changes(source, 0, 1, ["at"])
 
 
@@ -109,7 +109,9 @@ def test_column_in_other_letters_is_read(tmp_path: Path, partitions: list[str]) 
 def test_a_partition_beyond_year_9999_is_refused_in_words(tmp_path: Path) -> None:
     days = pa.array([2_932_897 + 5, 3], pa.date32())
     snapshot = written(tmp_path / "t", pa.table({"d": days, "x": [1, 2]}), partition_by=["d"])
-    with pytest.raises(TableError, match="`d` holds a value .* 10000-01-06 is no `date`"):
+    with pytest.raises(
+        TableError, match="`d` has a value that impctl cannot read as `date`: 10000-01-06"
+    ):
         read_rows(snapshot, ["d"])
     assert read_rows(snapshot, ["x"]).num_rows == 2
 

@@ -55,7 +55,7 @@ def test_changes_of_the_clone_never_reach_the_origin(
 def test_refusals(tmp_path: Path) -> None:
     origin = make(tmp_path / "a")
     (tmp_path / "b").mkdir()
-    with pytest.raises(UsageError, match="Something stands there already"):
+    with pytest.raises(UsageError, match="The path already exists"):
         clone_table(str(origin), str(tmp_path / "b"))
     with pytest.raises(UsageError, match="cloned into itself"):
         clone_table(str(origin), str(origin / "inside"))

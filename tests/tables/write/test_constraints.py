@@ -112,7 +112,7 @@ def test_updates_of_columns_whose_constraint_deltalake_reads_otherwise_are_refus
     tmp_path: Path, check: str, column: str, value: str
 ) -> None:
     path = make(tmp_path, check)
-    with pytest.raises(TableError, match="means something else to deltalake") as caught:
+    with pytest.raises(TableError, match="has a different meaning in deltalake") as caught:
         update(path, **{column: value})
     assert caught.value.code == "table_not_writable"
 

@@ -34,6 +34,6 @@ def test_schema_alone_makes_an_empty_table(tmp_path: Path) -> None:
 def test_never_over_another_table(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     create_table(path, pa.table({"v": [1]}))
-    with pytest.raises(UsageError, match="A table stands there already"):
+    with pytest.raises(UsageError, match="A table already exists at this path"):
         create_table(path, pa.table({"v": [2]}))
     assert read_rows(open_source("t", path).snapshot(), ["v"]).column(0).to_pylist() == [1]

@@ -142,17 +142,17 @@ def test_wrong_value_is_named_with_its_place(snapshot: Snapshot, name: str, valu
     with pytest.raises(UsageError) as caught:
         rows_to_insert(snapshot, [{"id": 1}, {"id": 2, name: value}])
     column = snapshot.column(name)
-    assert f"`{column.name}` in row 2 is no `{column.type}`" in caught.value.message
+    assert f"`{column.name}` in row 2 is not a valid `{column.type}`" in caught.value.message
     assert caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({"id": 1, "nope": 1}, "no column `nope`, which row 1 gives"),
+        ({"id": 1, "nope": 1}, "no column `nope`, which is in row 1"),
         ({"id": 1, "ID": 1}, "`Id` is given twice in row 1"),
         ({"s": "x"}, "`sales.Id` is NOT NULL"),
-        ({"id": 1, "st": {"x": 1}}, "`sales.st` is a `struct<`x`: bigint>`"),
+        ({"id": 1, "st": {"x": 1}}, "`sales.st` has type `struct<`x`: bigint>`"),
     ],
 )
 def test_wrong_row_is_explained(snapshot: Snapshot, row: dict[str, object], problem: str) -> None:
@@ -277,7 +277,7 @@ def test_file_problems(snapshot: Snapshot, tmp_path: Path) -> None:
     for name, data, problem in [
         ("a.parquet", pa.table({"id": [1000]}), "`Id` of .* does not fit `tinyint`"),
         ("b.parquet", pa.table({"id": [1], "zz": [1]}), "no column `zz`"),
-        ("c.parquet", pa.table({"id": [1], "ID": [1]}), "occurs twice"),
+        ("c.parquet", pa.table({"id": [1], "ID": [1]}), "appears twice"),
         ("d.parquet", pa.table({"s": ["x"]}), "`sales.Id` is NOT NULL"),
     ]:
         pq.write_table(data, tmp_path / name)

@@ -27,20 +27,21 @@ def read_values(node: exp.Values, text: SqlText, read: Callable[[exp.Expression]
     widths = {len(row) for row in rows}
     if len(widths) > 1:
         raise text.error(
-            f"The rows of VALUES have {min(widths)} to {max(widths)} values",
+            f"The rows of VALUES have different numbers of values, from {min(widths)} to "
+            f"{max(widths)}",
             node,
-            hint="write as many in each",
+            hint="write the same number of values in each row",
         )
     if len(rows) > MOST_ROWS:
         raise text.unsupported(
-            f"VALUES of more than {MOST_ROWS} rows", node, hint="put them into a table"
+            f"VALUES of more than {MOST_ROWS} rows", node, hint="store them in a table"
         )
     for value in (value for row in rows for value in row):
         if isinstance(value, exp.Alias):
             raise text.unsupported(
                 "an alias inside VALUES",
                 value,
-                hint="put brackets around each row: `(VALUES (1), (2)) AS v(n)`",
+                hint="put parentheses around each row: `(VALUES (1), (2)) AS v(n)`",
             )
     selects = [_selected(row) for row in rows]
     _refuse_types(selects, node, text, read)
@@ -84,5 +85,5 @@ def _refuse_types(
             raise text.unsupported(
                 f"VALUES with {named} in column {place}",
                 node,
-                hint="cast values so that all have one type",
+                hint="cast the values to one type",
             )

@@ -73,15 +73,16 @@ def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
             raise text.unsupported(
                 f"{kind} on a recursive WITH entry",
                 found,
-                hint="leave it out: UNION ends in circles, and a column can carry path or depth",
+                hint="remove it: UNION stops at cycles, and a column can hold the path or depth",
             )
     for entry in clause.expressions:
         levels = text.levels.get(id(entry))
         if levels is not None and not clause.args.get("recursive"):
             raise text.error(
-                f"MAX RECURSION LEVEL stands in WITH entry `{entry.alias}`, not in WITH RECURSIVE",
+                f"MAX RECURSION LEVEL is in WITH entry `{entry.alias}`, which is not a WITH "
+                "RECURSIVE",
                 text.span(levels.start, levels.end),
-                hint="leave it out, or write WITH RECURSIVE",
+                hint="remove it, or write WITH RECURSIVE",
                 code="query_syntax",
             )
         keys = entry.args.get("key_expressions")
@@ -89,7 +90,7 @@ def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
             raise text.unsupported(
                 "USING KEY on a WITH entry",
                 keys[0],
-                hint="leave it out, and take the best row per key in the query that reads it",
+                hint="remove it, and select the best row per key in the query that reads the entry",
             )
 
 
@@ -118,7 +119,7 @@ def _not_yet(entry: exp.CTE, environment: Environment) -> CommonTable:
             environment.reading.text.unsupported(
                 f"`{entry.alias}` before its own WITH entry (mutual recursion)",
                 place,
-                hint="derive the rows of both in one entry, with a column that tells them apart",
+                hint="derive the rows of both in one entry, with a column that distinguishes them",
             )
         )
 
@@ -170,11 +171,12 @@ class _Entry:
             raise text.unsupported(
                 "MAX RECURSION LEVEL on a recursion of UNION",
                 text.span(found.start, found.end),
-                hint="leave it out: UNION ends in circles, and a column can carry the level",
+                hint="remove it: UNION stops at cycles, and a column can hold the level",
             )
         if found is not None and found.most > MOST_LEVELS:
             raise text.error(
-                f"MAX RECURSION LEVEL is more than {MOST_LEVELS:,}, the greatest that Spark reads",
+                f"MAX RECURSION LEVEL is more than {MOST_LEVELS:,}, the largest value that Spark "
+                "accepts",
                 text.span(found.start, found.end),
                 hint="write a smaller number",
             )
@@ -189,9 +191,9 @@ class _Entry:
         plan = inside.read_query(query, inside)
         for construct, span in reading.volatile[volatile:]:
             raise reading.text.unsupported(
-                f"`{construct}` in recursive `{self.name}`, which has no fixed answer",
+                f"`{construct}` in recursive `{self.name}`, which has no fixed result",
                 span,
-                hint="give the value as a parameter",
+                hint="pass the value as a parameter",
             )
         if query is union.expression:
             read_unused(union, inside)
@@ -208,7 +210,7 @@ class _Entry:
                 else "one part only"
             )
             raise text.unsupported(
-                f"recursive `{self.name}` of {kind}",
+                f"recursive `{self.name}` with {kind}",
                 union,
                 hint=f"write it as a part without `{self.name}`, UNION, and one that reads it",
             )
@@ -218,7 +220,7 @@ class _Entry:
                     f"{name.upper()}{' BY' if name == 'order' else ''} on the UNION of recursive "
                     f"`{self.name}`",
                     union.args[name],
-                    hint=f"put it into a query that reads `{self.name}`",
+                    hint=f"move it to a query that reads `{self.name}`",
                 )
         refuse_parts(union, _UNION_PARTS, self.environment, f"recursive `{self.name}`")
         refuse_misread(union, self.environment)
@@ -226,9 +228,9 @@ class _Entry:
 
     def _in_base(self, place: exp.Expression) -> Plan:
         raise self.environment.reading.text.unsupported(
-            f"`{self.name}` in the first part of its own UNION",
+            f"`{self.name}` in the first part of its UNION",
             place,
-            hint="put all parts that read it behind the first UNION, in brackets where there are "
+            hint="put all parts that read it after the first UNION, in parentheses if there are "
             "several",
         )
 
@@ -239,16 +241,16 @@ class _Entry:
         names = self.node.alias_column_names or [attribute.name for attribute in found]
         if len(names) != len(found):
             raise text.error(
-                f"The alias `{self.name}` lists {count_text(len(names), 'column')}, the relation "
-                f"has {len(found)}",
+                f"The alias `{self.name}` lists {count_text(len(names), 'column')}, but the "
+                f"relation has {len(found)}",
                 self.node,
                 hint="name every column, or none",
             )
         for name, attribute in zip(names, found, strict=True):
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise text.unsupported(
-                    f"column `{name}` of recursive `{self.name}`, of a type whose values it cannot "
-                    "tell apart",
+                    f"column `{name}` of recursive `{self.name}`, whose type has values it cannot "
+                    "compare",
                     self.node,
                     hint="CAST it in both parts of the UNION",
                 )
@@ -268,9 +270,9 @@ class _Entry:
         if len(here) != len(there):
             raise text.error(
                 f"Recursive `{self.name}` has {count_text(len(here), 'column')} in its first part, "
-                f"{len(there)} in its second",
+                f"but {len(there)} in its second",
                 union.expression,
-                hint="select as many columns in both",
+                hint="select the same number of columns in both",
             )
         for one, other in zip(here, there, strict=True):
             if one.type != other.type:
@@ -278,7 +280,7 @@ class _Entry:
                     f"recursive `{self.name}` with `{one.type}` and `{other.type or 'unknown'}` in "
                     f"column `{one.name}`",
                     union.expression,
-                    hint=f"CAST one of them: both parts give `{one.name}` one type",
+                    hint=f"CAST one of them, so that `{one.name}` has the same type in both parts",
                 )
 
     def _refuse_approximate(self, base: Plan, step: Plan, union: exp.Union) -> None:
@@ -292,5 +294,7 @@ class _Entry:
         return self.environment.reading.text.unsupported(
             f"a sum of doubles in column `{column.name}` of recursive `{self.name}`",
             query,
-            hint="its last digits differ from run to run: sum decimals, or CAST them to DECIMAL",
+            hint=(
+                "the last digits vary from run to run; sum decimals, or CAST the values to DECIMAL"
+            ),
         )

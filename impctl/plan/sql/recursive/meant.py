@@ -23,7 +23,7 @@ def meant_by(node: exp.Table, written: str, known: Iterable[str]) -> str | None:
     hint = did_you_mean(written, [*known, *(entry.alias for entry in around)])
     for entry in around:
         if hint is not None and f"`{entry.alias}`" in hint and not _is_recursive(entry):
-            return f"{hint} It reads itself then, which takes WITH RECURSIVE"
+            return f"{hint} An entry that reads itself needs WITH RECURSIVE"
     return hint
 
 

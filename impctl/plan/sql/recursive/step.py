@@ -54,12 +54,12 @@ class Reference:
 
 
 _ONLY_ONCE = (
-    "write UNION where each row is wanted once, or join it: with UNION ALL it counts how often "
-    "a row comes"
+    "use UNION if each row is needed once, or use a join: with UNION ALL it would count how often "
+    "a row is derived"
 )
 _ONE_ROW = (
-    "write UNION, which joins all rows so far: with UNION ALL only those of the last round are "
-    "joined, which depends on how many rounds it takes"
+    "use UNION, which joins all rows so far; UNION ALL joins only the rows of the last round, so "
+    "the result depends on the number of rounds"
 )
 
 References = Mapping[AttributeId, Reference]
@@ -94,9 +94,9 @@ class _Step:
         if self.entry.is_set or self._leaves(plan):
             return
         raise self.text.unsupported(
-            f"rows made without `{self.entry.name}` in its own step of UNION ALL",
+            f"rows derived without `{self.entry.name}` in its own step of UNION ALL",
             plan.span if plan.span is not None else place,
-            hint="put them into the first part: here they come again in every round",
+            hint="move them to the first part: here every round derives them again",
         )
 
     def of(self, plan: Plan) -> Plan:
@@ -160,7 +160,7 @@ class _Step:
             f"{construct} over recursive `{self.entry.name}` in its own step",
             node.span if node.span is not None else leaf.span,
             hint=hint
-            or f"a step may only filter, join and compute; do this in a query that reads "
+            or "a step can only filter, join and compute; move this to a query that reads "
             f"`{self.entry.name}`",
         )
 

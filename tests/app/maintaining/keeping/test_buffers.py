@@ -253,7 +253,7 @@ def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
     (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert (top["mode"], top["buffer"], top["chosen"]) == ("bounded", 8, True)
     assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0") < piece["kept_bytes"]
-    assert top["reason"] == "no change uses it up"
+    assert top["reason"] == "no change exhausts it"
     told = cli.text("explain", "--query", "first")
     assert "first rows and values top0 (t): bounded to the best 8, " in told
     status = cli.one("status", "--query", "first")

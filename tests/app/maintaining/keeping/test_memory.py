@@ -40,7 +40,7 @@ def test_a_side_that_may_not_fit_is_read(cli: Cli, tmp_path: Path) -> None:
     assert not read_pieces(tmp_path, "twin")
     reasons = stored(tmp_path, "two").state_meta["side_reasons"]
     of_sides = {reasons[side] for side in read_pieces(tmp_path, "two")}
-    assert of_sides == {"building it may take more memory than there is"}
+    assert of_sides == {"building it may need more memory than is available"}
     rng = random.Random(1)
     for turn in range(2):
         change(tmp_path, rng, turn)

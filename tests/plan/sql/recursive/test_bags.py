@@ -65,18 +65,18 @@ def test_steps_that_make_each_row_of_one(step: str, kinds: list[JoinKind]) -> No
 
 REFUSED = [
     # (step with » before the place, name of what is refused, a word of the hint)
-    ("SELECT DISTINCT »l.dst FROM r JOIN links l ON r.n = l.src", "DISTINCT over", "UNION where"),
+    ("SELECT DISTINCT »l.dst FROM r JOIN links l ON r.n = l.src", "DISTINCT over", "UNION if each"),
     (
         "SELECT l.dst FROM (SELECT DISTINCT »n FROM r) q JOIN links l ON q.n = l.src",
         "DISTINCT over",
-        "UNION where",
+        "UNION if each",
     ),
-    ("(SELECT »n FROM r UNION SELECT n + 1 FROM r)", "UNION over", "UNION where"),
-    ("SELECT dst FROM links WHERE »src IN (SELECT n FROM r)", "IN, EXISTS or a semi", "join it"),
+    ("(SELECT »n FROM r UNION SELECT n + 1 FROM r)", "UNION over", "UNION if each"),
+    ("SELECT dst FROM links WHERE »src IN (SELECT n FROM r)", "IN, EXISTS or a semi", "use a join"),
     (
         "SELECT dst FROM links l WHERE EXISTS (SELECT »1 FROM r WHERE r.n = l.src)",
         "IN, EXISTS or a semi",
-        "join it",
+        "use a join",
     ),
     ("SELECT a.n FROM r a JOIN »r b ON a.n = b.n + 1", "a join of two of its rows", "last round"),
     (
@@ -84,13 +84,13 @@ REFUSED = [
         "a join of two of its rows",
         "last round",
     ),
-    ("(SELECT n FROM r UNION ALL SELECT »n FROM nodes)", "rows made without `r`", "every round"),
+    ("(SELECT n FROM r UNION ALL SELECT »n FROM nodes)", "rows derived without `r`", "every round"),
     ("SELECT dst FROM links WHERE src NOT IN (SELECT n FROM r)", "NOT IN, NOT EXISTS", "filter"),
     ("SELECT MAX(l.dst) FROM r JOIN links l ON r.n = l.src", "an aggregate function", "filter"),
     ("SELECT r.n FROM links l LEFT JOIN r ON r.n = l.src", "the optional side", "filter"),
     (
         "SELECT »n FROM nodes WHERE n < (WITH q AS (SELECT n FROM r) SELECT MAX(n) FROM nodes)",
-        "rows made without `r`",
+        "rows derived without `r`",
         "every round",
     ),
     ("SELECT l.cost FROM r JOIN links l ON r.n = l.src", "`bigint` and `int` in column", "CAST"),
@@ -106,7 +106,7 @@ def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str, hint: st
 
 
 def test_a_third_part_is_refused_as_in_spark() -> None:
-    with pytest.raises(NotReadError, match="`r` in the first part of its own UNION"):
+    with pytest.raises(NotReadError, match="`r` in the first part of its UNION"):
         read(f"{BASE}SELECT n + 1 FROM r UNION ALL SELECT n + 2 FROM r) SELECT n FROM r")
 
 
@@ -118,7 +118,7 @@ def test_max_recursion_level_is_kept_with_the_plan(clause: str) -> None:
     plan = plan_of(ENTRY.format(clause) + "SELECT n FROM r")
     (found,) = fixpoints_of(plan)
     assert found.levels == 7
-    assert tree(plan).splitlines()[0] == "fixpoint r, all, 7 levels at most: n"
+    assert tree(plan).splitlines()[0] == "fixpoint r, all, at most 7 levels: n"
     plain = plan_of(ENTRY.format("") + "SELECT n FROM r")
     assert fixpoints_of(plain)[0].levels is None
     other = plan_of(ENTRY.format(LEVELS.replace("7", "8")) + "SELECT n FROM r")
@@ -158,13 +158,13 @@ def test_blanks_stand_in_its_place_for_other_readers() -> None:
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
-        ("SELECT n »MAX RECURSION LEVEL 3 FROM nodes", "in a place of its own"),
+        ("SELECT n »MAX RECURSION LEVEL 3 FROM nodes", "in the wrong place"),
         (
             "WITH RECURSIVE r »MAX RECURSION LEVEL 3 (n) AS (SELECT n FROM nodes UNION ALL "
             "SELECT n FROM r) SELECT n FROM r",
-            "in a place of its own",
+            "in the wrong place",
         ),
-        ("WITH q »MAX RECURSION LEVEL 3 AS (SELECT n FROM nodes) SELECT n FROM q", "not in WITH R"),
+        ("WITH q »MAX RECURSION LEVEL 3 AS (SELECT n FROM nodes) SELECT n FROM q", "not a WITH R"),
         (
             f"WITH RECURSIVE r »MAX RECURSION LEVEL {MOST_LEVELS + 1} AS (SELECT n FROM nodes "
             "UNION ALL SELECT n FROM r) SELECT n FROM r",

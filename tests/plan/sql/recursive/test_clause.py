@@ -230,23 +230,23 @@ def test_a_step_is_refused_by_name_at_its_place(marked: str, name: str) -> None:
 
 
 ENTRIES = [
-    ("WITH RECURSIVE r AS (SELECT »src FROM r)", "recursive `r` of one part only"),
+    ("WITH RECURSIVE r AS (SELECT »src FROM r)", "recursive `r` with one part only"),
     (
         "WITH RECURSIVE r AS (SELECT »src FROM links INTERSECT SELECT src FROM r)",
-        "recursive `r` of INTERSECT",
+        "recursive `r` with INTERSECT",
     ),
     (
         "WITH RECURSIVE r AS (SELECT »src FROM r EXCEPT SELECT src FROM links)",
-        "recursive `r` of EXCEPT",
+        "recursive `r` with EXCEPT",
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM »r UNION SELECT src FROM links)",
-        "`r` in the first part of its own UNION",
+        "`r` in the first part of its UNION",
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM »r UNION "
         "SELECT src FROM r)",
-        "`r` in the first part of its own UNION",
+        "`r` in the first part of its UNION",
     ),
     (
         "WITH RECURSIVE r AS (SELECT src FROM links UNION SELECT src FROM r ORDER BY »1)",
@@ -289,7 +289,7 @@ ENTRIES = [
     ),
     (
         "WITH RECURSIVE »r(n) AS (SELECT array(n) FROM nodes UNION SELECT n FROM r)",
-        "column `n` of recursive `r`, of a type whose values it cannot tell apart",
+        "column `n` of recursive `r`, whose type has values it cannot compare",
     ),
     (
         "WITH RECURSIVE r(n) AS (SELECT »rand() FROM links UNION SELECT n FROM r)",
@@ -297,11 +297,11 @@ ENTRIES = [
     ),
     (
         "WITH RECURSIVE »r(a, b) AS (SELECT n FROM nodes UNION SELECT a FROM r)",
-        "lists 2 columns, the relation has 1",
+        "lists 2 columns, but the relation has 1",
     ),
     (
         "WITH RECURSIVE r(a) AS (SELECT n FROM nodes UNION SELECT »a, a FROM r)",
-        "has 1 column in its first part, 2 in its second",
+        "has 1 column in its first part, but 2 in its second",
     ),
 ]
 
@@ -321,4 +321,4 @@ def _refused(marked: str, name: str) -> None:
 
 def test_an_entry_nobody_reads_is_read_all_the_same() -> None:
     assert fixpoints_of(plan_of(REACHED + "SELECT n FROM nodes")) == []
-    _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "of one part only")
+    _refused("WITH RECURSIVE r AS (SELECT »src FROM r) SELECT n FROM nodes", "with one part only")

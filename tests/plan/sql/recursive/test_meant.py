@@ -10,7 +10,7 @@ from tests.plan.network import read
 BASE = "SELECT dst FROM links WHERE src = 1"
 STEP = "SELECT l.dst FROM »{} t JOIN links l ON t.n = l.src"
 RECURSIVE = "WITH RECURSIVE"
-NEEDED = "It reads itself then, which takes WITH RECURSIVE"
+NEEDED = "An entry that reads itself needs WITH RECURSIVE"
 
 HINTS = [
     (
@@ -31,12 +31,12 @@ HINTS = [
     (f"WITH reach(n) AS ({STEP.format('link')})", "did you mean `links`?"),
     (
         f"WITH q AS (SELECT 1), reach(n) AS ({STEP.format('zzz')})",
-        "name it under `tables` in the workload file",
+        "declare it under `tables` in the workload file",
     ),
     # A schema's name is before no WITH entry.
     (
         f"WITH sr(n) AS ({BASE} UNION {STEP.format('s.r')})",
-        "name it under `tables` in the workload file",
+        "declare it under `tables` in the workload file",
     ),
 ]
 
