@@ -49,7 +49,7 @@ BEYOND_A_SCHEMA = (
 
 def accepts(schema: Any, value: Any) -> bool:
     """A reference reading of the few keywords the schema uses; an unknown keyword fails."""
-    unknown = schema.keys() - {*KEYWORDS, "$schema", "$id", "title", "description"}
+    unknown = schema.keys() - {*KEYWORDS, "$schema", "$id", "title", "description", "deprecated"}
     assert not unknown, f"teach this reader {unknown}"
     return all(KEYWORDS[key](schema, value) for key in schema.keys() & KEYWORDS.keys())
 
