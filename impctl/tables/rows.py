@@ -79,13 +79,15 @@ def read_batches(
     chosen = snapshot.files if files is None else files
     reader = FileReader(snapshot, [snapshot.readable(name) for name in columns], chosen)
     held: list[pa.Table] = []
+    rows = size = 0
     for file in chosen:
         for part in reader.read_groups(file, most):
             held.append(part)
-            is_wide = most is not None and sum(table.nbytes for table in held) >= most
-            if is_wide or sum(len(table) for table in held) >= least:
+            rows += len(part)
+            size += 0 if most is None else part.nbytes
+            if rows >= least or (most is not None and size >= most):
                 yield _stacked(held, columns)
-                held = []
+                held, rows, size = [], 0, 0
     if held:
         yield _stacked(held, columns)
 
