@@ -101,7 +101,7 @@ class Follower:
                 f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
                 f"compare: {self._way.reason}",
                 code="not_incremental",
-                hint="`impctl explain` says what stands in the way",
+                hint="`impctl explain` shows the reason",
                 location=self.prepared.place(self._way.span),
             )
         return self._taken

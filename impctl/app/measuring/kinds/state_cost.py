@@ -105,7 +105,7 @@ def measure_state(ground: Ground) -> Iterator[Cell]:
     if max((*options.come, *options.expected)) > len(tables):
         raise ground.refuse("come", f"numbers of tables, at most {len(tables)}")
     if options.late and options.deletes != (0.0,):
-        raise ground.refuse("deletes", "left out where changes are `late`")
+        raise ground.refuse("deletes", "not measured where changes are `late`")
     return _cells(ground, options)
 
 
@@ -124,7 +124,7 @@ def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterato
     with scratch_copy(ground.desk, tables) as base:
         shares = dict.fromkeys(moving[: setting.come], setting.shares)
         changes = hold_back(base, shares, setting.deletes, ground.seed)
-        ground.step("all kept")
+        ground.step("all stored")
         # Tells what the shares of a budget are of, and warms the process up.
         whole = _run(ground, base, setting, moving, changes, KEPT, None).stored
         for way, share in product(options.ways, options.budgets):
