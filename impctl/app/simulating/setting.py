@@ -33,8 +33,8 @@ class Setting:
     def name(self) -> str:
         """In a few words."""
         if self.is_present:
-            return "as it is"
-        kept = "all kept" if self.disk is None else size_text(self.disk)
+            return "present"
+        kept = "all stored" if self.disk is None else size_text(self.disk)
         return kept if self.trigger is None else f"{kept}, {self.trigger.text}"
 
 
@@ -64,7 +64,7 @@ def _disk(word: str) -> int | None:
         return size_from(word)
     except ValueError:
         hint = f"{SIZE_HINT}, or `{ALL}`"
-        raise UsageError(f"`--disk` cannot be: {word}", hint=hint) from None
+        raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
 
 
 def trigger_from(text: str) -> Trigger:

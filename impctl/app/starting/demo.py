@@ -10,7 +10,7 @@ DEMO_QUERIES = ("q_top", "q_brand")
 
 DEMO_TEXT = """\
 # yaml-language-server: $schema=impctl.schema.json
-# Seven sales, four price ranges (0 to 3), two dashboards, and updates to try.
+# Seven sales, four price ranges (0 to 3), two queries, and updates to try.
 version: 1
 name: demo
 tables:
@@ -20,14 +20,15 @@ partitions:
     price: {boundaries: [601, 1001, 1501]}
     brand: {ranges: 16}             # about equally many rows in each
 queries:
-  # Captured on price: ranges 2 and 3, result (Apple, 5074). After s8: 1, 2 and 3, and HP joins.
+  # Captured on price: ranges 2 and 3, result (Apple, 5074). After update s8: 1, 2 and 3,
+  # and HP is in the result too.
   q_top:
     sql: |
       SELECT brand, SUM(price * numSold) AS rev FROM sales
       GROUP BY brand HAVING SUM(price * numSold) > 5000
     sketch: {sales: price}             # safe, because no price is negative
     policy: auto                       # or incremental, strict, full
-  # An average moves both ways as rows come and go, so only the grouping column is safe.
+  # New rows can raise or lower an average, so only the grouping column is safe.
   q_brand:
     sql: |
       SELECT brand, AVG(price) AS avg_price FROM sales
