@@ -105,10 +105,8 @@ def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], st
     if found.bytes > found.bytes_plain / 2:
         return f"few files are skipped{of_order()}"
     if upkeep_runs <= found.uses:
-        return (
-            "not paid back yet: so far, its uses saved less time than its capture and upkeep took"
-        )
-    return "maintained more often than it is used: maintain it less often"
+        return "so far, its uses saved less time than its capture and upkeep took"
+    return "it is maintained more often than it is used; maintain it less often"
 
 
 def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:

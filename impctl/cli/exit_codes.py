@@ -20,7 +20,7 @@ EXIT_CODES = (
     (4, "refused by policy strict"),
     (5, "verification found an unsound sketch"),
     (6, "retryable: lock or storage"),
-    (7, "history gone, recapture needed"),
+    (7, "history no longer available, recapture needed"),
     (INTERRUPTED, "interrupted"),
 )
 

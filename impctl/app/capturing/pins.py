@@ -101,8 +101,7 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
         if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
             raise HistoryGoneError(
                 f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of that version's files, so the table cannot "
-                "be verified to be the same",
+                "and the store has no fingerprint of its files, so the table may be another one",
                 code="version_unproven",
                 hint="run `impctl capture`; later runs compare the files",
             )
@@ -135,8 +134,7 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
         if held is None and not has_entry:
             raise HistoryGoneError(
                 f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
-                "and the store has no fingerprint of that version's files, so the table cannot "
-                "be verified to be the same",
+                "and the store has no fingerprint of its files, so the table may be another one",
                 code="version_unproven",
                 hint="the store has fingerprints of the last version of each run",
             )

@@ -74,9 +74,8 @@ def file_diff_warning(snapshot: Snapshot) -> str:
     if snapshot.has_change_feed:
         return (
             f"whole files of table `{table}` were compared, because its change feed does "
-            "not cover all of this change (it was off, the log names deletion vectors or "
-            "lacks details of a file, or another writer than Spark copied, added or "
-            "removed files)"
+            "not cover all of this change. The feed was off, the log names deletion vectors or "
+            "lacks details of a file, or another writer than Spark copied, added or removed files"
         )
     return (
         f"whole files of table `{table}` were compared, because it has no change feed for "

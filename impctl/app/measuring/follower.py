@@ -73,7 +73,7 @@ class Follower:
         self.scratch = scratch
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
-        assert stored is not None, "a follower takes up what was captured"
+        assert stored is not None, "a follower loads the captured state"
         self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
         self._way = self._way_of(stored)

@@ -41,7 +41,7 @@ from impctl.workload.models import Lineage, Policy, QuerySpec
 _OWN_TEXT_ALONE = {
     Lineage.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
     "so it serves only its own text",
-    Lineage.ANSWER: "its sketch holds only the lineage of its own result (`lineage: answer`)",
+    Lineage.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
 }
 _NO_TEMPLATE = "no captured query has the same template"
 

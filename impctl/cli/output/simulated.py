@@ -123,8 +123,9 @@ def _recorded(found: RecordedRuns) -> str:
     return (
         f"recorded since {moment_text(found.since)}: {count_text(found.runs, 'run')},"
         f" {count_text(found.steps, 'step')}, {duration_text(found.work_ms)};"
-        f" the model has {found.model_runs:,} ({_share(found.runs_off)}), {found.model_steps:,}"
-        f" ({_share(found.steps_off)}), {duration_text(found.model_work_ms)}{off}"
+        f" the model: {count_text(found.model_runs, 'run')} ({_share(found.runs_off)}),"
+        f" {count_text(found.model_steps, 'step')} ({_share(found.steps_off)}),"
+        f" {duration_text(found.model_work_ms)}{off}"
     )
 
 

@@ -191,9 +191,7 @@ class TextOutput:
         self._words[result.query] = mode_text(result.action)
         if result.foreseen:
             pending = pending_text(result.changes)
-            self._say(
-                f"{result.query}: would be {mode_text(result.action)} {versions}, {sketch}{pending}"
-            )
+            self._say(f"{result.query}: would {_verb(result.action)} {versions}, {sketch}{pending}")
             self._detail(f"{result.reason} [{result.reason_code}]; the new sketch was not computed")
             return
         self._say(
@@ -442,6 +440,11 @@ def _wrapped(text: str, stream: TextIO) -> list[str]:
 def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
     """A sentence as lines, all after `indent`, further ones after some more."""
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
+
+
+def _verb(action: str) -> str:
+    """`recapture`, or `maintain (exact)`."""
+    return action if action == "recapture" else f"maintain ({mode_text(action)})"
 
 
 def _moved(result: MaintainResult) -> str:

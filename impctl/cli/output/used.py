@@ -43,7 +43,8 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
         if result.reason == ASKED_FOR_NONE:
             yield f"no sketch: {result.reason}"
     elif result.action == "none":
-        yield "sketch was up to date"
+        if not result.left_away:
+            yield "sketch was up to date"
     elif result.action == "kept":
         yield "used the sketch stored for these versions; nothing was maintained"
     else:

@@ -76,14 +76,11 @@ def assumed_text(assumption: str) -> str:
 
 
 def ranges_text(entry: RangesEntry) -> str:
-    """How even the ranges are, now and when they were chosen."""
+    """How uneven the ranges are, now and at capture: rows of the largest over the mean."""
     if not entry.rows:
         return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
     now, before = number_text(entry.imbalance), number_text(entry.at_capture)
-    return plain(
-        f"ranges of {entry.table}.{entry.attribute}: the largest has {now} times the mean number "
-        f"of rows ({before} times at capture)"
-    )
+    return plain(f"ranges of {entry.table}.{entry.attribute}: skew {now} ({before} at capture)")
 
 
 def versions_text(
