@@ -53,7 +53,7 @@ def _told(record: Record, figure: Figure, cell: Cell) -> str:
     )
     won = _is_won(record, cell, first, second)
     what = (
-        f"{name} ({readable(first.median, Unit.MS)}), then {other}, which took "
+        f"{name} ({readable(first.median, Unit.MS)}), then {other}, "
         f"{times(second.median / first.median)} as long"
         if won
         else f"{name} ({readable(first.median, Unit.MS)}) or {other}, within the noise"

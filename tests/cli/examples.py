@@ -246,7 +246,7 @@ EXAMPLES: dict[str, Result] = {
         versions={"sales": 3},
         elapsed_ms=12.0,
         by="engine",
-        by_reason="nothing is kept of these versions, so both answers were computed",
+        by_reason="no result is stored for these versions, so both results were computed",
     ),
     "why": WhyResult(
         query="reach",

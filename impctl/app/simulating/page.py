@@ -92,7 +92,7 @@ def _facts(result: SimulateResult) -> str:
 def _headlines(result: SimulateResult) -> Iterator[Headline]:
     present = result.settings[0]
     over = span_text((result.until - result.since).total_seconds())
-    yield Headline(duration_text(present.work_ms), "work with the present setting", f"in {over}")
+    yield Headline(duration_text(present.work_ms), "work with the setting as it is", f"in {over}")
     least = min(result.settings, key=lambda one: one.work_ms if one.steps else float("inf"))
     if least is not present and least.steps and present.work_ms:
         share = f"{least.work_ms / present.work_ms:.0%}"
@@ -136,7 +136,7 @@ def _age(seconds: float | None) -> str:
 
 def _budget(one: SimulatedSetting) -> str:
     if one.present:
-        return "present"
+        return "as it is"
     return "all stored" if one.disk_bytes is None else size_text(one.disk_bytes)
 
 

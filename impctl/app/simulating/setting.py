@@ -33,7 +33,7 @@ class Setting:
     def name(self) -> str:
         """In a few words."""
         if self.is_present:
-            return "present"
+            return "as it is"
         kept = "all stored" if self.disk is None else size_text(self.disk)
         return kept if self.trigger is None else f"{kept}, {self.trigger.text}"
 

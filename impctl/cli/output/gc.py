@@ -35,4 +35,4 @@ def _what(entry: GcEntry) -> str:
         case "file":
             return f"unused state: {entry.name}"
         case _:
-            return f"temporary files of an interrupted run: {entry.name}"
+            return f"files of an interrupted run: {entry.name}"

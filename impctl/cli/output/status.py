@@ -36,7 +36,7 @@ def status_lines(result: StatusResult, width: int | None) -> list[str]:
     if not result.versions:
         trigger = "" if result.trigger is None else f", trigger {result.trigger}"
         said = f"{result.query}: not captured (policy {result.policy}{trigger})"
-        return [plain(f"{said}; `impctl check` shows whether it can be captured")]
+        return [plain(f"{said}; `impctl check` shows if it can be")]
     state = "stale" if result.stale else "current"
     lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
     for label, text in _labelled(result):

@@ -318,8 +318,8 @@ class TextOutput:
             f"at {versions}{results_text(result)}"
         )
         if result.missing:
-            missing, total = len(result.missing), count_text(result.total, "range")
-            self._detail(f"the sketch lacks {missing:,} of {total}")
+            total = count_text(result.total + (result.total in result.missing), "range")
+            self._detail(f"the sketch lacks {len(result.missing):,} of {total}")
         if result.extra:
             extra = count_text(len(result.extra), "range")
             self._detail(f"the sketch has {extra} more than needed")

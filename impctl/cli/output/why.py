@@ -18,7 +18,7 @@ from impctl.plural import count_text
 
 _CLAIMS = {
     "smallest": "a smallest set: fewer rows cannot derive it",
-    "minimal": "one derivation: it needs all of these rows, but another may need fewer",
+    "minimal": "a minimal set: no row can be removed, but another set may be smaller",
     "group": "all rows of its groups",
 }
 
