@@ -137,7 +137,7 @@ def _age(seconds: float | None) -> str:
 def _budget(one: SimulatedSetting) -> str:
     if one.present:
         return "as it is"
-    return "all stored" if one.disk_bytes is None else size_text(one.disk_bytes)
+    return "all kept" if one.disk_bytes is None else size_text(one.disk_bytes)
 
 
 def _trigger(one: SimulatedSetting) -> str:

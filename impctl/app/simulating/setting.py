@@ -34,7 +34,7 @@ class Setting:
         """In a few words."""
         if self.is_present:
             return "as it is"
-        kept = "all stored" if self.disk is None else size_text(self.disk)
+        kept = "all kept" if self.disk is None else size_text(self.disk)
         return kept if self.trigger is None else f"{kept}, {self.trigger.text}"
 
 

@@ -206,7 +206,7 @@ def test_seeds_are_triggered_first_and_half_of_the_others() -> None:
 
 
 def test_a_field_needs_sensors() -> None:
-    with pytest.raises(UsageError, match="no field"):
+    with pytest.raises(UsageError, match="too small"):
         sensor_tables(35, 1)
     with pytest.raises(UsageError, match="too small for alarms"):
         alarm_tables(399, 1)

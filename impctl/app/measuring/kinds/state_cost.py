@@ -124,7 +124,7 @@ def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterato
     with scratch_copy(ground.desk, tables) as base:
         shares = dict.fromkeys(moving[: setting.come], setting.shares)
         changes = hold_back(base, shares, setting.deletes, ground.seed)
-        ground.step("all stored")
+        ground.step("all kept")
         # Tells what the shares of a budget are of, and warms the process up.
         whole = _run(ground, base, setting, moving, changes, KEPT, None).stored
         for way, share in product(options.ways, options.budgets):
