@@ -62,7 +62,7 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
             with Isolated(failures, spec):
                 prepared = prepare(desk, spec)
                 captured = capture_query(
-                    desk, store, prepared, code="asked", reason="capture was asked for"
+                    desk, store, prepared, code="asked", reason="capture was requested"
                 )
                 results.append(_result(desk.tables, prepared, captured))
                 desk.reporter.finished(results[-1], number, len(specs))

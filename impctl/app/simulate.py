@@ -26,6 +26,7 @@ from impctl.app.simulating.setting import Setting, disks_from, settings_of, trig
 from impctl.app.workbench.settings import SimulateRequest, disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
+from impctl.plural import count_text
 from impctl.store.reader import StoreReader
 from impctl.workload.models import QuerySpec
 
@@ -53,7 +54,9 @@ def simulate(
     if not replay.count:
         raise _nothing(replay, request)
     if replay.count < _FEW:
-        warnings.append(f"only {replay.count} commits are replayed, so figures are rough")
+        warnings.append(
+            f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
+        )
     if has_expiry(desk.workload.tables[name] for name in _names(tables)):
         warnings.append(_NO_EXPIRY)
     model = Model(desk, store, specs, tables, replay, request.look)

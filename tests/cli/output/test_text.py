@@ -56,7 +56,7 @@ q_top: stale, sales.price 4 of 5 ranges
   size     sketch 2 B, state 1.23 kB
   verified slack 1 at sales@1, 2026-01-31 12:00:30Z
   runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
-           2026-01-31 12:00:30Z  capture, 1.2 s: capture was asked for
+           2026-01-31 12:00:30Z  capture, 1.2 s: capture was requested
 """,
     "gc": """\
 deleted 12 old sketch versions of q_top, 3.1 kB
