@@ -54,12 +54,12 @@ def _interrupted(results: Sequence[ApplyResult], wanted: int) -> InterruptedRunE
     made = [r for r in results if r.version is not None and not r.already_applied]
     if not made:
         return InterruptedRunError(
-            "Interrupted before a batch was committed", hint="run the command again"
+            "Interrupted before any batch was committed", hint="run the command again"
         )
     told = ", ".join(f"`{r.name}` (version {r.version} of `{r.table}`)" for r in made)
     return InterruptedRunError(
-        f"Interrupted after {len(results)} of {wanted} batches; in the tables are {told}",
-        hint="run the command again for the rest: batches that are in are left out",
+        f"Interrupted after {len(results)} of {wanted} batches; already in the tables: {told}",
+        hint="run the command again for the rest; it skips batches that are already applied",
     )
 
 

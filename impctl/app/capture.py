@@ -63,14 +63,14 @@ def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
             with Isolated(failures, spec):
                 prepared = prepare(desk, spec)
                 captured = capture_query(
-                    desk, store, prepared, code="asked", reason="capture was asked for"
+                    desk, store, prepared, code="asked", reason="capture was requested"
                 )
                 results.append(_result(desk.tables, prepared, captured))
                 desk.reporter.finished(results[-1], number, len(specs))
                 if captured.reason == COULD_NOT:
                     warnings.append(
-                        f"query `{spec.name}` is captured without state, and recaptured when its "
-                        f"tables change: {COULD_NOT}"
+                        f"query `{spec.name}` was captured without state, so every change of its "
+                        f"tables recaptures it: {COULD_NOT}"
                     )
                 if captured.no_answer:
                     warnings.append(_without_answer(prepared, captured.no_answer))
@@ -108,16 +108,16 @@ def _advice(
         lineage = followed_warnings(spec.name, store.run_refs(spec.name))
         return [*skipping, *lineage, *state_warnings(desk, store, prepared)]
     return [
-        f"query `{spec.name}` is captured, but how much its sketch saves could not be told: "
-        f"{named_before(spec.name, failure.error.message)}"
+        f"query `{spec.name}` was captured, but impctl could not estimate what its "
+        f"sketch saves: {named_before(spec.name, failure.error.message)}"
         for failure in failed
     ]
 
 
 def _without_answer(prepared: PreparedQuery, reason: str) -> str:
     return (
-        f"the answer of query `{prepared.spec.name}` is not kept: {reason}; `query` reads through "
-        "its sketch"
+        f"the result of query `{prepared.spec.name}` is not materialized: {reason}; "
+        "`query` reads through its sketch instead"
     )
 
 

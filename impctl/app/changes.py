@@ -44,8 +44,8 @@ def changes(
     """
     if whole and since is not None:
         raise UsageError(
-            "`--all` excludes `--since`: it tells the answer that is kept, and of no other",
-            hint="leave one of them out; `impctl query --at` answers for older versions",
+            "`--all` excludes `--since`: it returns the current materialized result only",
+            hint="remove one of them; `impctl query --at` answers at older versions",
         )
     if out is not None:
         # Before anything that takes its time.

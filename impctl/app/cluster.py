@@ -73,7 +73,7 @@ def _wanted(
         found.append(table)
     if by and len(tables) != 1:
         raise UsageError(
-            "`--by` names columns of one table", hint="name that table with `--table` too"
+            "`--by` takes columns of one table", hint="name that table with `--table` too"
         )
     return tuple(dict.fromkeys(found))
 
@@ -84,8 +84,9 @@ def _warnings(
     if wanted or uses:
         return ()
     return (
-        f"no sketch is stored for a query of {desk.workload.file}, so there is nothing to cluster "
-        "by; run `impctl capture` first, or name `--table` and `--by`",
+        f"no sketch is stored for any query of {desk.workload.file}, so there is "
+        "nothing to cluster by; run `impctl capture` first, or give `--table` and "
+        "`--by`",
     )
 
 
@@ -140,10 +141,11 @@ def _clustered(
 def _loses(result: ClusterResult) -> UsageError:
     names = ", ".join(f"`{one.query}`" for one in result.losers)
     return UsageError(
-        f"Clustering table `{result.table}` by {', '.join(f'`{name}`' for name in result.by)} "
-        f"would write {size_text(result.bytes)} again, and {len(result.losers)} of "
-        f"{count_text(len(result.sketches), 'sketch', 'sketches')} would read more files than now: "
-        f"{names}",
+        f"Clustering table `{result.table}` by "
+        f"{', '.join(f'`{name}`' for name in result.by)} would rewrite "
+        f"{size_text(result.bytes)}, and {len(result.losers)} of "
+        f"{count_text(len(result.sketches), 'sketch', 'sketches')} would read more "
+        f"files than now: {names}",
         hint="choose other columns (`--dry-run` shows what each sketch would read), or add `--yes`",
         code="cluster_loses",
     )
@@ -158,7 +160,7 @@ def _columns(
         if often:
             return often
         raise UsageError(
-            f"Nothing tells by which column to cluster table `{snapshot.table}`",
+            f"No column is known to cluster table `{snapshot.table}` by",
             hint="name one with `--by`, or capture a query of the table first",
         )
     found = []

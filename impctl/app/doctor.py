@@ -35,7 +35,7 @@ from impctl.tables.change.retention import duration_of
 def doctor(request: DoctorRequest, reporter: Reporter) -> Outcome:
     """All findings; with a workload, those about its tables and store as well."""
     every = None if request.every is None else schedule_of(request.every)
-    reporter.step("looking at software")
+    reporter.step("checking software")
     findings = list(software(os.environ))
     failures: list[Failure] = []
     if request.settings is None:
@@ -68,9 +68,9 @@ def _of_workload(
         found, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
         yield found
         if read_one is not None:
-            desk.reporter.step("reading a file of each table by Spark")
+            desk.reporter.step("reading a file of each table with Spark")
             yield from spark_findings(desk, read_one)
-    desk.reporter.step("looking at tables")
+    desk.reporter.step("checking tables")
     stored = _stored(desk)
     yield from table_findings(desk, stored, every)
     desk.reporter.step("checking the store")
@@ -99,7 +99,7 @@ def schedule_of(text: str) -> timedelta:
     every = duration_of(text)
     if every is None or not every:
         raise UsageError(
-            f"`{text}` is no time between two runs",
+            f"`{text}` is not an interval between two runs",
             hint="write it as `15m`, `6h`, `1d` or `2 weeks`",
         )
     return every

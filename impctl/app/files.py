@@ -33,8 +33,8 @@ from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 
 _DATED = (Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ)
-_NO_TEXT = "its boundaries are values that other engines may read as others"
-_NAN = "its files may hold NaN, and engines that read Parquet may pass over such rows"
+_NO_TEXT = "other engines may interpret its boundary values differently"
+_NAN = "its files may contain NaN, and engines that read Parquet may skip such rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _left_to_read(
         sketches = tuple(one for one in sketches if one.table not in refused)
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         if table not in predicates and _leaves_out(sketches, table):
-            left_away[table] = "the query reads it several times, and not by the same ranges"
+            left_away[table] = "the query reads it several times, with different ranges"
     return pruned, _of_live_rows(found, predicates), left_away
 
 
@@ -169,9 +169,9 @@ def _check(snapshot: Snapshot, names: Iterable[ColumnName], left: Sequence[DataF
     old = miscopied_columns(snapshot, left).in_old_calendar & dated if dated else ()
     if old:
         raise TableError(
-            f"Column `{min(old)}` of table `{snapshot.table}` may hold old dates or times in Spark"
-            " 2's calendar, which other engines take for others",
-            hint="rewrite the files with Spark 3.1 or newer, or leave the column out",
+            f"Column `{min(old)}` of table `{snapshot.table}` may contain old dates or "
+            "times in Spark 2's calendar, which other engines read as different values",
+            hint="rewrite the files with Spark 3.1 or newer, or do not use the column",
             code="legacy_calendar",
         )
 

@@ -79,8 +79,8 @@ def follow(
         kept = KeptStates(memory=memory_of(settings, desk.workload))
         following = _Following(desk, specs, batch_rows, request, kept=kept)
         reporter.step(
-            f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, a look "
-            f"every {duration_text(request.interval * 1000)}{following.waits_for()}"
+            f"following {', '.join(spec.name for spec in specs)} of {settings.workload}, "
+            f"checking every {duration_text(request.interval * 1000)}{following.waits_for()}"
         )
         while not stop.is_asked:
             files.check()
@@ -171,7 +171,7 @@ class _Following:
         )
         warnings = (*outcome.warnings, *self.followed.warnings())
         show(replace(outcome, results=done, warnings=warnings), entry)
-        self.desk.reporter.step(f"waiting for changes, runs so far: {self.runs}")
+        self.desk.reporter.step(f"waiting for changes, {self.runs} runs so far")
 
     def _look(self) -> None:
         """See what is pending, without a run; what could not be seen stays new."""
@@ -266,9 +266,9 @@ class Files:
         for path, content in self.contents:
             if _content(path) != content:
                 raise RetryableError(
-                    f"File `{path}` changed while it was followed",
+                    f"File `{path}` changed while `--follow` was running",
                     code="workload_changed",
-                    hint="start again to follow what it says now; a service manager may do so",
+                    hint="start again to use the new file; a service manager can do this",
                 )
 
 

@@ -47,7 +47,7 @@ def follow_changes(
         (spec,) = desk.queries([query if query is not None else only_query(desk)])
         looking = _Looking(desk, Answer(desk, spec), spec.name, request, show)
         reporter.step(
-            f"following the answer of {spec.name}, a look every "
+            f"following the result of {spec.name}, checking every "
             f"{duration_text(request.interval * 1000)}"
         )
         if whole:
@@ -88,7 +88,7 @@ class _Looking:
         except RetryableError as error:
             if error.code == "sketch_moved":
                 raise
-            self.desk.reporter.step(f"waiting to look again: {error.message}")
+            self.desk.reporter.step(f"waiting to check again: {error.message}")
             return
         finally:
             desk.close()

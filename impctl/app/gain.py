@@ -99,14 +99,14 @@ def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], st
         # Captured just now: nobody had the time.
         return ""
     if verdict == NOT_USED_YET:
-        return "take the query out of what is maintained, or maintain it when it is asked for"
+        return "stop maintaining the query, or maintain it only on request"
     if verdict in (PAYS, ANSWERS):
         return ""
     if found.bytes > found.bytes_plain / 2:
-        return f"few files are left out{of_order()}"
+        return f"few files are skipped{of_order()}"
     if upkeep_runs <= found.uses:
-        return "not paid back yet: its uses have saved less so far than its capture and upkeep took"
-    return "maintained more often than it is used: maintain it less often"
+        return "so far, its uses saved less time than its capture and upkeep took"
+    return "it is maintained more often than it is used; maintain it less often"
 
 
 def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: QuerySpec) -> str:
@@ -120,10 +120,10 @@ def _order_hint(forecasts: ClusterForecasts, store: StoreReader | None, spec: Qu
             continue
         own = [one for one in forecast.sketches if one.query == spec.name]
         if not forecast.obstacle and any(one.bytes_expected < one.bytes for one in own):
-            return ": see what `impctl cluster --dry-run` expects"
+            return ": see the estimate of `impctl cluster --dry-run`"
         alone = next((one for one in sketches if forecasts.alone(spec.name, one)), None)
         if alone is not None:
             by = f"--table {alone.table} --by {alone.attribute}"
-            return f": `impctl cluster {by}`, for this sketch alone, would change that"
-        said = forecast.obstacle or "the order that helps other sketches is no help for this one"
+            return f": `impctl cluster {by}` would change that for this sketch alone"
+        said = forecast.obstacle or "the order that helps other sketches does not help this one"
     return f", and clustering would not help: {said}" if said else ""

@@ -52,7 +52,7 @@ def _collected(desk: Workbench, keep: int) -> Collected:
         return Collected()
     if desk.settings.dry_run:
         return store.collectable(keep)
-    desk.reporter.step("collecting old sketch versions and unused files")
+    desk.reporter.step("deleting old sketch versions and unused files")
     # What a killed writer left is for `collect` to tell of, not for the lock to sweep away.
     with desk.writing("gc", sweep=False) as held:
         return held.collect(keep=keep)
@@ -89,8 +89,8 @@ def _entry(kind: str, leftover: Leftover) -> GcEntry:
 def _left(entries: Sequence[GcEntry]) -> Failure:
     more = f" and {len(entries) - 1} more" if len(entries) > 1 else ""
     error = StorageError(
-        f"Could not be removed: {entries[0].name}{more}",
+        f"Could not delete {entries[0].name}{more}",
         code="gc_left",
-        hint="see who may write there, and run the command again",
+        hint="check who can write there, and run the command again",
     )
     return Failure(None, error)

@@ -50,8 +50,8 @@ def init(request: InitRequest, reporter: Reporter) -> Outcome:
         tables.append(_table(path, out, [table.name for table in tables]))
     if not any(table.group_by for table in tables):
         raise UsageError(
-            "None of the tables has a column that can be cut into ranges",
-            hint="sketches need a column of a number, text, date or timestamp type",
+            "None of the tables has a column that can be split into ranges",
+            hint="sketches need a column with a number, text, date or timestamp type",
         )
     text = workload_text(_identifier(out.stem), tables, _store_of(out))
     queries = _put(out, text, reporter, force=request.force)
@@ -95,7 +95,7 @@ def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
     except TableError as error:
         if error.code != "table_missing":
             raise
-        hint = "give folders or URIs of Delta tables; paths start where you are"
+        hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
         raise TableError(error.message, hint=hint, code=error.code) from error
     found = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
@@ -122,7 +122,7 @@ def _described(snapshot: Snapshot) -> str:
 def _remark(one: Promise, files: int) -> str:
     values = "" if one.values is None else f", at most {one.values:,} values"
     apart = (
-        f"; a value is in about {one.overlap:.0%} of the files"
+        f"; a value occurs in about {one.overlap:.0%} of the files"
         if files > 1 and one.overlap < 1
         else ""
     )
@@ -155,7 +155,7 @@ def _put(out: Path, text: str, reporter: Reporter, *, force: bool) -> tuple[str,
 def _not_written(path: Path, error: OSError) -> StorageError:
     return StorageError(
         f"`{path}` cannot be written: {error.strerror}",
-        hint="check that the folder is there and that you may write in it",
+        hint="check that the folder exists and that you have write access",
     )
 
 
@@ -168,7 +168,7 @@ def _checked(draft: Path, reporter: Reporter) -> tuple[str, ...]:
     results = [result for result in outcome.results if isinstance(result, CheckResult)]
     for result in results:
         if not result.supported:
-            raise ImpctlError(f"The example `{result.query}` came out wrong: {result.reason}")
+            raise ImpctlError(f"The example `{result.query}` gave a wrong result: {result.reason}")
     return tuple(result.query for result in results)
 
 
@@ -190,8 +190,8 @@ def _refuse_existing(out: Path, *, force: bool) -> None:
         str(out).encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"A workload file tells its own name, so it cannot be one that is not UTF-8: `{out}`",
-            hint="give another one (`--out FILE`)",
+            f"A workload file contains its own name, so the name must be UTF-8: `{out}`",
+            hint="give another name (`--out FILE`)",
             code="out_not_utf8",
         ) from None
     if out.exists() and not (force and out.is_file()):
@@ -200,8 +200,8 @@ def _refuse_existing(out: Path, *, force: bool) -> None:
 
 def _existing(file: Path) -> UsageError:
     return UsageError(
-        f"File `{file}` is there already",
-        hint="give another one (`--out FILE`), or `--force` to write it anew",
+        f"File `{file}` already exists",
+        hint="give another name (`--out FILE`), or overwrite it with `--force`",
     )
 
 

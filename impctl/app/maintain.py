@@ -107,7 +107,7 @@ def _answered_by_spark(desk: Workbench, outcome: Outcome) -> Outcome:
         if is_answered:
             warnings.append(
                 f"query `{failure.query}` was not maintained: {failure.error.message}. Spark "
-                "answers the query, which does not need this row, without its sketch"
+                "answers the query without its sketch, because the query does not need this row"
             )
         else:
             failures.append(failure)

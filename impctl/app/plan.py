@@ -141,7 +141,7 @@ def _to_capture(desk: Workbench, spec: QuerySpec) -> PlanResult:
         action="capture",
         by=capture_stage(desk, prepared).by(desk),
         reason_code="not_captured",
-        reason="it was never captured; run `impctl capture`",
+        reason="it has not been captured; run `impctl capture`",
         policy=str(desk.policy(spec)),
         since={},
         versions=desk.tables.versions_of(prepared.tables),

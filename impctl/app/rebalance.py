@@ -124,10 +124,10 @@ class _Rebalanced:
         before = {old: _largest(change.taken.range_rows, old) for old in moved}
         done = self._found(change.taken, moved, way, partitions)
         if done is None:
-            return self._left("the engine could not fill its state under other ranges")
+            return self._left("the engine could not build its state with other ranges")
         after = {old: _largest(done.state.range_rows, _new(moved[old])) for old in moved}
         if any(after[old] > rows for old, rows in before.items()):
-            return self._left("other ranges would leave the largest one larger than it is")
+            return self._left("other ranges would make the largest one larger")
         reason = "; ".join([*map(_moved_text, moved.values()), done.how, *change.kept])
         return self._committed(store, way, partitions, done, reason)
 
@@ -142,13 +142,13 @@ class _Rebalanced:
     def _change(self) -> _Change | str:
         """What to do, or why nothing."""
         if self.way.mode is Mode.RECAPTURE:
-            return "it is recaptured after every change, and its ranges chosen anew"
+            return "it is recaptured after every change, which also chooses its ranges again"
         taken = TakenUp(self.way, self.stored, self.store.load_runs(self.stored.query))
         own = [p for p in self._distinct() if has_own_boundaries(self.desk, p.table, p.attribute)]
         moved = self._moved(taken.range_rows, own)
         kept = [_own_text(partition) for partition in own]
         if not moved:
-            others = ["no range can be split or merged to advantage"]
+            others = ["splitting or merging ranges would not help"]
             told = others if len(own) < len(self._distinct()) else []
             return "; ".join([*told, *kept])
         return _Change(taken, moved, tuple(kept))
@@ -188,7 +188,7 @@ class _Rebalanced:
             filled = filled_circuit(self.desk, self.prepared, way, self.verdict, partitions)
             if filled is None:
                 return None
-            how = "state captured anew: it cannot be told apart by other ranges"
+            how = "state recaptured: it cannot be derived for other ranges"
             return _Found(filled.session.fragments(), filled.session, how, filled.uses_spark)
         (change,) = moved.values()
         reading = _Reading(self.desk, change)
@@ -209,7 +209,7 @@ class _Rebalanced:
         fragments = change.renumbering.fragments(held)
         query = TouchedQuery(change.renumbering.new, fragments)
         reading.fill(query.range_rows, reading.rows(()), taken.range_rows)
-        how = "sketch derived from the stored one; every part of a split range is in it"
+        how = "sketch derived from the stored one, including every part of a split range"
         return _Found({access: fragments}, query, how)
 
     def _committed(
@@ -289,7 +289,7 @@ class _Reading:
     def how(self, is_read: bool) -> str:
         """What the state was derived from."""
         if is_read:
-            return f"state derived from the stored one and {self._rows:,} rows of split ranges"
+            return f"state derived from the stored one and from {self._rows:,} rows of split ranges"
         return "state derived from the stored one"
 
 
@@ -300,7 +300,7 @@ def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> Ca
     is_of_now = is_current(stored, desk.tables) and not moved_moments(desk, stored)
     if is_of_now and is_captured_alike(desk, spec, stored):
         return _Rebalanced(desk, store, spec).foreseen()
-    reason = "would be brought up to date first; how even its ranges are is looked at after that"
+    reason = "would be maintained first, and its ranges checked after that"
     found = _result(stored, "none", reason, 0.0, 0.0)
     return replace(found, foreseen=True, stored="stale")
 
@@ -333,7 +333,7 @@ def _largest(counted: RangeRows, partition: RangePartition) -> int:
 
 def _own_text(partition: RangePartition) -> str:
     name = f"{partition.table}.{partition.attribute}"
-    return f"the `boundaries` of `{name}` stand in the workload file and were left as they are"
+    return f"the workload file sets the `boundaries` of `{name}`, so they did not change"
 
 
 def _foreseen_text(change: NewRanges) -> str:
@@ -343,6 +343,6 @@ def _foreseen_text(change: NewRanges) -> str:
 def _moved_text(change: NewRanges) -> str:
     old, new = change.renumbering.old, change.renumbering.new
     return (
-        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges {len(change.split)} split and "
-        f"{change.merged} merged with neighbours, {new.ranges} in all now"
+        f"`{old.table}.{old.attribute}`: of {old.ranges} ranges, {len(change.split)} split "
+        f"and {change.merged} merged with neighbors, {new.ranges} in total now"
     )

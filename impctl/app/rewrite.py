@@ -96,8 +96,8 @@ def _endless(prepared: PreparedQuery) -> list[str]:
     """That another reader of the text may find no end where impctl does."""
     best = {node.id for node in nodes_of(prepared.root) if isinstance(node, Fixpoint) and node.best}
     return [
-        f"recursive `{name}` ends because impctl keeps its best rows alone; elsewhere the text may "
-        f"go on for ever where its data has circles [{BEST_ROWS_ONLY}]"
+        f"recursive `{name}` terminates because impctl keeps only its best rows; elsewhere "
+        f"the text may run forever on data with cycles [{BEST_ROWS_ONLY}]"
         for name in sorted(best)
     ]
 
@@ -126,10 +126,10 @@ def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], prun
     """TableError where readers of the files would lose rows that the ranges ask for."""
     for table in sorted(losing_nan(desk.tables, pruned, versions)):
         raise TableError(
-            f"Table `{table}` cannot be read file by file through its sketch: its files may hold"
-            " NaN in the range asked for, and readers of Parquet pass over such rows",
-            hint="leave `--files` out and run the text on Spark, or leave the sketch away:"
-            " `--sketch never`",
+            f"Table `{table}` cannot be read file by file through its sketch: its files may "
+            "contain NaN in the requested range, and Parquet readers may skip such rows",
+            hint="omit `--files` and run the text on Spark, or do not use the sketch: `--sketch "
+            "never`",
             code="files_not_plain",
         )
 
@@ -146,7 +146,7 @@ def _write_files(
         if reason:
             raise TableError(
                 f"Table `{table}` cannot be read file by file: {reason}",
-                hint="leave `--files` out and run the text with a reader that knows Delta",
+                hint="omit `--files` and run the text with a reader that supports Delta",
                 code="files_not_plain",
             )
     listed = {table: [file.uri for file in own] for table, own in files.items()}
@@ -155,6 +155,6 @@ def _write_files(
     except OSError as error:
         raise StorageError(
             f"The list of files could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder that you may write",
+            hint="name a file in a folder with write access",
             code="files_not_written",
         ) from error

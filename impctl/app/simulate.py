@@ -26,11 +26,12 @@ from impctl.app.simulating.setting import Setting, disks_from, settings_of, trig
 from impctl.app.workbench.settings import SimulateRequest, disk_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
+from impctl.plural import count_text
 from impctl.store.reader import StoreReader
 from impctl.workload.models import QuerySpec
 
 NOTHING_TO_REPLAY = "nothing_to_replay"
-_NO_EXPIRY = "rows that expire are not replayed: figures are those of the commits alone"
+_NO_EXPIRY = "the replay ignores rows that expire: figures cover commits only"
 _FEW = 20
 """Commits below which a replay says little."""
 _TAIL = 60.0
@@ -53,7 +54,9 @@ def simulate(
     if not replay.count:
         raise _nothing(replay, request)
     if replay.count < _FEW:
-        warnings.append(f"only {replay.count} commits are replayed: figures say little")
+        warnings.append(
+            f"only {count_text(replay.count, 'commit')} to replay, so figures are rough"
+        )
     if has_expiry(desk.workload.tables[name] for name in _names(tables)):
         warnings.append(_NO_EXPIRY)
     model = Model(desk, store, specs, tables, replay, request.look)
@@ -90,12 +93,12 @@ def _captured(
     found = [spec for spec in asked if spec.name in known]
     if not found:
         raise UsageError(
-            "None of the queries was captured, so nothing tells what maintaining them takes",
+            "None of the queries has been captured, so the cost of maintaining them is unknown",
             hint="run `impctl capture`, and `impctl maintain` a few times",
             code=NOTHING_TO_REPLAY,
         )
     left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
-    told = f"left out, as never captured: {', '.join(left)}; run `impctl capture`"
+    told = f"not replayed, because never captured: {', '.join(left)}; run `impctl capture`"
     return found, [told] if left else []
 
 
@@ -139,14 +142,14 @@ def _nothing(replay: Replay, request: SimulateRequest) -> UsageError:
     if request.arrivals is not None:
         hint = "write a line for each commit: time,table,inserted,deleted"
         return UsageError(
-            f"No line of {request.arrivals} is about a table of these queries",
+            f"No line of {request.arrivals} names a table of these queries",
             hint=hint,
             code=NOTHING_TO_REPLAY,
         )
     return UsageError(
-        "No commit is known of the time that is to be replayed",
-        hint="histories are kept by `capture` and `maintain`, from the tables' logs; give a longer"
-        " `--since`, or commits of a file by `--arrivals`",
+        "No commit is known in the requested time span",
+        hint="`capture` and `maintain` store the history of commits from the tables' logs; give "
+        "a longer `--since`, or commits in a file with `--arrivals`",
         code=NOTHING_TO_REPLAY,
     )
 

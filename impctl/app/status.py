@@ -155,14 +155,14 @@ def _pending(
     if not is_defined_alike(desk, spec, stored):
         return pending, "the query or its partitions changed since the capture; capture it again"
     if not is_of_this_release(stored):
-        return pending, "another release of impctl captured it; capture it again"
+        return pending, "it was captured by another release of impctl; capture it again"
     try:
         check_pins(stored, desk.tables)
     except RecaptureNeededError as replaced:
         return pending, f"{replaced.message}; capture it again"
     moved = moved_moments(desk, stored)
     if moved:
-        return pending, f"{moved_text(moved)}; `maintain` moves the sketch on"
+        return pending, f"{moved_text(moved)}; run `maintain` to update the sketch"
     if any(pending.values()):
-        return pending, "the table has newer versions; `maintain` brings the sketch up to date"
+        return pending, "the table has newer versions; run `maintain` to update the sketch"
     return pending, None

@@ -47,8 +47,8 @@ from impctl.store.records import RunRecord, StoredQuery
 from impctl.workload.models import QuerySpec
 
 _FAILS_IN_PART = (
-    "query `{}` fails on groups of which its sketch lets only a part through, so it is answered"
-    " without its sketch, and there are no results through it to compare"
+    "query `{}` fails on groups that its sketch covers only in part, so it is answered "
+    "without its sketch, and there is no result with it to compare"
 )
 
 

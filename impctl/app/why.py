@@ -51,7 +51,7 @@ def why(
         desk.queries([query])
     if bool(row) == bool(without):
         raise UsageError(
-            "`why` asks for a row of the answer or for rows that are left out: one of them",
+            "`why` takes either a row of the result or rows to remove, not both",
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
@@ -88,7 +88,7 @@ def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fre
     if isinstance(found, Unread):
         raise found.refusal
     if use is SketchUse.NEVER:
-        reason = "its sketch holds witnesses (`lineage: witness`), not all rows that matter"
+        reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
         return replace(found, reason=reason)
     return found
 

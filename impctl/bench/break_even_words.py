@@ -62,7 +62,7 @@ def earliest_break_even(record: Record) -> tuple[str, str] | None:
     name = case_name(first.figure, first.cell)
     where = f"{first.figure.title}: {name}" if name else first.figure.title
     if first.even.beyond is not None:
-        where = "beyond every change measured"
+        where = "above every measured change"
     return first.short_text, where
 
 

@@ -119,7 +119,7 @@ def _check_comparable(old: Record, new: Record) -> None:
     ):
         if mine != theirs:
             raise UsageError(
-                f"The records are of different {what}: {mine} and {theirs}",
+                f"The records differ in {what}: {mine} and {theirs}",
                 code="records_differ",
                 hint="measure twice with the same options, then compare",
             )

@@ -123,8 +123,9 @@ def total_words(found: Sequence[Contest], ours: str, other: str, way: str) -> st
     took = sum(contest.cell.metrics[ours].median for contest in found)
     without = sum(contest.cell.metrics[other].median for contest in found)
     return (
-        f"All {number(len(found))} together took {readable(without, Unit.MS)} by Spark over all "
-        f"files and {readable(took, Unit.MS)} {way}: {times(without / took)} as fast."
+        f"All {number(len(found))} together took {readable(without, Unit.MS)} with Spark "
+        f"over all files and {readable(took, Unit.MS)} {way}: {times(without / took)} as "
+        "fast."
     )
 
 

@@ -22,7 +22,7 @@ def split_last_days(table: pa.Table, column: str, days: int) -> tuple[pa.Table, 
         )
     if not pa.types.is_temporal(table.schema.field(column).type):
         raise UsageError(
-            f"Column `{column}` holds no dates",
+            f"Column `{column}` has no dates",
             hint="name a column of dates or timestamps",
         )
     day = pc.cast(table[column], pa.date32()).combine_chunks().cast(pa.int32())

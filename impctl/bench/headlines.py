@@ -47,17 +47,17 @@ def headlines(
         meaning = f"median speed-up of maintaining a sketch over recapturing it{at}"
         found.append(_speed_up(size.found, meaning))
     if even := earliest_break_even(record):
-        meaning = "size of a change from which on recapture is the quicker one, in the worst case"
+        meaning = "size of a change above which recapture is faster, in the worst case"
         found.append(Headline(even[0], meaning, even[1]))
     if used:
-        found.append(_speed_up(used, "median speed-up of a query by its sketch"))
+        found.append(_speed_up(used, "median speed-up of a query with its sketch"))
     held = [cell for cell in record.cells if cell.covers is not None]
     if held:
         right = sum(cell.covers is True for cell in held)
         found.append(
             Headline(
                 f"{number(right)} of {number(len(held))}",
-                "sketches covered what recapture found",
+                "sketches covered the recaptured sketch",
                 slack_words(held),
             )
         )

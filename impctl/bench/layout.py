@@ -49,7 +49,7 @@ def layout_files(rows: int, groups: int, order: Order, files: int, seed: int) ->
     """The rows of each file, in the order of the files; every file has some."""
     if not 1 <= groups <= rows or not 1 <= files <= rows:
         raise UsageError(
-            f"{rows} rows have no {groups} groups in {files} files",
+            f"{rows} rows cannot form {groups} groups in {files} files",
             hint="ask for more rows, or for fewer groups and files",
         )
     return _files(rows, groups, order, files, seed)

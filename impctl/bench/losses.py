@@ -43,17 +43,19 @@ _LISTED = 6
 def losses(record: Record) -> tuple[str, ...]:
     """One sentence for each case where a sketch lost, then slack and state."""
     return (
-        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was quicker than maintaining"),
-        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was quicker"),
+        *_lost(contests(record, MAINTAIN, RECAPTURE), "Recapture was faster than maintaining"),
+        *_lost(contests(record, MAINTAIN, DUCKDB_RECAPTURE), "Recapture in DuckDB was faster"),
         *_lost(contests(record, WITH, WITHOUT), "The query was slower with its sketch"),
         *_lost(
             contests(record, WITH, PRUNED),
             "The query was slower with its sketch than with statistics alone",
         ),
-        *_lost(contests(record, WITH, VIEW), "A view kept by hand was quicker than the sketch"),
+        *_lost(
+            contests(record, WITH, VIEW), "A manually maintained view was faster than the sketch"
+        ),
         *_lost(
             contests(record, WITH, DUCKDB_WITHOUT),
-            "The query in DuckDB was quicker than Spark with the sketch",
+            "The query in DuckDB was faster than Spark with the sketch",
         ),
         *_lost(
             contests(record, DUCKDB_WITH, DUCKDB_WITHOUT),
@@ -61,29 +63,29 @@ def losses(record: Record) -> tuple[str, ...]:
         ),
         *_lost(
             contests(record, FROM_STATE, VIEW),
-            "A view kept by hand was quicker than the kept answer",
+            "A manually maintained view was faster than the materialized result",
         ),
         *_lost(
             contests(record, FROM_STATE, DUCKDB_WITHOUT),
-            "The query in DuckDB was quicker than the kept answer",
+            "The query in DuckDB was faster than the materialized result",
         ),
         *_lost(
             contests(record, BY_ENGINE, DUCKDB_WITHOUT),
-            "The query in DuckDB was quicker than the engine over the sketch",
+            "The query in DuckDB was faster than the engine with the sketch",
         ),
         *_lost(
             contests(record, BY_ENGINE, WITH),
-            "Spark was quicker over the sketch than the engine",
+            "With the sketch, Spark was faster than the engine",
         ),
-        *_lost(contests(record, TREE, INDEX), "The index join was quicker than the tree"),
+        *_lost(contests(record, TREE, INDEX), "The index join was faster than the tree"),
         *_lost(
             contests(record, TREE, DUCKDB_RECAPTURE),
-            "Asking DuckDB anew was quicker than a step of the tree",
+            "Running the query again in DuckDB was faster than a step of the tree",
         ),
-        *_lost(workload_contests(record, UNUSED), "The workload was quicker without a sketch"),
+        *_lost(workload_contests(record, UNUSED), "The workload was faster without a sketch"),
         *_lost(
             workload_contests(record, RECAPTURED),
-            "The workload was quicker with recaptured sketches",
+            "The workload was faster with recaptured sketches",
         ),
         *_undecided(record),
         *_slack(record),
@@ -102,9 +104,10 @@ def _undecided(record: Record) -> list[str]:
         return []
     worst, _ = ends(slower)
     return [
-        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or the "
-        f"spread of the runs, the slowest {times(worst.ratio)} as quick ({worst.full_name}), where "
-        f"equal work may take {readable(worst.band, Unit.SHARE)} longer."
+        f"Not decided: {_cells(len(slower))} slower with a sketch, but within the noise or "
+        f"the spread of the runs. The slowest was {times(worst.ratio)} as fast "
+        f"({worst.full_name}), where equal work may take {readable(worst.band, Unit.SHARE)} "
+        "longer."
     ]
 
 
@@ -116,7 +119,7 @@ def _lost(found: Sequence[Contest], says: str) -> list[str]:
         if lost:
             worst = min(lost, key=lambda contest: contest.ratio)
             at = f" at {worst.place}" if len(lost) > 1 else ""
-            told = f"{_where(group, lost)} ({times(worst.ratio)} as quick{at})"
+            told = f"{_where(group, lost)} ({times(worst.ratio)} as fast{at})"
             figures.setdefault(name, []).append(f"{case} {told}" if case else told)
     titles = {contest.figure.name: contest.figure.title for contest in found}
     return [f"{says} in “{titles[name]}”: {_listed(cases)}." for name, cases in figures.items()]
@@ -156,9 +159,9 @@ def _slack(record: Record) -> list[str]:
         return []
     slack, cell = max(held, key=lambda pair: pair[0])
     return [
-        f"Sketches larger than needed: {_cells(len(held))} with slack, the most {number(slack)} "
-        f"{'range' if slack == 1 else 'ranges'} ({cell_name(record, cell)}). A sketch "
-        "with slack is right, but skips less."
+        f"Sketches larger than needed: {_cells(len(held))} with slack, the most "
+        f"{number(slack)} {'range' if slack == 1 else 'ranges'} "
+        f"({cell_name(record, cell)}). A sketch with slack is correct, but skips less."
     ]
 
 
@@ -174,8 +177,8 @@ def _state(record: Record) -> list[str]:
     if size <= 0:
         return []
     return [
-        f"State has to be kept: at most {readable(size, unit_of(STATE))} "
-        f"({cell_name(record, cell)}). Where that is too much, recapture keeps none."
+        f"State is stored: at most {readable(size, unit_of(STATE))} "
+        f"({cell_name(record, cell)}). If that is too much, recapture stores none."
     ]
 
 

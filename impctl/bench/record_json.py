@@ -44,17 +44,17 @@ def record_from_json(text: str, name: str) -> Record:
         raise _foreign(name, "it has no suite and cells")
     version = found.get("format")
     if not isinstance(version, int):
-        raise _foreign(name, "it does not tell its format")
+        raise _foreign(name, "it does not name its format")
     if version > RECORD_FORMAT:
         raise UsageError(
-            f"Record `{name}` has a format this impctl does not know: {version}",
+            f"Record `{name}` has a format that this impctl does not support: {version}",
             code="record_newer",
-            hint=f"it reads format {RECORD_FORMAT}; use the impctl that wrote it",
+            hint=f"this impctl reads format {RECORD_FORMAT}; use the impctl that wrote the record",
         )
     try:
         return _record(found)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _foreign(name, "parts of it are missing or of another kind") from None
+        raise _foreign(name, "parts of it are missing or have another type") from None
 
 
 def _foreign(name: str, why: str) -> UsageError:

@@ -148,15 +148,15 @@ def _method(record: Record) -> str:
     noise = readable(record.noise, Unit.SHARE)
     least, single = readable(LEAST, Unit.SHARE), readable(SINGLE, Unit.SHARE)
     return (
-        f"<p>Every number is the median of its runs ({record.repeat} asked for); the small print "
-        "beside it is the least and the greatest of them, and so are the whiskers in a chart. Of a "
-        "ratio these are what the runs allow: the worst of one side over the best of the other. "
-        "Runs that read alike have no such range, nor has what was measured once, whatever was "
-        "asked for: series of deletions are, and sizes. The table of each figure counts the runs. "
-        "A recapture or a capture ran three times at most.</p>"
-        "<p>A fixed piece of work was timed before every figure and at the end. Over this run it "
-        f"took up to {noise} longer than at its quickest. What holds for a figure is the "
-        "difference between the two times next to it, where the record has these, but at least "
-        f"{least}, and {single} where one side ran once: what differs by less, or where a run of "
-        "one side lies among those of the other, is counted as neither won nor lost.</p>"
+        f"<p>Every number is the median of its runs ({record.repeat} were requested). The "
+        "small print beside it, like the whiskers in a chart, shows the minimum and "
+        "maximum. For a ratio, these are the worst of one side over the best of the other. "
+        "Runs with equal values have no such range. Neither have values that are measured "
+        "once, such as sizes and series of deletions. The table of each figure counts the "
+        "runs. Recapture and capture ran at most three times.</p><p>A fixed piece of work "
+        f"was timed before every figure and at the end. In this run it took up to {noise} "
+        "longer than its fastest time. The noise of a figure is the difference between the "
+        f"two times next to it, if the record has them, but at least {least}, and {single} "
+        "if one side ran once. A smaller difference counts as neither won nor lost. So "
+        "does one where a run of one side lies among the runs of the other.</p>"
     )

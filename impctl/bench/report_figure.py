@@ -80,17 +80,19 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
     compared = {
         "Speed-up over recapture": contests(own, MAINTAIN, RECAPTURE),
         "Speed-up over recapture in DuckDB": contests(own, MAINTAIN, DUCKDB_RECAPTURE),
-        "Speed-up of the query by its sketch": contests(own, WITH, WITHOUT),
+        "Speed-up of the query with its sketch": contests(own, WITH, WITHOUT),
         "Speed-up of that over statistics alone": contests(own, WITH, PRUNED),
-        "Speed-up of that over a view kept by hand": contests(own, WITH, VIEW),
+        "Speed-up of that over a manually maintained view": contests(own, WITH, VIEW),
         "Speed-up of that over DuckDB": contests(own, WITH, DUCKDB_WITHOUT),
-        "Speed-up of the kept answer over a view kept by hand": contests(own, FROM_STATE, VIEW),
+        "Speed-up of the materialized result over a manually maintained view": contests(
+            own, FROM_STATE, VIEW
+        ),
         "Speed-up of the engine with the sketch over DuckDB": contests(
             own, BY_ENGINE, DUCKDB_WITHOUT
         ),
-        "Speed-up of DuckDB by the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
+        "Speed-up of DuckDB with the sketch": contests(own, DUCKDB_WITH, DUCKDB_WITHOUT),
         "Speed-up of the tree over the index join": contests(own, TREE, INDEX),
-        "Speed-up of the tree over asking DuckDB anew": contests(own, TREE, DUCKDB_RECAPTURE),
+        "Speed-up of the tree over running DuckDB again": contests(own, TREE, DUCKDB_RECAPTURE),
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }
@@ -161,7 +163,8 @@ def _in_words(figure: Figure, drawing: Drawing, at: int) -> str:
     ]
     told = ", ".join(part for part in parts if part)
     return (
-        f"{figure.title}. {told}. Arrow keys read its points; the table below holds every number."
+        f"{figure.title}. {told}. Use the arrow keys to read its points; the table below "
+        "has every number."
     )
 
 
@@ -194,12 +197,12 @@ def _notes(record: Record, figure: Figure, drawing: Drawing | None) -> str:
         notes.append(f"{where}: {note}" if where and len(held) < len(cells) else note)
     if drawing is not None and drawing.hidden:
         notes.append(
-            f"{number(drawing.hidden)} of the numbers in the table have no place on these axes "
-            "(zero on a logarithmic axis, or no number) and are not drawn."
+            f"{number(drawing.hidden)} of the numbers in the table are not drawn, because "
+            "they are not numbers or are zero on a logarithmic axis."
         )
     if cells and math.isfinite(record.figure_noise.get(figure.name, math.nan)):
         noise = readable(record.noise_of(figure.name), Unit.SHARE)
-        notes.append(f"Around this figure equal work took up to {noise} longer.")
+        notes.append(f"Around this figure, equal work took at most {noise} longer.")
     if not notes:
         return ""
     return f'<ul class="notes">{"".join(f"<li>{prose(note)}</li>" for note in notes)}</ul>'

@@ -48,7 +48,7 @@ def facts(record: Record) -> str:
         "Took": readable(record.elapsed_s * 1000, Unit.MS),
         "Scale": _scale(record),
         "Rows": _rows(record.tables),
-        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} asked for",
+        "Repeat": f"{number(record.repeat)} {'run' if record.repeat == 1 else 'runs'} requested",
         "Seed": str(record.seed),
         "Noise": _noise(record.noise),
         **_machine(record.machine),
@@ -68,7 +68,7 @@ def fact_list(pairs: Mapping[str, str]) -> str:
 
 def _noise(noise: float) -> str:
     """One-sided: equal work never takes less than at its quickest."""
-    return f"equal work took up to {readable(noise, Unit.SHARE)} longer"
+    return f"equal work took at most {readable(noise, Unit.SHARE)} longer"
 
 
 def _scale(record: Record) -> str:

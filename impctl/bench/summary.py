@@ -91,9 +91,9 @@ def _unsteady(record: Record) -> Section | None:
     if not math.isfinite(record.noise) or record.noise < UNSTEADY:
         return None
     text = (
-        f"A fixed piece of work took up to {times(1 + record.noise)} its time during this run. "
-        "Speed-ups smaller than the noise around their figure are not counted as won or lost; "
-        "measure again on a machine that does nothing else."
+        f"A fixed piece of work took as much as {times(1 + record.noise)} its fastest time "
+        "during this run. Speed-ups smaller than the noise around their figure are not counted as "
+        "won or lost. Measure again on an idle machine."
     )
     return Section("The machine was not steady", (text,))
 
@@ -116,12 +116,12 @@ def _maintaining(found: Sequence[Contest]) -> Section | None:
         for size in by_size(found)
     )
     text = (
-        f"Maintaining was quicker than recapture in {number(won)} of {_count(found, 'measurement')}"
-        f"{_undecided(found)}. The median speed-up is {medians}; the greatest of all is "
-        f"{times(most.ratio)} ({most.full_name}), the least {times(least.ratio)} "
-        f"({least.full_name})."
+        f"Maintaining was faster than recapture in {number(won)} of "
+        f"{_count(found, 'measurement')}{_undecided(found)}. The median speed-up is "
+        f"{medians}. The greatest is {times(most.ratio)} ({most.full_name}), the least "
+        f"{times(least.ratio)} ({least.full_name})."
     )
-    return Section("Maintaining against recapture", (text,))
+    return Section("Maintaining compared with recapture", (text,))
 
 
 def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
@@ -144,9 +144,9 @@ def _cases(record: Record, found: Sequence[Contest]) -> Section | None:
     )
     numbers = tuple(2 + len(evens) + column for column in (0, 1, 3))
     text = (
-        "Break-even is the size of a change, in the share of its table or in rows, from which on "
-        "recapture is the quicker one; “above” means that it lies beyond the largest change "
-        "measured. The others are speed-ups of maintaining over recapture, at the sizes of a case."
+        "Break-even is the size of a change above which recapture is faster, as a share of "
+        "its table or in rows. “Above” means that it is larger than every measured change. "
+        "The others are speed-ups of maintaining over recapture, at the sizes of a case."
     )
     return Section("Case by case", (text,), (), heads, numbers, rows)
 
@@ -167,7 +167,7 @@ def _speed_ups(group: Sequence[Contest]) -> tuple[str, ...]:
 def _over(rivals: Iterable[tuple[str, Sequence[Contest]]], what: str) -> tuple[str, ...]:
     """A sentence for each rival that was measured."""
     return tuple(
-        f"Over {words}: speed-up {range_text(found)}; quicker in "
+        f"Over {words}: speed-up {range_text(found)}; faster in "
         f"{number(sum(contest.is_won for contest in found))} of "
         f"{_count(found, what)}{_undecided(found)}."
         for words, found in rivals
@@ -185,7 +185,7 @@ def _workloads(record: Record) -> Section | None:
     )
     if not points:
         return None
-    text = "Queries and updates in turn, every cost counted, with maintained sketches:"
+    text = "Queries and updates in turn, including all costs, with maintained sketches:"
     return Section("Whole workloads", (text,), points)
 
 
@@ -194,10 +194,10 @@ def _using(found: Sequence[Contest]) -> Section | None:
         return None
     won = sum(contest.is_won for contest in found)
     text = (
-        f"With its sketch a query was quicker in {number(won)} of {_count(found, 'measurement')}"
-        f"{_undecided(found)}; speed-up {range_text(found)}."
+        f"With its sketch, a query was faster in {number(won)} of "
+        f"{_count(found, 'measurement')}{_undecided(found)}; speed-up {range_text(found)}."
     )
-    total = total_words(found, WITH, WITHOUT, "through their sketches")
+    total = total_words(found, WITH, WITHOUT, "with their sketches")
     points = []
     for name in _text_labels(found):
         values = dict.fromkeys(contest.cell.labels[name] for contest in found)
@@ -212,10 +212,10 @@ def _answering(record: Record) -> Section | None:
     points = quickest(record)
     if not points:
         return None
-    text = "The quickest way to each answer; what rests on a sketch or a view has its upkeep in it:"
+    text = "The fastest way to each answer; a sketch or a view includes its upkeep:"
     materialized = contests(record, FROM_STATE, WITHOUT)
     total = total_words(materialized, FROM_STATE, WITHOUT, "from their materialized results")
-    return Section("Who answered first", (total, text) if total else (text,), points)
+    return Section("Fastest way to answer", (total, text) if total else (text,), points)
 
 
 def _trees(record: Record) -> Section | None:
@@ -223,14 +223,14 @@ def _trees(record: Record) -> Section | None:
     points = _over(
         (
             ("an index join", contests(record, TREE, INDEX)),
-            ("asking DuckDB anew", contests(record, TREE, DUCKDB_RECAPTURE)),
+            ("running DuckDB again", contests(record, TREE, DUCKDB_RECAPTURE)),
         ),
         "measurement",
     )
     if not points:
         return None
-    text = "A step of a join tree, which writes down no joined row, on the same changes:"
-    return Section("Joins without joining", (text,), points)
+    text = "A step of a join tree, which writes no joined rows, on the same changes:"
+    return Section("Joins without writing joined rows", (text,), points)
 
 
 def _text_labels(found: Sequence[Contest]) -> list[str]:
@@ -252,7 +252,7 @@ def _when_not(record: Record) -> Section | None:
     if not record.cells:
         return None
     points = losses(record)
-    calm = "Nothing measured here speaks against a sketch: no loss and no slack."
+    calm = "No measurement here is against a sketch: no loss and no slack."
     return Section("When not to use a sketch", () if points else (calm,), points)
 
 
@@ -271,8 +271,8 @@ def _checks(record: Record) -> Section | None:
     if compared:
         same = sum(cell.equal is True for cell in compared)
         texts.append(
-            f"{number(same)} of {number(len(compared))} results with a sketch equalled those "
-            "without."
+            f"{number(same)} of {number(len(compared))} results with a sketch were equal to "
+            "those without."
         )
     return Section("Checked answers", (" ".join(texts),))
 
@@ -290,7 +290,7 @@ def _alarms(record: Record) -> tuple[str, ...]:
         if cell.covers is False
     ]
     unequal = [
-        f"The result with the sketch was another one: {cell_name(record, cell)}."
+        f"The result with the sketch was different: {cell_name(record, cell)}."
         for cell in record.cells
         if cell.equal is False
     ]

@@ -103,12 +103,12 @@ def _coprime_step(rows: int) -> int:
 def _check(rows: int, groups: int, noise: float) -> None:
     if not 0 <= rows < _MAX_ROWS:
         raise UsageError(
-            f"A synthetic table has from 0 to {_MAX_ROWS - 1} rows, not {rows}",
+            f"A synthetic table must have 0 to {_MAX_ROWS - 1} rows, not {rows}",
             hint="give another number of rows",
         )
     if groups < 1:
         raise UsageError(
-            f"A synthetic table has at least one group, not {groups}",
+            f"A synthetic table must have at least one group, not {groups}",
             hint="give another number of groups",
         )
     if not 0 <= noise < math.inf:

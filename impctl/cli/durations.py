@@ -15,5 +15,7 @@ def seconds(text: str | float) -> float:
     """The seconds that `text` means; typer.BadParameter (usage error) for anything else."""
     value = seconds_in(str(text))
     if value is None:
-        raise typer.BadParameter(f"`{text}` is no duration; write one as 500ms, 5s, 2m, 1h or 7d")
+        raise typer.BadParameter(
+            f"`{text}` is not a duration; write one as 500ms, 5s, 2m, 1h or 7d"
+        )
     return value

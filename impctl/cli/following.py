@@ -50,7 +50,7 @@ def follow_request(
     if not follow:
         lonely = [name for name, value in given.items() if value is not None]
         if lonely:
-            raise UsageError(f"Option `{lonely[0]}` goes with `--follow` only", hint="add it")
+            raise UsageError(f"Option `{lonely[0]}` requires `--follow`", hint="add it")
         return None
     return FollowRequest(
         DEFAULT_INTERVAL if interval is None else interval,

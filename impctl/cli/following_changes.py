@@ -39,7 +39,7 @@ def follow_changes_job(
     if against:
         raise UsageError(
             f"Options `--follow` and `{against[0]}` exclude each other",
-            hint="rows go to stdout as they come and go; take `--format jsonl` or `csv` for a pipe",
+            hint="rows go to stdout as they change; for a pipe, use `--format jsonl` or `csv`",
         )
 
     def work(reporter: Reporter) -> None:

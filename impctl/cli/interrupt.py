@@ -19,7 +19,7 @@ from types import FrameType
 from impctl.cli.alarm import handle_alarm, set_alarm
 
 INTERRUPTED_MESSAGE = "Interrupted"
-DROPPED_HINT = "run the command again; what was committed stays, the rest is dropped"
+DROPPED_HINT = "run the command again; committed work remains, the rest was dropped"
 
 _INTERRUPTED = 128 + signal.SIGINT
 """That of `impctl.errors`, which takes too long to load: signals are taken before."""

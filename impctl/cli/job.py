@@ -71,7 +71,7 @@ def on_workbench(
     """A job that opens the workload first and closes it after `use_case`."""
     if detailed and command != "plan" and not settings.dry_run:
         raise UsageError(
-            "Option `--detailed-exitcode` goes with `--dry-run` only",
+            "Option `--detailed-exitcode` requires `--dry-run`",
             hint=f"add `--dry-run`, or use `impctl plan`; `{command}` itself ends with 0 when done",
         )
 

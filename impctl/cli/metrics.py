@@ -52,7 +52,7 @@ def with_metrics(outcome: Outcome, path: Path | None, text: Callable[[Outcome], 
     except OSError as error:
         failed = StorageError(
             f"The metrics could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder that you may write",
+            hint="name a file in a folder with write access",
             code="metrics_not_written",
         )
         return replace(outcome, failures=(*outcome.failures, Failure(None, failed)))

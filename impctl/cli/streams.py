@@ -94,7 +94,7 @@ def lost_messages() -> OutputFailedError | None:
         return None
     return OutputFailedError(
         f"Messages to stderr could not be written: {failure.strerror}",
-        hint="what the command says of itself holds all the same; make room for its log",
+        hint="the command itself is not affected; free space for its log",
     )
 
 
@@ -108,5 +108,5 @@ def _told(error: OSError) -> OSError | OutputFailedError:
         return error
     return OutputFailedError(
         f"The output could not be written: {error.strerror}",
-        hint="what the command did stays done, see `impctl status`; make room and run it again",
+        hint="the work of the command is done, see `impctl status`; free space and run it again",
     )

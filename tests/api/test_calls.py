@@ -147,7 +147,7 @@ def test_warnings_point_at_the_line_of_the_call(folder: Path) -> None:
         opened.capture("many")
         opened.rewrite(sql="SELECT MIN(x) FROM t")
     assert [(found.category, found.filename) for found in told] == [(ImpctlWarning, __file__)] * 2
-    assert "saves next to nothing" in str(told[0].message)
+    assert "skips almost nothing" in str(told[0].message)
     assert "runs without a sketch" in str(told[1].message)
 
 
@@ -307,5 +307,5 @@ def test_an_answer_that_is_not_kept(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("answer: true", "answer: false"))
     with impctl.open(file) as opened:
         opened.capture()
-        with pytest.raises(UsageError, match="No answer of query `plain` is kept"):
+        with pytest.raises(UsageError, match="The result of query `plain` is not materialized"):
             opened.changes("plain")

@@ -175,7 +175,7 @@ def test_simulated_settings_are_those_of_the_command_line(
     append(timed, 3)
     with pytest.warns(ImpctlWarning) as warned:
         short = opened.simulate("five", since="30d")
-    assert any("figures say little" in str(one.message) for one in warned)
+    assert any("figures are rough" in str(one.message) for one in warned)
     assert short.rows == 3
     assert warned[0].filename == __file__
 

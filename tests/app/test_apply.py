@@ -63,7 +63,7 @@ def test_a_signal_during_a_commit_is_told_with_what_is_in(
     assert shot.refusal == (130, "interrupted")
     assert [(r["name"], r["version"]) for r in shot.results] == [("first", 1)]
     assert "`first` (version 1 of `t`)" in shot.error["message"]
-    assert "batches that are in are left out" in shot.error["hint"]
+    assert "it skips batches that are already applied" in shot.error["hint"]
     assert versions(tmp_path) == {"t": 1, "u": 0}
     rest = cli.good("apply", "--all").results
     assert [r["name"] for r in rest if not r["already_applied"]] == NAMES[1:]

@@ -526,13 +526,13 @@ def test_of_an_answer_that_was_not_kept_before_changes_begin_with_it(
     grow(tmp_path)
     ran = cli.good("maintain", "--changes", str(tmp_path / "out"))
     assert ran.results[0]["change_files"] == []
-    assert any("no file tells" in warning for warning in ran.document["warnings"])
+    assert any("no file with its changes" in warning for warning in ran.document["warnings"])
     held = stored(tmp_path, "plain")
     answer = answer_at(tmp_path, "plain", dict(held.versions))
     program = Reader(tmp_path / "out" / "plain", answer, held.generation, held.versions)
     grow(tmp_path)
     again = cli.good("maintain", "--changes", str(tmp_path / "out"))
-    assert not any("no file tells" in warning for warning in again.document["warnings"])
+    assert not any("no file with its changes" in warning for warning in again.document["warnings"])
     program.read(held.generation + 1)
     assert program.answer == answer_at(tmp_path, "plain", {"a": 2})
 

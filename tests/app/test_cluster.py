@@ -119,7 +119,7 @@ def test_an_order_by_which_more_is_lost_than_won_needs_a_yes(cli: Cli) -> None:
     shown = cli.text("cluster", "--table", "t", "--by", "f", "--dry-run")
     assert "sketches that would read more than now: g" in shown
     shown = cli.text("cluster", "--table", "t", "--by", "f", "--yes")
-    assert shown.index("would be written again") < shown.index("t: version 2")
+    assert shown.index("would be rewritten") < shown.index("t: version 2")
 
 
 def test_columns_and_tables_that_are_not_there(cli: Cli) -> None:
@@ -262,7 +262,7 @@ def test_a_second_time_does_nothing(
     for flags in (("--dry-run",), ()):
         again = cli.one("cluster", *named, *flags)
         assert (again["action"], cli.version) == ("none", 1)
-        assert "lie in the order of `user` already" in again["reason"]
+        assert "are already in the order of `user`" in again["reason"]
         [sketch] = again["sketches"]
         assert sketch["bytes_expected"] == sketch["bytes"], "no more is promised"
 
@@ -301,8 +301,8 @@ def test_a_z_order_is_made_once(made: Any) -> None:
 
 def test_clustering_is_advised_where_it_gains_alone(made: Any) -> None:
     cli = made(half_of_one, 500)
-    assert "`impctl cluster` would put" in cli.good("capture").document["warnings"][0]
-    assert "`impctl cluster` would put" in cli.fix()
+    assert "`impctl cluster` would order" in cli.good("capture").document["warnings"][0]
+    assert "`impctl cluster` would order" in cli.fix()
     assert "impctl cluster --dry-run" in cli.hint()
     assert cli.good("cluster").results[0]["action"] == "cluster", "as it was advised"
     assert cli.good("capture").document["warnings"] == []
@@ -314,9 +314,9 @@ def no_order_helps(cli: Skewed) -> None:
     [warning] = cli.good("capture").document["warnings"]
     for said in (warning, cli.fix(), cli.hint()):
         assert "`impctl cluster" not in said
-        assert "would not help: its sketches would leave out hardly more" in said
+        assert "would not help: its sketches would skip hardly more" in said
     found = cli.one("cluster", "--dry-run")
-    assert "would leave out hardly more" in found["reason"]
+    assert "would skip hardly more" in found["reason"]
     [sketch] = found["sketches"]
     assert sketch["files_expected"] > 0
     assert cli.good("cluster").results[0]["action"] == "none"
@@ -339,7 +339,7 @@ def test_a_table_of_one_file_is_told(made: Any, monkeypatch: pytest.MonkeyPatch)
     no_order_helps(cli)
     assert "fits into one file" in cli.fix()
     shown = cli.text("cluster", "--dry-run")
-    assert "would be left as it is" in shown
+    assert "would not change" in shown
     assert ": 0" not in shown, "what takes bytes takes a file"
 
 
@@ -356,11 +356,13 @@ def test_an_order_for_one_sketch_of_many_is_told(made: Any) -> None:
     cli.workload.write_text(text.rstrip().removesuffix("}") + more + "}\n")
     warnings = cli.good("capture").document["warnings"]
     [warning] = (one for one in warnings if "`q`" in one)
-    assert "`impctl cluster --table t --by user`, for this one alone" in warning
+    assert "`impctl cluster --table t --by user` helps this one" in warning
     for _ in range(2):
         cli.good("rewrite", "--query", "q")
     hints = {one["query"]: one["hint"] for one in cli.good("gain").results}
-    assert "`impctl cluster --table t --by user`, for this sketch alone" in hints["q"]
+    assert (
+        "`impctl cluster --table t --by user` would change that for this sketch alone" in hints["q"]
+    )
     assert cli.good("cluster").results[0]["action"] == "none"
     assert cli.good("cluster", "--table", "t", "--by", "user").results[0]["action"] == "cluster"
     after = cli.one("rewrite", "--query", "q")

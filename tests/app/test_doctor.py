@@ -84,7 +84,7 @@ def test_a_misspelt_variable_is_told_and_the_others_are_listed(
 ) -> None:
     for entry in ENVVARS:
         monkeypatch.delenv(entry.name, raising=False)
-    assert found(cli.good("doctor"), "variables")["message"] == "No variable of impctl is set"
+    assert found(cli.good("doctor"), "variables")["message"] == "No impctl variable is set"
     monkeypatch.setenv("IMPCTL_LOCK_TIMEOUT", "7")
     monkeypatch.setenv("IMPCTL_STORE", "")  # as if it was not set
     monkeypatch.setenv("IMPCTL_" + "LOCK_TIMOUT", "9")
@@ -130,7 +130,7 @@ def test_no_java_at_all(cli: Cli, no_other_java: None, monkeypatch: pytest.Monke
     monkeypatch.delenv("JAVA_HOME")
     ran = cli("doctor")
     assert ran.code == 2
-    assert "No Java found" in found(ran, "java")["message"]
+    assert "No Java 17 or newer found" in found(ran, "java")["message"]
     assert "JAVA_HOME" in found(ran, "java")["fix"]
 
 
@@ -233,7 +233,7 @@ def test_a_pending_change_as_old_as_the_retention(cli: Cli, table: str) -> None:
     ran = cli.good("doctor")
     schedule = found(ran, "schedule")
     assert schedule["level"] == "warning"
-    assert "may be removed at any moment" in schedule["message"]
+    assert "may be removed at any time" in schedule["message"]
 
 
 def test_history_that_is_gone(cli: Cli, table: str) -> None:
@@ -302,7 +302,7 @@ def test_a_store_in_a_folder_with_too_many_files(
     for number in range(30):
         (tmp_path / ".impctl" / f"other-{number}").touch()
     left = found(cli.good("doctor"), "store_folder")
-    assert (left["level"], left["fix"]) == ("warning", "set `store` to a folder of its own")
+    assert (left["level"], left["fix"]) == ("warning", "set `store` to a separate folder")
 
 
 def test_leftovers_of_a_killed_run(cli: Cli, tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_lock_and_its_holder(cli: Cli, tmp_path: Path, is_dead: bool) -> Non
             holder.kill()
     assert lock["level"] == "warning"
     assert f"process {holder.pid} on host" in lock["message"]
-    assert ("ended early" in lock["message"]) is is_dead
+    assert ("interrupted run" in lock["message"]) is is_dead
 
 
 def test_a_disk_that_is_nearly_full(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -425,7 +425,7 @@ def test_a_commit_from_the_future_and_one_that_goes_back(cli: Cli, table: str) -
     set_time(table, 2, 10_000.0)
     messages = commit_times(cli)
     assert len(messages) == 1, "equal times are none to tell of"
-    assert "version 1 says 1970-01-01 02:46:40Z" in messages[0]
+    assert "version 1 has the time 1970-01-01 02:46:40Z" in messages[0]
 
 
 def add_tables(cli: Cli, tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_one_table_that_cannot_be_read_hides_no_other(cli: Cli, tmp_path: Path, 
     levels = {name: entry["level"] for name, entry in told.items()}
     assert levels == {"odd": "problem", "bare": "ok", "t": "ok"}
     assert told["odd"]["fix"]
-    assert told["bare"]["message"] == "Spark has no file to read"
+    assert told["bare"]["message"] == "the table has no file for Spark to read"
     assert told["t"]["message"] == "Spark read a file of 10 rows"
 
 
@@ -463,6 +463,6 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
         found = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
     assert found == {
         "odd": ("problem", "no file system", "add the JAR"),
-        "bare": ("ok", "Spark has no file to read", None),
+        "bare": ("ok", "the table has no file for Spark to read", None),
         "t": ("ok", "Spark read a file of 10 rows", None),
     }

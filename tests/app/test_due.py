@@ -193,7 +193,7 @@ def test_the_plan_says_when_and_why(many: Cli) -> None:
     assert timedelta(0) < daily - datetime.now(UTC) <= timedelta(days=1)
     for name in ("five", "nightly", "used"):
         assert found[name]["start_at"] is found[name]["due_at"] is None
-    assert found["nightly"]["why"] == "point: by `maintain --point nightly`"
+    assert found["nightly"]["why"] == "point: on `maintain --point nightly`"
     assert found["bound"]["rows"] == 3
     assert found["bound"]["trigger"] == "fresh_within 1h"
     assert any("[fresh_impossible]" in text for text in ran.document["warnings"])
@@ -280,7 +280,7 @@ def test_what_the_logs_do_not_tell_is_due(many: Cli) -> None:
     found = {result["query"]: result for result in many("plan", "--due").results}
     assert found["bound"]["due"]
     assert found["daily"]["due"]
-    assert "does not tell" in found["daily"]["why"]
+    assert "does not show it" in found["daily"]["why"]
     assert not found["nightly"]["due"]
     assert not found["used"]["due"]
 

@@ -116,7 +116,7 @@ def rows_told(cli: Cli, query: str, minutes: float, *more: str) -> list[list[Any
 def test_only_files_that_meet_what_expired_are_read(captured: Cli) -> None:
     ran = one(captured, "maintain", "sums", 10)
     assert (ran["action"], ran["reason_code"], ran["changes"]) == ("exact", "expired", 2)
-    assert ran["reason"].endswith("2 rows expired, for which 1 of 6 files was read")
+    assert ran["reason"].endswith("2 rows expired; 1 of 6 files was read for them")
     assert ran["moments"] == {"now": at(10)}
     assert ran["since"] == ran["versions"]
     # Half an hour later there are rows of the first file alone; then of all.
@@ -190,7 +190,7 @@ def test_the_clock_never_goes_back(cli: Cli) -> None:
     ran = cli("maintain", "--query", "sums", "--now", at(9), "--policy", "full")
     assert error_of(ran)["code"] == "clock_went_back"
     said = one(cli, "status", "sums", 9)
-    assert "the clock went back" in said["stale_reason"]
+    assert "the current time went back" in said["stale_reason"]
     assert one(cli, "status", "sums", 10) == before
     assert one(cli, "capture", "sums", 9)["moments"] == {"now": at(9)}
     assert rows_told(cli, "sums", 9) == anew(cli, 9)
@@ -280,7 +280,7 @@ def test_engines_that_read_files_are_told_the_condition(captured: Cli) -> None:
 def test_explain_names_it(cli: Cli) -> None:
     plan = one(cli, "explain", "sums", 0)["plan"]
     told = [text for line in plan for text in line["pushed"]]
-    assert any("rows expire: of 2026-03-01T12:00:00+00:00" in text for text in told), told
+    assert any("rows expire: at 2026-03-01T12:00:00+00:00" in text for text in told), told
 
 
 @pytest.mark.slow
@@ -441,7 +441,7 @@ def _failed(ran: Ran) -> str:
 def test_rows_and_files_are_told_once_however_often_their_table_is_read(fewer: Cli) -> None:
     fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
     ran = fewer.good("maintain", "--query", "pairs", "--now", "2026-03-01T12:58:30Z").results[0]
-    assert ran["reason"].endswith("7 rows expired, for which 1 of 2 files was read")
+    assert ran["reason"].endswith("7 rows expired; 1 of 2 files was read for them")
 
 
 @pytest.mark.slow
@@ -451,12 +451,12 @@ def test_of_a_recursion_a_row_counts_once_where_base_and_step_read_it(fewer: Cli
     until = ("--query", "reach", "--now", "2026-03-01T12:54:00Z")
     for ran in fewer.good("maintain", *until).results:
         assert ran["changes"] == 3
-        assert ran["reason"].endswith("3 rows expired, for which 1 of 2 files was read")
+        assert ran["reason"].endswith("3 rows expired; 1 of 2 files was read for them")
     run = fewer.good("status", *until).results[0]["runs"][0]
     assert (run["changes"], run["reason"]) == (3, ran["reason"])
     ran = fewer.good("maintain", "--query", "reach", "--now", "2026-03-01T12:55:00Z").results[0]
     assert ran["changes"] == 1
-    assert ran["reason"].endswith("1 row expired, for which 1 of 2 files was read")
+    assert ran["reason"].endswith("1 row expired; 1 of 2 files was read for them")
 
 
 @pytest.mark.parametrize("query", ["pairs", "daily"])
@@ -490,5 +490,5 @@ def test_check_takes_the_instant(fewer: Cli) -> None:
 
 def test_a_replay_says_that_it_knows_no_expiries(fewer: Cli) -> None:
     fewer.good("capture", "--query", "pairs", "--now", NOON.isoformat())
-    told = "rows that expire are not replayed: figures are those of the commits alone"
+    told = "the replay ignores rows that expire: figures cover commits only"
     assert told in fewer.good("simulate", "--query", "pairs").document["warnings"]

@@ -155,7 +155,7 @@ def test_a_query_that_was_never_used(cli: Cli) -> None:
     assert cli.good("gain").results[0]["hint"] == "", "nobody had the time to use it"
     append(cli.workload.parent, 77)
     cli.good("maintain")
-    assert "take the query out" in cli.good("gain").results[0]["hint"]
+    assert "stop maintaining the query" in cli.good("gain").results[0]["hint"]
 
 
 def test_answers_from_kept_rows_are_told_and_are_no_uses(
@@ -175,8 +175,8 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
     size = sum(pa.table(table.get_add_actions(flatten=True))["size_bytes"].to_pylist())
     assert found["answers_bytes"] == 3 * size
     assert "3 answers from the materialized result" in cli.text("gain")
-    assert "3 answers from kept rows; the last" in cli.text("status")
-    assert ", answer kept" in cli.text("status")
+    assert "3 answers from the materialized result; last use" in cli.text("status")
+    assert ", result materialized" in cli.text("status")
     status = cli.one("status")
     assert status["keeps_answer"]
     assert (status["kept_answers"], status["last_use"]) == (3, found["last_use"])
@@ -186,7 +186,7 @@ def test_answers_from_kept_rows_are_told_and_are_no_uses(
 
 
 @pytest.mark.parametrize(
-    ("uses", "runs", "said"), [(2, 1, "not paid back yet"), (2, 3, "maintain it less often")]
+    ("uses", "runs", "said"), [(2, 1, "so far"), (2, 3, "maintain it less often")]
 )
 def test_what_costs_more_than_it_saves_is_told_why(uses: int, runs: int, said: str) -> None:
     found = Uses(uses=uses, bytes=1, bytes_plain=100)

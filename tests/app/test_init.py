@@ -168,7 +168,7 @@ def test_a_table_without_a_column_for_ranges(impctl: Init, tmp_path: Path) -> No
     create_table(str(tmp_path / "t"), pa.table({"ok": [True, False]}))
     code, document = impctl("init", "t")
     assert code == 2
-    assert "cut into ranges" in document["error"]["message"]
+    assert "split into ranges" in document["error"]["message"]
     assert not (tmp_path / "impctl.yaml").exists()
 
 
@@ -241,10 +241,11 @@ def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> 
     (query,) = impctl("check", "a.yaml")[1]["results"]
     assert (told["level"], told["fix"]) == (
         "warning",
-        "give each file a `store` of its own; `impctl init` does",
+        "give each file a separate `store`, as `impctl init` does",
     )
     assert told["message"] == (
-        f"Also the store of b.yml; of `{query['query']}` only the file captured last has a sketch"
+        f"Other files use this store too: b.yml; of `{query['query']}` only the file captured "
+        "last has a sketch"
     )
 
 

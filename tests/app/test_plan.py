@@ -424,7 +424,7 @@ def test_a_window_is_told_with_its_state_or_with_what_blocks_it(cli: Cli) -> Non
     )
     cli.edit(sql_of(cli), placed)
     (line,) = (line for line in cli.one("explain")["plan"] if line["operator"] == "window")
-    assert "sorts those of a window partition anew" in line["why"]
+    assert "sorts a window partition again" in line["why"]
     blocked = windowed.replace(
         "MAX(x) OVER (PARTITION BY g)", "NTILE(2) OVER (PARTITION BY g ORDER BY x)"
     )

@@ -90,7 +90,7 @@ def test_rebalanced_sketches_are_right_and_stay_right(cli: Cli, tmp_path: Path, 
         assert {r["action"] for r in mended.values()} == {"rebalance"}
         assert "derived" in mended["grouped"]["reason"]
         assert "rows of split" not in mended["keyed"]["reason"]
-        assert "captured anew" in mended["joined"]["reason"]
+        assert "recaptured" in mended["joined"]["reason"]
         verified(cli)
         write_deltalake(str(tmp_path / "t"), rows(rng, 20, 0, low + 90), mode="append")
         assert {r["action"] for r in cli.good("maintain").results} == {"exact", "touch"}
@@ -202,7 +202,7 @@ def test_maintain_tells_and_rebalance_mends(drifting: Cli, tmp_path: Path) -> No
     assert mended["big"]["action"] == mended["kept"]["action"] == "rebalance"
     assert "state derived from the stored one and" in mended["big"]["reason"]
     assert mended["fixed"]["action"] == "none"
-    assert "`boundaries` of `t.g` stand in the workload file" in mended["fixed"]["reason"]
+    assert "the workload file sets the `boundaries` of `t.g`" in mended["fixed"]["reason"]
     for result in drifting.good("maintain").results:
         assert result["action"] == "none"
         assert not result["ranges"]["drifted"], result
@@ -220,7 +220,7 @@ def test_rebalanced_twice_is_rebalanced_once(drifting: Cli, tmp_path: Path) -> N
     drifting.good("capture", "--rebalance", "--query", "big")
     again = drifting.one("capture", "--rebalance", "--query", "big")
     assert again["action"] == "none"
-    assert again["reason"] == "no range can be split or merged to advantage"
+    assert again["reason"] == "splitting or merging ranges would not help"
 
 
 def test_a_stale_sketch_is_maintained_first(drifting: Cli, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_dry_run_writes_nothing(drifting: Cli, tmp_path: Path) -> None:
     big = drifting.one("capture", "--rebalance", "--dry-run", "--query", "big")
     assert (big["action"], big["reason"]) == (
         "none",
-        "would even out `t.x`: of 8 ranges 1 split and 7 merged with neighbours, 8 in all",
+        "would even out `t.x`: of 8 ranges, 1 split and 7 merged with neighbors, 8 in total",
     )
     assert drifting.good("status").results == before
 

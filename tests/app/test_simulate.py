@@ -247,7 +247,7 @@ def test_with_nothing_to_replay_it_says_what_to_do(cli: Cli, tmp_path: Path) -> 
         (("--trigger", "sometimes"), "must be one of"),
         (("--since", "1d", "--arrivals", "x"), "exclude each other"),
         (("--late", "p: 2, every: 60s"), "must be a share"),
-        (("--late", "p: 0.9"), "does not say `every`"),
+        (("--late", "p: 0.9"), "`every` is missing"),
     ],
 )
 def test_what_makes_no_sense_is_refused(cli: Cli, words: tuple[str, ...], said: str) -> None:

@@ -120,7 +120,7 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
             assert UNUSED[name][2] in text
         else:
             assert "leaves `links` without a sketch: NOT EXISTS or NOT IN keeps rows" in text
-            assert "with `lineage: all` one of `links.src` is safe" in text
+            assert "with `lineage: all`, a sketch on `links.src` is safe" in text
 
 
 def test_by_default_only_what_is_lost_is_told(

@@ -191,7 +191,9 @@ def test_too_many_nodes_at_a_capture(tmp_path: Path, capsys: Capsys) -> None:
     assert "ship: lazy" in refused.error["hint"]
     cli.workload.write_text(cli.workload.read_text().replace("strict", "auto"))
     captured = cli.good("capture")
-    (told, *_) = [one for one in captured.document["warnings"] if "no provenance of query" in one]
+    (told, *_) = [
+        one for one in captured.document["warnings"] if "no provenance is stored for query" in one
+    ]
     assert "[provenance_too_large]" in told
     for result in cli.good("status").results:
         assert (result["mode"], result["provenance"]) == ("exact", "given_up")
@@ -222,7 +224,10 @@ def test_too_many_nodes_at_a_change(tmp_path: Path, capsys: Capsys) -> None:
     recaptured = cli.good("maintain", "--policy", "auto")
     assert {result["action"] for result in recaptured.results} == {"recapture"}
     assert {result["reason_code"] for result in recaptured.results} == {"provenance_too_large"}
-    assert any("no provenance of query" in warning for warning in recaptured.document["warnings"])
+    assert any(
+        "no provenance is stored for query" in warning
+        for warning in recaptured.document["warnings"]
+    )
     assert answers(cli, "reach") == by_duckdb(cli, QUERIES["reach"])
 
 

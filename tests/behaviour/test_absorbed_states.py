@@ -161,7 +161,9 @@ def test_a_capture_short_of_memory_goes_on_by_ranks_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(fill_by_engine, "MemoryLimit", lambda _: next(limits, _Memory(10**9)))
         captured = both.cli.good("capture")
-    (told,) = [one for one in captured.document["warnings"] if "no provenance of query" in one]
+    (told,) = [
+        one for one in captured.document["warnings"] if "no provenance is stored for query" in one
+    ]
     assert "[memory_exceeded]" in told
     (status,) = both.cli.good("status").results
     assert (status["mode"], status["provenance"]) == ("exact", "given_up")

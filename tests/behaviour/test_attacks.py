@@ -162,6 +162,6 @@ def test_a_state_that_could_not_be_filled_is_not_blamed_on_the_version(
     write_deltalake(str(tmp_path / "t"), pa.table({"g": ["B"], "k": [1], "v": [1]}), mode="append")
     ran = cli("maintain", "--policy", "incremental")
     assert (ran.code, ran.error["code"]) == (7, "not_incremental")
-    assert "could not fill its state" in ran.error["message"]
+    assert "could not build its state" in ran.error["message"]
     (done,) = cli.good("maintain").results
     assert (done["action"], done["reason_code"]) == ("recapture", "not_incremental")

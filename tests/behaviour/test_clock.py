@@ -217,7 +217,7 @@ def test_a_value_given_stands_for_the_clock(ground: Ground) -> None:
     assert kept["sketches"] == anew["sketches"]
     assert not kept["stale"]
     (without,) = ground.mine.good("status", *one).results
-    assert ":today moved from 2026-03-05 to 2026-03-01" in without["stale_reason"]
+    assert ":today changed from 2026-03-05 to 2026-03-01" in without["stale_reason"]
     (rewritten,) = ground.mine.good("rewrite", *one, *at).results
     assert "DATE '2026-03-05'" in rewritten["sql"]
     assert rewritten["action"] == "none"
@@ -233,7 +233,7 @@ def test_the_clock_is_named_and_nothing_is_done_twice(ground: Ground) -> None:
     one = ("--query", "sums")
     (stale,) = ground.mine.good("status", *one).results
     assert stale["moments"] == {"current_date": "2026-03-01"}
-    assert "current_date moved from 2026-03-01 to 2026-03-03" in stale["stale_reason"]
+    assert "current_date changed from 2026-03-01 to 2026-03-03" in stale["stale_reason"]
     (planned,) = ground.mine.good("plan", *one).results
     assert (planned["action"], planned["reason_code"]) == ("exact", "clock_moved")
     (ran,) = ground.mine.good("maintain", *one).results
@@ -314,7 +314,7 @@ def test_a_constant_in_what_is_summed_recaptures_and_says_so(ground: Ground) -> 
     _with(ground, sql, "incremental")
     ran = ground.mine("maintain")
     assert (ran.code, ran.error["code"]) == (7, "clock_not_followed")
-    assert "current_date moved from 2026-03-01 to 2026-03-04" in ran.error["message"]
+    assert "current_date changed from 2026-03-01 to 2026-03-04" in ran.error["message"]
     (done,) = ground.mine.good("maintain", "--policy", "auto").results
     assert (done["action"], done["reason_code"]) == ("recapture", "clock_not_followed")
     assert done["moments"] == {"current_date": "2026-03-04"}

@@ -92,4 +92,4 @@ def test_a_day_above_a_window_by_touch_is_refused_by_name(
     monkeypatch.setenv("IMPCTL_NOW", (START + timedelta(days=1)).isoformat())
     ran = cli("maintain")
     assert ran.error["code"] == "clock_not_followed"
-    assert "no groups are kept" in ran.error["message"]
+    assert "stores no groups" in ran.error["message"]

@@ -88,4 +88,4 @@ def test_a_frame_and_verify_do_without_the_sketch(cli: Cli, name: str, spark: ob
     result = ran.results[0]
     assert (result["covers"], result["results_equal"]) == (True, None)
     (warning,) = ran.document["warnings"]
-    assert "no results through it to compare" in warning
+    assert "no result with it to compare" in warning

@@ -54,7 +54,7 @@ def test_a_constraint_holds_as_long_as_the_rows_keep_it(
     table.commit([protocol, metadata, table.file(rows, has_statistics=has_statistics)])
     cli = over_table(tmp_path, capsys)
     captured = cli.one("capture", "--query", "more")
-    assert captured["assumptions"] == ([] if has_statistics else ["t.x is nonnegative"])
+    assert captured["assumptions"] == ([] if has_statistics else ["`t.x` >= 0"])
     table.commit([table.file([(1, 12, -60)], has_statistics=has_statistics)])
     assert cli("maintain", "--query", "more", "--policy", "incremental").code != 0
     result = cli.one("query", "--query", "more", "--by", "engine", "--sketch", "never")

@@ -85,7 +85,7 @@ def test_beyond_everything_it_is_the_least_of_the_largest_sizes() -> None:
         cell(0.01, 10, groups=5), cell(0.1, 50, groups=5),
         cell(0.01, 10, groups=9), cell(0.05, 50, groups=9),
     )  # fmt: skip
-    assert earliest_break_even(record) == ("above 5 %", "beyond every change measured")
+    assert earliest_break_even(record) == ("above 5 %", "above every measured change")
     assert earliest_break_even(record_of(cell(0.01, 10))) is None
 
 

@@ -76,7 +76,7 @@ def test_nothing_to_split() -> None:
 def test_a_column_that_is_absent_or_no_date_is_refused() -> None:
     with pytest.raises(UsageError, match="no column `When`"):
         split_last_days(entries(1), "When", 1)
-    with pytest.raises(UsageError, match="holds no dates"):
+    with pytest.raises(UsageError, match="has no dates"):
         split_last_days(entries(1), "n", 1)
 
 

@@ -246,7 +246,7 @@ EXAMPLES: dict[str, Result] = {
         versions={"sales": 3},
         elapsed_ms=12.0,
         by="engine",
-        by_reason="nothing is kept of these versions, so both answers were computed",
+        by_reason="no result is stored for these versions, so both results were computed",
     ),
     "why": WhyResult(
         query="reach",
@@ -298,7 +298,7 @@ EXAMPLES: dict[str, Result] = {
         ),
         runs=(
             RunEntry("exact", "change_feed", "1 change", NOON, 2.35, 1, {"sales": 1}),
-            RunEntry("capture", "requested", "capture was asked for", NOON, 1200, 0, {"sales": 0}),
+            RunEntry("capture", "requested", "capture was requested", NOON, 1200, 0, {"sales": 0}),
         ),
         verified=VerifiedEntry(True, 1, NOON, {"sales": 1}),
     ),

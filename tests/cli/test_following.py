@@ -40,10 +40,10 @@ def test_no_durations(text: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--interval", "5s"], "Option `--interval` goes with `--follow` or `--due` only"),
-        (["--max-runs", "5"], "Option `--max-runs` goes with `--follow` only"),
-        (["--max-wait", "5s"], "Option `--max-wait` goes with `--follow` only"),
-        (["--due", "--max-wait", "5s"], "Option `--max-wait` goes with `--follow` only"),
+        (["--interval", "5s"], "Option `--interval` requires `--follow` or `--due`"),
+        (["--max-runs", "5"], "Option `--max-runs` requires `--follow`"),
+        (["--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
+        (["--due", "--max-wait", "5s"], "Option `--max-wait` requires `--follow`"),
         (["--follow", "--due"], "Options `--follow` and `--due` exclude each other"),
         (["--point", "p", "--follow"], "Options `--follow` and `--point` exclude each other"),
         (["--point", "p", "--due"], "Options `--due` and `--point` exclude each other"),
@@ -92,7 +92,7 @@ def test_a_run_is_one_line_of_text() -> None:
     assert stream.getvalue() == (
         "2026-01-02T03:04:05.678Z run 3, 12.3 ms: q exact, 7 changes; p failed: Column `x` changed "
         "[schema_changed]; run failed: Store is locked [lock_held]; warning: slow; "
-        "next try in 1.5 s\n"
+        "retry in 1.5 s\n"
     )
 
 

@@ -43,7 +43,7 @@ def test_a_negative_value_and_nothing_else_is_allowed(summed: Place) -> None:
     summed.append(0, 1, -5)
     refused = summed.maintained("incremental")
     assert (refused.code, refused.error["code"]) == (7, "assumption_broken")
-    assert "t.x is nonnegative" in refused.error["message"]
+    assert "`t.x` >= 0" in refused.error["message"]
     strict = summed.maintained("strict")
     assert (strict.code, strict.error["code"]) == (4, "policy_refused")
     for policy in ("auto", "full"):

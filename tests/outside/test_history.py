@@ -91,7 +91,7 @@ def test_the_feed_is_on_for_a_part(without_feed: Place) -> None:
         without_feed.delta.alter.set_table_properties({"delta.enableChangeDataFeed": switch})
     without_feed.append(7)
     (warning,) = expect_carried(without_feed).document["warnings"]
-    assert "the change feed of table `t` does not tell all of this change" in warning
+    assert "its change feed does not cover all of this change" in warning
     assert "`t`" in warning
 
 

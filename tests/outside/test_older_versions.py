@@ -322,7 +322,7 @@ def test_a_column_that_came_later(eager: Place) -> None:
 
 def test_a_store_of_format_3_offers_nothing_older(eager: Place) -> None:
     as_format(eager.store, 3)
-    expect_none_there(at(eager, 2), "no_sketch_at", "none that may still be used")
+    expect_none_there(at(eager, 2), "no_sketch_at", "no usable sketch is left")
     append(eager, 3)
     eager.cli.good("maintain")
     assert at(eager, 6).code == 0

@@ -41,7 +41,8 @@ _ROWS = 100_000
 
 
 _EVERY_ROW = (
-    "every row counts for this query, so no sketch can skip any; `answer: true` keeps its result"
+    "every row counts for this query, so no sketch can skip any; `answer: true` "
+    "materializes its result"
 )
 """What to do where nothing can be skipped."""
 
@@ -88,23 +89,23 @@ def _advice(
     held = sum(fragment < ranges for fragment in sketch.fragments.ids)
     name = f"the sketch of query `{query}` on `{sketch.table}.{sketch.attribute}`"
     if held > _USEFUL_SHARE * ranges:
-        message = f"{name} holds {held} of {count_text(ranges, 'range')} and saves next to nothing"
-        return Advice(message, "try more ranges or another attribute")
+        message = f"{name} covers {held} of {count_text(ranges, 'range')} and skips almost nothing"
+        return Advice(message, "use more ranges or another attribute")
     snapshot = tables.snapshot(sketch.table)
     span, files = _span(snapshot, sketch), len(snapshot.files)
     if span is not None:
         return Advice(
-            f"{name} can hardly leave out a file, because a file of the table spans "
-            f"{span:.0%} of the ranges",
+            f"{name} skips almost no files: a typical file of the table spans {span:.0%} of "
+            "the ranges",
             _order_fix(forecasts, query, sketch, snapshot.bytes),
         )
     small = _small_and_wide(snapshot, sketch)
     if small < _MANY_SMALL or small * 2 < files:
         return None
     return Advice(
-        f"{name} cannot leave out {small} of {files} files, which are small and each span most of "
-        "the ranges, as many small commits leave them",
-        f"{_who_joins_files(forecasts.of(sketch.table))} would put them together",
+        f"{name} skips none of the {small} small files (of {files}): each spans most of "
+        "the ranges, which is usual after many small commits",
+        f"{_who_joins_files(forecasts.of(sketch.table))} would merge them",
     )
 
 
@@ -114,24 +115,27 @@ def _order_fix(
     """What an order of the files would do for the sketch: told only where it is worth it."""
     forecast = forecasts.of(sketch.table)
     if forecast is None:
-        return "try another attribute"
+        return "use another attribute"
     by = ", ".join(f"`{name}`" for name in forecast.columns)
     expected = None if forecast.obstacle else _helped(forecast, query, sketch)
     if expected is not None:
         return (
-            f"`impctl cluster` would put the table's files in the order of {by}, which leaves "
-            f"about {expected.bytes_expected / max(total, 1):.1%} of them to read"
+            f"`impctl cluster` would order the table's files by {by} and leave about "
+            f"{expected.bytes_expected / max(total, 1):.1%} of them to read"
         )
     alone = forecasts.alone(query, sketch)
     if alone is not None:
         return (
-            f"an order for all sketches of the table is no help; `impctl cluster --table "
-            f"{sketch.table} --by {sketch.attribute}`, for this one alone, would leave about "
-            f"{alone.bytes_expected / max(total, 1):.1%} to read"
+            "one order for all sketches of the table does not help; `impctl cluster "
+            f"--table {sketch.table} --by {sketch.attribute}` helps this one and would "
+            f"leave about {alone.bytes_expected / max(total, 1):.1%} to read"
         )
     if forecast.obstacle:
         return f"clustering the table would not help: {forecast.obstacle}"
-    return f"try another attribute: the order that helps other sketches, by {by}, is no help"
+    return (
+        f"use another attribute: the order that helps other sketches, by {by}, does not "
+        "help this one"
+    )
 
 
 def _helped(

@@ -117,8 +117,8 @@ def capture_query(
 def without_provenance(query: QueryName, why: str) -> str:
     """What to say of a query whose recursion is not kept by absorption."""
     return (
-        f"no provenance of query `{query}` is kept: {why}; its sketch is the same without, and "
-        "`why` reads tables"
+        f"no provenance is stored for query `{query}`: {why}; its sketch is the same "
+        "without it, and `why` reads the tables"
     )
 
 

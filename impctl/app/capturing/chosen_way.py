@@ -47,11 +47,11 @@ from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import schema_change
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 
-_ASKED = "as `buffer` asks"
-_ALL_ASKED = "`join: index` or `state: keep` asks for it"
-_BESIDE_CLOCK = "constants that move with the clock move through what is kept"
-_UNCOUNTED = "how many groups there are is not known; the next capture counts them"
-_WITNESSES = "sketches hold witnesses where these are enough, see `impctl explain`"
+_ASKED = "as set by `buffer`"
+_ALL_ASKED = "as set by `join: index` or `state: keep`"
+_BESIDE_CLOCK = "its time-dependent constants update stored rows"
+_UNCOUNTED = "the number of groups is unknown until the next capture"
+_WITNESSES = "the sketch holds only witnesses where these suffice, see `impctl explain`"
 
 
 def kept_buffers(spec: QuerySpec, chooser: JoinChooser) -> Buffers:
@@ -179,7 +179,9 @@ def _by_answer(
             why = blocked.message
         if must_be_tree:
             return why
-        choice = replace(choice, is_tree=False, reason=f"a tree cannot tell its answer: {why}")
+        choice = replace(
+            choice, is_tree=False, reason=f"a join tree cannot materialize its result: {why}"
+        )
     try:
         return replace(answering(), trees=choice)
     except BlockedError as blocked:
@@ -189,7 +191,7 @@ def _by_answer(
 def _without_tree(way: Way) -> str:
     """Why no tree tells the rows of an answer, where one tells the sketches."""
     texts = [shape.text for shape in way.shapes if isinstance(shape, NoTree)]
-    return f"no join tree tells its rows: {texts[0]}" if texts else ""
+    return f"a join tree cannot list its rows: {texts[0]}" if texts else ""
 
 
 def _by_core(
@@ -243,15 +245,17 @@ def _trees_or_not(choose: Callable[..., Way], choice: TreeChoice) -> Way:
         way = choose(trees={}, blocks=choice.blocks)
         if way.has_tree:
             return replace(way, trees=choice)
-        choice = replace(choice, is_tree=False, reason=f"a tree cannot keep it: {way.reason}")
+        choice = replace(
+            choice, is_tree=False, reason=f"a join tree cannot maintain it: {way.reason}"
+        )
     return replace(choose(), trees=choice)
 
 
 def _no_tree(prepared: PreparedQuery, why: str, span: Span | None) -> UnsupportedError:
     return UnsupportedError(
-        f"Query `{prepared.spec.name}` asks for `join: tree`, and its joins have none: {why}",
+        f"Query `{prepared.spec.name}` sets `join: tree`, but its joins cannot form a tree: {why}",
         code="no_join_tree",
-        hint="use `join: index`, or leave `join` out",
+        hint="use `join: index`, or remove `join`",
         location=prepared.place(span),
     )
 
@@ -260,11 +264,11 @@ def _check_provenance(prepared: PreparedQuery, way: Way) -> None:
     """UnsupportedError where no recursion of the query is kept by absorption."""
     if way.provenance:
         return
-    why = way.reason if way.compiled is None else "it has no WITH RECURSIVE of UNION"
+    why = way.reason if way.compiled is None else "it has no WITH RECURSIVE with UNION"
     raise UnsupportedError(
-        f"Query `{prepared.spec.name}` asks for `provenance: absorption`, and has none: {why}",
+        f"Query `{prepared.spec.name}` sets `provenance: absorption`, but cannot have it: {why}",
         code="no_provenance",
-        hint="leave `provenance` out: ranks keep the same sketch",
+        hint="remove `provenance`: ranks maintain the same sketch",
         location=prepared.place(way.span) or prepared.spec.location,
     )
 
@@ -301,7 +305,7 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
     name = prepared.spec.name
     if stored.mode is Mode.RECAPTURE and is_same:
         raise RecaptureNeededError(
-            f"Query `{name}` has no state to go on from: {meta.way}",
+            f"Query `{name}` has no state that `maintain` could update: {meta.way}",
             code="not_incremental",
             hint="use policy `auto` to let `maintain` recapture it",
         )
@@ -311,7 +315,7 @@ def check_circuit(desk: Workbench, prepared: PreparedQuery, way: Way, stored: St
             # `SELECT *` is another list of columns now.
             raise changed
     raise RecaptureNeededError(
-        f"The state of query `{name}` was written for another circuit than this "
+        f"The state of query `{name}` was written for a different circuit than this "
         "version of impctl builds",
         code="engine_changed",
         hint=f"run `impctl capture {desk.workload.file} --query {name}`",

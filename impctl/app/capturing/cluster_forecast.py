@@ -146,13 +146,13 @@ def cluster_forecast(
         as_now = tuple(
             replace(one, files_expected=one.files, bytes_expected=one.bytes) for one in sketches
         )
-        obstacle = f"its files lie in the {order} of {by} already, which is as far as that goes"
+        obstacle = f"its files are already in the {order} of {by}"
         return replace(found, sketches=as_now, obstacle=obstacle, is_done=True)
     if found.share <= _WORTH_IT:
         return found
-    obstacle = "its sketches would leave out hardly more than they do now"
+    obstacle = "its sketches would skip hardly more than they do now"
     if files == 1:
-        obstacle += ", since all of it fits into one file"
+        obstacle += ", because all of it fits into one file"
     return replace(found, obstacle=obstacle)
 
 

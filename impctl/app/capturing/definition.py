@@ -33,7 +33,7 @@ def stored_query(desk: Workbench, store: StoreReader | None, spec: QuerySpec) ->
     stored = None if store is None else store.load(spec.name)
     if stored is None:
         raise RecaptureNeededError(
-            f"Query `{spec.name}` was never captured",
+            f"Query `{spec.name}` has not been captured",
             code="not_captured",
             hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
         )
@@ -47,15 +47,16 @@ def check_definition(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> N
     """
     if not is_defined_alike(desk, spec, stored):
         raise RecaptureNeededError(
-            f"Query `{spec.name}`, its partitions or settings changed since the capture",
+            f"Query `{spec.name}`, its partitions or its settings changed since the capture",
             code="definition_changed",
             hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`; if another "
-            "file has a query of this name in the same store, give one a `store` of its own",
+            "file has a query with this name in the same store, give one of them a "
+            "separate `store`",
         )
     if not is_of_this_release(stored):
         raise RecaptureNeededError(
             f"The sketch of query `{spec.name}` was captured by another release of impctl, "
-            "which may read the query otherwise",
+            "which may interpret the query differently",
             code="engine_changed",
             hint=f"run `impctl capture {desk.workload.file} --query {spec.name}`",
         )

@@ -103,6 +103,6 @@ def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName)
 
 def _own_hint(depth: RangeDepth) -> str:
     return (
-        f"the `boundaries` of `{depth.table}.{depth.attribute}` stand in the workload file; "
+        f"the workload file sets the `boundaries` of `{depth.table}.{depth.attribute}`; "
         "change them there and capture again"
     )

@@ -32,13 +32,14 @@ from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Policy
 
 COULD_NOT = (
-    "the engine could not fill its state (a join too large, a row that fails, or doubles too close)"
+    "the engine could not build its state (a join is too large, a row fails, or "
+    "doubles are too close to compare)"
 )
-_NOT_BESIDE = "the engine could not fill its state beside the sketch"
-_BY_RANKS = "recursion is kept by ranks, not by absorption"
+_NOT_BESIDE = "the engine could not build its state along with the sketch"
+_BY_RANKS = "its recursion is maintained by ranks, not by absorption"
 _STOPPED = (Policy.STRICT, Policy.INCREMENTAL)
 """Policies under which too large functions are an error."""
-_AS_TREES = "its joins are trees, because what they are joined to could not be kept"
+_AS_TREES = "its joins are trees, because their other inputs could not be stored"
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,13 +128,13 @@ def _as_before(meta: StateMeta) -> AsRecorded:
 def _trees(tables: PinnedTables, prepared: PreparedQuery, *, reads: bool) -> TreeChooser:
     join = prepared.spec.join
     if join is not JoinStrategy.AUTO:
-        return TreesAsRecorded(join is JoinStrategy.TREE, f"`join: {join}` asks for it")
+        return TreesAsRecorded(join is JoinStrategy.TREE, f"as set by `join: {join}`")
     if prepared.spec.state is StateKept.LEAST:
-        return TreesAsRecorded(False, "`state: least` asks for no more than has to be kept")
+        return TreesAsRecorded(False, "`state: least` stores only what is needed")
     if prepared.moves_above:
-        return TreesAsRecorded(False, "constants that move with the clock move through an index")
+        return TreesAsRecorded(False, "time-dependent constants need an index")
     if not reads:
-        return TreesAsRecorded(False, "its fan-out was not looked at")
+        return TreesAsRecorded(False, "its fan-out is not known")
     weights = {scan.table: tables.snapshot(scan.table).likely_rows for scan in prepared.scans}
     return TreesByFanOut(PinnedFanOuts(tables), weights)
 

@@ -45,7 +45,7 @@ class Followed:
         said = f"about {self.led:,} of its {self.rows:,} rows lead to the answer"
         if not self.is_nearly_all:
             return said
-        return f"{said}, so `lineage: all` would do with {size_text(self.bytes)} less of state"
+        return f"{said}, so `lineage: all` would need {size_text(self.bytes)} less state"
 
 
 def followed(runs: Sequence[RunRef]) -> list[Followed]:
@@ -70,10 +70,10 @@ def _followed(name: str, sizes: Mapping[str, tuple[int, int]]) -> Followed:
 def followed_warnings(query: QueryName, runs: Sequence[RunRef]) -> list[str]:
     """A warning where `lineage: answer` leaves next to nothing out, for state worth a word."""
     return [
-        f"`lineage: answer` of query `{query}` leaves next to nothing out: {one.led:,} of the "
-        f"{one.rows:,} rows of its recursion lead to the answer, and {size_text(one.bytes)} of "
-        f"{size_text(sum(run.bytes for run in runs))} of state are for telling which; "
-        "`lineage: all` would have hardly more ranges without"
+        f"`lineage: answer` of query `{query}` skips almost nothing: {one.led:,} of "
+        f"{one.rows:,} rows of its recursion lead to the answer. It needs "
+        f"{size_text(one.bytes)} of the {size_text(sum(run.bytes for run in runs))} of "
+        "state; `lineage: all` would need no such state and few more ranges"
         for one in followed(runs)
         if one.is_nearly_all and one.bytes >= _SMALL
     ]

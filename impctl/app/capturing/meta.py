@@ -216,7 +216,7 @@ def _files_mark(value: Any) -> FilesMark:
 def _mark_and_value(value: Any) -> list[Any]:
     """A text and what it marks, which is checked when it is asked for; or nothing."""
     if type(value) is not list or len(value) not in (0, 2):
-        raise TypeError("no mark with a value")
+        raise TypeError("not a mark with a value")
     return [_text(value[0]), value[1]] if value else []
 
 
@@ -235,7 +235,7 @@ def _depth(value: Any) -> RangeDepth:
 def _exactly(record: type[FilesMark] | type[RangeDepth], value: Any) -> None:
     """An object with the fields of this record, no more and no less."""
     if type(value) is not dict or value.keys() != {field.name for field in fields(record)}:
-        raise TypeError("not such a record")
+        raise TypeError("not a record of the expected form")
 
 
 _CHECKS: Mapping[str, Callable[[Any], Any]] = {

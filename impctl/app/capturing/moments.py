@@ -61,11 +61,11 @@ def check_clock(desk: Workbench, stored: StoredQuery) -> None:
     before = stored_moments(stored).get(RUN)
     if before is not None and read_moment(before) > desk.clock.value(RUN):
         raise UnsupportedError(
-            f"The clock went back: it is {desk.clock.text(RUN)}, and the sketch of query "
-            f"`{stored.query}` stands for {before}",
+            f"The current time is {desk.clock.text(RUN)}, but the sketch of query "
+            f"`{stored.query}` is already valid at {before}",
             code="clock_went_back",
-            hint="put the clock, `--now` or IMPCTL_NOW right; to start again at an earlier time, "
-            "run `impctl capture`",
+            hint="correct the system clock, `--now` or IMPCTL_NOW; to start again at an earlier "
+            "time, run `impctl capture`",
         )
 
 
@@ -91,7 +91,7 @@ def moved_text(moved: Mapping[str, tuple[str, str]]) -> str:
 
 def _moved_text(name: str, old: str, new: str) -> str:
     if name != RUN:
-        return f"{name} moved from {old} to {new}"
+        return f"{name} changed from {old} to {new}"
     if read_moment(new) < read_moment(old):
-        return f"the clock went back from {old} to {new}"
+        return f"the current time went back from {old} to {new}"
     return f"rows may have expired between {old} and {new}"

@@ -100,8 +100,8 @@ def check_pins(stored: StoredQuery, tables: PinnedTables) -> None:
             )
         if is_same is None and not (source.version > pin.version and _held(stored, pin.table)):
             raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
-                "store has no mark of the files it had, so nothing tells that it is still the same",
+                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
+                "and the store has no fingerprint of its files, so the table may be another one",
                 code="version_unproven",
                 hint="run `impctl capture`; later runs compare the files",
             )
@@ -128,15 +128,15 @@ def check_marked(stored: StoredQuery, tables: PinnedTables) -> None:
         if is_other:
             raise TableRecreatedError(
                 f"Version {pin.version} of table `{pin.table}` at {source.path} is not the one "
-                "that the stored sketch was taken from",
-                hint="the table was replaced or its log was altered since",
+                "that the stored sketch was captured at",
+                hint="the table was replaced, or its log was altered",
             )
         if held is None and not has_entry:
             raise HistoryGoneError(
-                f"The log entry of version {pin.version} of table `{pin.table}` is gone, and the "
-                "store has no mark of the files it had, so nothing tells that it is still the same",
+                f"The log entry of version {pin.version} of table `{pin.table}` was removed, "
+                "and the store has no fingerprint of its files, so the table may be another one",
                 code="version_unproven",
-                hint="files are marked at the last version of each run",
+                hint="the store has fingerprints of the last version of each run",
             )
 
 
@@ -187,9 +187,9 @@ def _is_still(tables: PinnedTables, source: DeltaSource) -> bool:
 def replaced_meanwhile(table: TableName) -> RetryableError:
     """The error for a table that another one took the place of during the run."""
     return RetryableError(
-        f"Another table took the place of table `{table}` while it was read",
+        f"Another table replaced table `{table}` while it was being read",
         code="table_replaced_meanwhile",
-        hint="run the command again; it starts from the table that stands there now",
+        hint="run the command again; it starts with the new table",
     )
 
 

@@ -64,8 +64,8 @@ def _saving(
         return None
     about = "about" if is_sure else "up to"
     return (
-        f"`buffer: {_BUFFER}` on it would save {about} {size_text(saved)}, and read rows of the "
-        "table again once deletions have used that many up"
+        f"`buffer: {_BUFFER}` would save {about} {size_text(saved)}; impctl then "
+        "rereads rows of the table when deletions exhaust a buffer"
     )
 
 

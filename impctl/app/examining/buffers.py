@@ -16,8 +16,8 @@ from impctl.circuits.refills import BufferChoice
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.way import Way
 
-_OPEN = "all are kept until a budget is short of room for them"
-_LEAST = "asked for"
+_OPEN = "all are stored unless a budget is too small"
+_LEAST = "requested"
 
 
 def buffer_entries(

@@ -22,7 +22,7 @@ _LATEST = 20
 _TOLERATED = 5.0
 """Seconds by which clocks of two machines may well differ."""
 
-_FIX = "set the clocks of the machines that write the table by a time server"
+_FIX = "synchronize the clocks of the machines that write the table with a time server"
 
 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
@@ -34,13 +34,13 @@ def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     if ahead:
         version, at = ahead[-1]
         by = span_text(at - time.time())
-        said = f"The commit of version {version} says a time {by} ahead of this machine's clock"
+        said = f"The commit of version {version} has a time {by} ahead of this machine's clock"
         yield subject.warning("commit_times", said, _FIX)
     for (version, at), (following, then) in zip(timed, timed[1:], strict=False):
         if then < at - _TOLERATED:
             said = (
-                f"The commit of version {following} says {_moment(then)}, which is before that of"
-                f" version {version}, {_moment(at)}"
+                f"The commit of version {following} has the time {_moment(then)}, which is "
+                f"before that of version {version}, {_moment(at)}"
             )
             yield subject.warning("commit_times", said, _FIX)
             return

@@ -47,8 +47,8 @@ def history_findings(
         if reason is not None:
             yield subject.problem(
                 "history",
-                f"The change since version {stale[query]}, where the sketch of `{query}` stands,"
-                f" is gone: {reason}",
+                f"The change since version {stale[query]}, which the sketch of `{query}` is at, "
+                f"is no longer available: {reason}",
                 f"run `impctl capture` with `--query {query}`, then `maintain` more often",
                 7,
             )
@@ -57,7 +57,7 @@ def history_findings(
         if one.kept is None:
             yield subject.warning(
                 "retention",
-                f"`{one.setting}` is no duration that impctl understands: `{one.text}`",
+                f"`{one.setting}` is not a duration that impctl understands: `{one.text}`",
                 f"set it to a duration such as `interval 30 days`: {_longer(source, one.setting)}",
             )
     kept = _least(settings)
@@ -77,15 +77,15 @@ def _schedule(
 ) -> Finding:
     """Retention against the age of what is pending and the time to the next run."""
     keeps = f"History is kept for {_text(kept.span)} (`{kept.setting}`)"
-    ago = "" if age is None else f"; the oldest change not maintained is {_text(age)} old"
+    ago = "" if age is None else f"; the oldest change not yet maintained is {_text(age)} old"
     if age is not None and age >= kept.span:
         return subject.warning(
             "schedule",
-            f"{keeps}{ago}, and may be removed at any moment",
-            "run `impctl maintain` now, and more often from here on",
+            f"{keeps}{ago}, and may be removed at any time",
+            "run `impctl maintain` now, and more often from now on",
         )
     if every is None:
-        return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` holds a schedule against that")
+        return subject.ok("schedule", f"{keeps}{ago}; `--every 1d` compares a schedule with that")
     runs = f"a run every {_text(every)}"
     if every >= kept.span:
         fix = f"run more often, or {raise_it}"
@@ -93,13 +93,13 @@ def _schedule(
     if age is not None and age + every >= kept.span:
         return subject.warning(
             "schedule",
-            f"{keeps}{ago}: it may be gone at the next of {runs}",
+            f"{keeps}{ago}: the change may be gone at the next of {runs}",
             "run `impctl maintain` now",
         )
     if every * _MARGIN > kept.span:
         return subject.warning(
             "schedule",
-            f"{keeps}: with {runs} a single run that fails loses it{ago}",
+            f"{keeps}: with {runs}, a single failed run loses the change{ago}",
             f"run more often, or {raise_it}",
         )
     return subject.ok("schedule", f"{keeps}, enough for {runs}{ago}")

@@ -107,9 +107,9 @@ def _estimated(entry: TreeEntry, estimate: Estimate) -> TreeEntry:
 def _said(prepared: PreparedQuery, way: Way | None) -> str:
     """Why the joins are a tree, or why they are not though they could be."""
     if prepared.spec.join is JoinStrategy.TREE:
-        return "asked for"
+        return "requested"
     if way is None or way.trees is None:
-        return "possible; `join: tree` asks for it"
+        return "possible; request it with `join: tree`"
     if way.has_tree:
         return f"chosen: {way.trees.reason}"
-    return f"possible, not chosen: {way.trees.reason}; `join: tree` asks for it"
+    return f"possible, not chosen: {way.trees.reason}; request it with `join: tree`"

@@ -22,7 +22,7 @@ def answer_entry(
     if not spec.answer:
         return None
     if way is None:
-        return AnswerEntry(False, "the query has no safe sketch, beside which it would be kept")
+        return AnswerEntry(False, "the query has no safe sketch, which a materialized result needs")
     if way.answer is None:
         return AnswerEntry(False, way.no_answer)
     is_lying = way.lying_answer is not None

@@ -151,13 +151,13 @@ def _why(node: Plan, way: Way | None, *, is_blocking: bool, is_read: bool) -> st
         return way.reason
     match way.mode:
         case Mode.EXACT if is_read:
-            return "reads the rows of groups that change, keeps a filter of keys; see its groups"
+            return "reads the rows of changed groups, stores a filter of keys; see its groups"
         case Mode.EXACT:
             return _in_tree(node, way) or _by_absorption(node, way) or _exactly(node)
         case Mode.TOUCH:
-            return "the ranges of changed rows are added, nothing is computed"
+            return "adds the ranges of changed rows, computes nothing"
         case Mode.RECAPTURE:
-            return "computed anew with the whole query"
+            return "recomputed with the whole query"
         case _:
             assert_never(way.mode)
 
@@ -170,7 +170,7 @@ def _in_tree(node: Plan, way: Way) -> str:
         return ""
     match node:
         case Join():
-            return "part of the join tree, see there: no joined row is written down"
+            return "part of the join tree, shown separately: writes no joined row"
         case Aggregate():
             return "its groups are those of the join tree"
     return ""
@@ -178,8 +178,8 @@ def _in_tree(node: Plan, way: Way) -> str:
 
 _LEAVES = {
     Scan: "changes enter here, each row with its range",
-    Recursive: "rows of the fixpoint around it",
-    OneRow: "always there",
+    Recursive: "rows of the enclosing fixpoint",
+    OneRow: "constant rows",
 }
 
 
@@ -189,29 +189,34 @@ def _exactly(node: Plan) -> str:
         case Scan() | Recursive() | OneRow():
             return _LEAVES[type(node)]
         case Explode():
-            return "taken apart by Spark"
+            return "processed by Spark"
         case Select() | Project() | Sort():
-            return "each changed row by itself, keeps nothing"
+            return "processes each changed row by itself, stores nothing"
         case Join():
-            return "changes of a side meet the rows of the other, see its sides"
+            return "joins changed rows of one side with the rows of the other, see its sides"
         case Aggregate():
-            return "keeps a row per group and counts per group and range"
+            return "stores a row per group and counts per group and range"
         case Distinct():
-            return "keeps how often each row occurs"
+            return "stores how often each row occurs"
         case SetOperation():
-            return "each changed row by itself" if node.all else "keeps how often each row occurs"
+            return (
+                "processes each changed row by itself"
+                if node.all
+                else "stores how often each row occurs"
+            )
         case TopK():
-            return "keeps the first rows and those that may come next"
+            return "stores the first rows and candidates to follow them"
         case Window() if any(call.order for call in node.calls):
-            return "keeps its rows and sorts those of a window partition anew when one changes"
+            return "stores its rows and sorts a window partition again when a row of it changes"
         case Window():
             return (
-                "keeps its rows and a value per window partition; a new value goes to all its rows"
+                "stores its rows and a value per window partition; a new value applies to all "
+                "its rows"
             )
         case Fixpoint():
-            return "keeps its rows, each with the round it came in"
+            return "stores its rows, each with the round that derived it"
         case Witness():
-            return "keeps the rows that decide and those that may come next"
+            return "stores the deciding rows and candidates to follow them"
         case _:
             assert_never(node)
 
@@ -221,7 +226,7 @@ def _by_absorption(node: Plan, way: Way) -> str:
     if not isinstance(node, Fixpoint) or not way.provenance:
         return ""
     return (
-        "keeps its rows, and of what table rows each is derived; `why` tells from it "
+        "stores its rows, and which table rows derive each; `why` uses them "
         f"(provenance by absorption, {way.provenance})"
     )
 
@@ -294,7 +299,7 @@ def _pushed(
 
 def _expiry(live: LiveRows, now: str) -> str:
     condition = live_condition(live).sql(DIALECT)
-    return f"rows expire: of {now} those are live for which {condition}"
+    return f"rows expire: at {now} a row is live if {condition}"
 
 
 def _ranges(

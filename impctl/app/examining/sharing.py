@@ -27,14 +27,17 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
     own = {name.lower() for name in desk.workload.queries}
     names = sorted({name for names in found.values() for name in names if name.lower() in own})
     clash = (
-        f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last has a sketch"
+        (
+            f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last "
+            "has a sketch"
+        )
         if names
         else ""
     )
     yield Subject(Area.STORE, str(desk.store_path)).warning(
         "shared_store",
-        f"Also the store of {', '.join(found)}{clash}",
-        "give each file a `store` of its own; `impctl init` does",
+        f"Other files use this store too: {', '.join(found)}{clash}",
+        "give each file a separate `store`, as `impctl init` does",
     )
 
 

@@ -33,4 +33,4 @@ def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterato
             message = advice.message[0].upper() + advice.message[1:]
             yield subject.warning("skips_little", message, advice.fix)
         if not found and one.sketches:
-            yield subject.ok("skips_little", "Its sketches can leave files or rows out")
+            yield subject.ok("skips_little", "Its sketches can skip files or rows")

@@ -31,7 +31,7 @@ def spark_findings(desk: Workbench, read_one: FileReading) -> Iterator[Finding]:
             yield subject.failed(_CHECK, error)
             continue
         if rows is None:
-            yield subject.ok(_CHECK, "Spark has no file to read")
+            yield subject.ok(_CHECK, "the table has no file for Spark to read")
         else:
             counted = count_text(rows, "row")
             yield subject.ok(_CHECK, f"Spark read a file of {counted}")

@@ -43,8 +43,8 @@ def store_findings(desk: Workbench, *, with_state: bool) -> Iterator[Finding]:
     if not folder.is_whole:
         yield subject.warning(
             "store_folder",
-            f"Holds more than {MOST_FILES:,} files; the others were not looked at",
-            "set `store` to a folder of its own",
+            f"Holds more than {MOST_FILES:,} files; only the first were checked",
+            "set `store` to a separate folder",
         )
     yield from _rights(subject, folder)
     yield _room(subject, folder)
@@ -68,15 +68,16 @@ def _contents(subject: Subject, checked: Checked, desk: Workbench) -> Iterator[F
         yield subject.warning(
             "unknown_queries",
             f"Holds sketches of queries that the workload does not have: {', '.join(gone)}",
-            "nothing has to be done; they take room until the store is made anew",
+            "no action is needed; they use space until the store is created again",
         )
     if checked.leftovers.files:
         size = size_text(sum(file.bytes for file in checked.leftovers.files))
         yield subject.warning(
             "leftovers",
-            f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by"
-            " a run that ended early",
-            f"run `impctl gc {desk.workload.file}`, or leave it to the next command that writes",
+            f"{len(checked.leftovers.files)} files ({size}) that nothing refers to, left by "
+            "an interrupted run",
+            f"run `impctl gc {desk.workload.file}`, or let the next command that writes "
+            "remove them",
         )
 
 
@@ -86,12 +87,12 @@ def _lock(subject: Subject, path: Path) -> Finding:
     except ImpctlError as error:
         return subject.failed("lock", error)
     if owner is None:
-        return subject.ok("lock", "Nobody is writing")
+        return subject.ok("lock", "No process is writing")
     if owner.is_dead:
         return subject.warning(
             "lock",
-            f"The lock was left by a run that ended early: {owner.describe()}",
-            "the next command that writes takes it over",
+            f"The lock was left by an interrupted run: {owner.describe()}",
+            "the next command that writes removes the lock",
         )
     return subject.warning(
         "lock",
@@ -104,25 +105,25 @@ def _rights(subject: Subject, folder: Folder) -> Iterator[Finding]:
     if not folder.is_writable:
         yield subject.problem(
             "permissions",
-            f"This user may not write everything below {folder.path}",
-            "give the user who runs `maintain` the right to write there, or set `store` elsewhere",
+            f"The current user cannot write everything below {folder.path}",
+            "give the user who runs `maintain` write access there, or set `store` elsewhere",
             6,
         )
     if folder.open_to_others:
         count = len(folder.open_to_others)
         yield subject.problem(
             "permissions",
-            f"Others may change the store: {count} files or folders are writable by group or"
-            f" everybody, such as {folder.open_to_others[0]}",
+            f"Other users can change the store: {count} files or folders are writable by "
+            f"group or everybody, such as {folder.open_to_others[0]}",
             f"run `chmod -R go-w {folder.path}`",
             2,
         )
     elif folder.is_writable:
-        yield subject.ok("permissions", "Writable by this user only")
+        yield subject.ok("permissions", "Writable only by the current user")
 
 
 def _room(subject: Subject, folder: Folder) -> Finding:
-    said = f"{size_text(folder.free)} free, the store takes {size_text(folder.used)}"
+    said = f"{size_text(folder.free)} free, the store uses {size_text(folder.used)}"
     if folder.free < max(_TOO_SCARCE, folder.used // 2):
         return subject.problem("disk_space", said, "free space on the disk of the store", 6)
     if folder.free < max(_SCARCE, folder.used * _GROWTH):

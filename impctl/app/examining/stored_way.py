@@ -23,7 +23,7 @@ from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 
-_NO_ANSWER = "the capture could not keep it beside the sketch"
+_NO_ANSWER = "the capture could not store it along with the sketch"
 
 
 def way_as_stored(

@@ -27,7 +27,9 @@ _SHOWN = ("python", "pyspark", "deltalake", "pyarrow")
 """Named even when all is well; the other packages only otherwise."""
 _DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _JAR_SETTINGS = ("spark.jars", "spark.jars.packages", "spark.driver.extraClassPath")
-_NO_JAVA = "capture and maintain mostly do without; `query`, `verify` and recapture on Spark fail"
+_NO_JAVA = (
+    "capture and maintain usually work without it; `query`, `verify` and recapture with Spark fail"
+)
 
 
 def software(environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -40,11 +42,11 @@ def software(environment: Mapping[str, str]) -> Iterator[Finding]:
 def delta_jar(spark: SparkSpec | None) -> Finding:
     """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
     found = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
-    there = f"; it is there ({', '.join(found)}) and does no harm" if found else ""
+    there = f"; it is installed ({', '.join(found)}) and does no harm" if found else ""
     return Subject(Area.SPARK, "delta jar").ok(
         "delta_jar",
-        "The Delta JAR is not needed: impctl reads Delta tables by deltalake, and Spark their "
-        f"Parquet files{there}",
+        "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
+        f"Spark reads their Parquet files{there}",
     )
 
 
@@ -80,7 +82,7 @@ def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:
     if not found:
         yield subject.warning(
             "supported_versions",
-            "Which versions are supported is not known, since impctl is not installed as a package",
+            "The supported versions are unknown, because impctl is not installed as a package",
             "run `pip install impctl`",
         )
         return
@@ -99,7 +101,7 @@ def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:
 def _outside(one: Installed) -> Finding:
     subject = Subject(Area.SOFTWARE, one.name)
     if one.name == "python":
-        fix = f"make a virtual environment with Python {one.wanted} and install impctl there"
+        fix = f"create a virtual environment with Python {one.wanted} and install impctl there"
     else:
         fix = f'run `pip install "{one.name}{one.wanted}"`'
     there = "is not installed" if one.found is None else f"{one.found} is not supported"
@@ -120,14 +122,14 @@ def _variables(environment: Mapping[str, str]) -> Iterator[Finding]:
         f"`{entry.name}` ({entry.purpose[:1].lower()}{entry.purpose[1:]})" for entry in used
     )
     yield subject.ok(
-        "variables", f"Variables that are set: {told}" if used else "No variable of impctl is set"
+        "variables", f"Variables that are set: {told}" if used else "No impctl variable is set"
     )
     stems = [name.removeprefix(PREFIX) for name in known]
     for name in sorted(environment):
         if name.startswith(PREFIX) and name not in known:
             for meant in get_close_matches(name.removeprefix(PREFIX), stems, n=1):
                 fix = f"did you mean `{PREFIX}{meant}`?"
-                yield subject.warning("variables", f"impctl reads no variable `{name}`", fix)
+                yield subject.warning("variables", f"impctl has no variable `{name}`", fix)
 
 
 def _java(environment: Mapping[str, str]) -> Finding:
@@ -140,13 +142,13 @@ def _java(environment: Mapping[str, str]) -> Finding:
         if version is not None and version >= OLDEST_JAVA:
             return subject.ok("java", f"Java {version} at {program} ({origin})")
         if version is None and program.exists():
-            unstated = unstated or f"Java at {program} ({origin}) does not state its version"
+            unstated = unstated or f"Java at {program} ({origin}) does not report its version"
         seen.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
     if unstated is not None:
-        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts it")
+        return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
     found = f" ({', '.join(seen)})" if seen else ""
     return subject.problem(
-        "java", f"No Java found that is {OLDEST_JAVA} or newer{found}; {_NO_JAVA}", JAVA_HINT, 2
+        "java", f"No Java {OLDEST_JAVA} or newer found{found}; {_NO_JAVA}", JAVA_HINT, 2
     )
 
 

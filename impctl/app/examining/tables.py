@@ -22,7 +22,7 @@ from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.writable import check_writable
 
-_BY_FILES = "changes are found by comparing files, which reads every changed file whole"
+_BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 
 
 def table_findings(
@@ -64,7 +64,7 @@ def _unreadable(subject: Subject, snapshot: Snapshot) -> Iterator[Finding]:
         yield subject.warning(
             "columns",
             f"Columns that cannot be read without the Delta JAR: {named}",
-            "leave them out of the queries, or read the table with the Delta JAR",
+            "do not use them in queries, or read the table with the Delta JAR",
         )
 
 
@@ -74,7 +74,7 @@ def _writable(subject: Subject, snapshot: Snapshot) -> Finding:
         check_writable(snapshot)
     except ImpctlError as error:
         return subject.failed("writable", error)
-    return subject.ok("writable", "`apply` may write it")
+    return subject.ok("writable", "`apply` can write it")
 
 
 def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
@@ -85,8 +85,8 @@ def _change_feed(subject: Subject, snapshot: Snapshot) -> Finding:
     if snapshot.column_mapping is not None:
         return subject.warning(
             "change_feed",
-            f"The change feed is on, but cannot be used as columns are mapped: {_BY_FILES}",
-            "nothing is wrong; a table without `delta.columnMapping.mode` is maintained faster",
+            f"The change feed is on, but cannot be used because columns are mapped: {_BY_FILES}",
+            "no action is needed; a table without `delta.columnMapping.mode` is maintained faster",
         )
     return subject.ok("change_feed", "The change feed is on")
 

@@ -33,12 +33,12 @@ def tree_findings(stored: Sequence[StoredQuery]) -> Iterator[Finding]:
         each = record.touched_each
         assert each is not None
         subject = Subject(Area.STORE, one.query)
-        said = f"touched {each:,.1f} tuples of its join trees, {record.expected:,.1f} were expected"
+        said = f"touched {each:,.1f} tuples of its join trees; {record.expected:,.1f} were expected"
         if each > _FAR_MORE * record.expected:
             yield subject.warning(
                 "tree_touches_more",
-                f"In the mean a changed row {said}",
+                f"On average, a changed row {said}",
                 f"run `impctl capture --query {one.query}`, which counts the keys again",
             )
         else:
-            yield subject.ok("tree_touches_more", f"In the mean a changed row {said}")
+            yield subject.ok("tree_touches_more", f"On average, a changed row {said}")

@@ -65,7 +65,7 @@ class AnswerAhead:
         if task.taken.way.answer is None:
             raise NotCarriedError(task.taken.way.no_answer or task.taken.way.reason)
         if task.taken.way.compiled is not None and task.taken.way.compiled.asks_spark:
-            raise NotCarriedError("a side of a join is read by Spark")
+            raise NotCarriedError("Spark reads a side of a join")
         self._task: Task = task
         self._taken = task.taken
         self._has_begun = False
@@ -85,7 +85,7 @@ class AnswerAhead:
             task = Task(task.spec, self.stored, self._taken)
         self._has_begun = True
         if task.move is None and moved_moments(desk, self.stored):
-            raise NotCarriedError("the clock moved on")
+            raise NotCarriedError("a time-dependent constant changed")
         collected = _Collected()
         answer = None if task.move is None else task.move.answer
         self._told = ToldAnswer(collected, desk.session_zone, self._taken.way, answer, [])

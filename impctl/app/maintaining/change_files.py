@@ -121,8 +121,8 @@ def check_change_files(
             pass
     except OSError as error:
         raise UsageError(
-            f"No changes can be written to `{given}`: {error.strerror or error}",
-            hint="name a folder that you may write, there already or to be made",
+            f"Changes cannot be written to `{given}`: {error.strerror or error}",
+            hint="name a folder with write access; it may be new",
             code="changes_folder",
         ) from error
 
@@ -131,9 +131,10 @@ def answer_not_kept(spec: QuerySpec) -> UsageError:
     """The error for a query that has no rows of its answer in the store."""
     hint = "write `answer: true` under the query and run `impctl capture`"
     if spec.answer:
-        hint = "`impctl explain` says why its answer is not kept"
+        hint = "`impctl explain` shows why its result is not materialized"
     return UsageError(
-        f"No answer of query `{spec.name}` is kept, so nothing tells what came and went of it",
+        f"The result of query `{spec.name}` is not materialized, so its inserted and "
+        "deleted rows are unknown",
         hint=hint,
         code="answer_not_kept",
         location=spec.location,
@@ -191,6 +192,7 @@ def _translated(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"The changes could not be written to `{path}`: {error.strerror or error}",
-            hint="make room or give the rights, and run the command again; nothing was committed",
+            hint="free disk space or grant write access, and run the command again; nothing was "
+            "committed",
             code="changes_not_written",
         ) from error

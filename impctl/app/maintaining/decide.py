@@ -189,7 +189,7 @@ def _refuse(task: Task, policy: Policy) -> None:
         reason = task.taken.way.reason
     if reason is not None:
         raise PolicyRefusedError(
-            f"Policy `strict` takes exact maintenance only: {reason}",
+            f"Policy `strict` allows exact maintenance only: {reason}",
             # What only a recapture mends, `incremental` does not do either.
             hint="set the query's policy to `auto`"
             + (" or `incremental`" if trouble is None else "")

@@ -73,14 +73,13 @@ def file_diff_warning(snapshot: Snapshot) -> str:
     table = snapshot.table
     if snapshot.has_change_feed:
         return (
-            f"the change feed of table `{table}` does not tell all of this change (it was off, "
-            "the log names deletion vectors or says too little of a file, or a writer other "
-            "than Spark copied files or added or removed them in a way that it may misread), "
-            "so whole files were compared"
+            f"whole files of table `{table}` were compared, because its change feed does "
+            "not cover all of this change. The feed was off, the log names deletion vectors or "
+            "lacks details of a file, or another writer than Spark copied, added or removed files"
         )
     return (
-        f"table `{table}` has no change feed for all of these versions, so whole files "
-        "were compared; set `delta.enableChangeDataFeed` to true on it"
+        f"whole files of table `{table}` were compared, because it has no change feed for "
+        "all of these versions; set `delta.enableChangeDataFeed` to true on it"
     )
 
 
@@ -94,7 +93,10 @@ def step_results(
     """One result per sketch; they share what the run cost."""
     unsure = sum(step.unsure for step in steps)
     if unsure:
-        reason = f"{reason}; {unsure} groups kept because a sum of doubles is too close to call"
+        reason = (
+            f"{reason}; {unsure} groups stay in the sketch because a sum of doubles is too "
+            "close to its limit"
+        )
     refilled = refill_text(*_refilled(steps))
     notes = dict.fromkeys(step.note for step in steps)
     reason = "; ".join(filter(None, (reason, refilled, *notes)))

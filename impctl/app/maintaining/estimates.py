@@ -157,14 +157,14 @@ def reason_text(estimates: Estimates) -> str:
     assert estimates.recapture_ms is not None
     if not estimates.maintain_runs:
         return (
-            f"more changed than the table holds: maintaining may take"
-            f" {duration_text(estimates.maintain_ms)}, a recapture"
-            f" {duration_text(estimates.recapture_ms)} (a first guess)"
+            "more rows changed than the table has: maintaining may take "
+            f"{duration_text(estimates.maintain_ms)}, a recapture "
+            f"{duration_text(estimates.recapture_ms)} (a first guess)"
         )
     return (
-        f"maintaining is estimated to take {duration_text(estimates.maintain_ms)},"
-        f" a recapture {duration_text(estimates.recapture_ms)}"
-        f" (by {estimates.maintain_runs} and {estimates.recapture_runs} recorded runs)"
+        f"estimate: {duration_text(estimates.maintain_ms)} to maintain, "
+        f"{duration_text(estimates.recapture_ms)} to recapture (from "
+        f"{estimates.maintain_runs} and {estimates.recapture_runs} recorded runs)"
     )
 
 

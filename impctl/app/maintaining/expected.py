@@ -60,7 +60,7 @@ class Expectations:
         """What comes first of it."""
         asked = frozenset(tables)
         if asked and all(self.specs[name].never_changes for name in asked if name in self.specs):
-            return NextChange(unknown="the workload file says that its tables never change")
+            return NextChange(unknown="the workload file declares that its tables never change")
         by_log = next_change(self._kinds_of(asked), self.now, self._forecasts)
         declared = [self._next_by_the_file(name) for name in sorted(asked & self._declared.keys())]
         known = [each for each in (by_log, *declared) if each.in_s is not None]

@@ -85,7 +85,7 @@ def grouped_change(
     if need.held is not None and files_mark(before).digest != need.held.digest:
         raise other_history(desk.tables.source(need.table))
     files = changed_files(before, after)
-    desk.reporter.step(f"grouping the change of {need.table} in Spark")
+    desk.reporter.step(f"grouping the change of {need.table} with Spark")
     sides = ((after, files.came), (before, files.went))
     _recheck(desk, after, files.came, assumptions)
     pass_ = chain.partials()

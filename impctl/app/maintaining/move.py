@@ -45,11 +45,11 @@ from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 
-_KEPT_OTHERWISE = "the query is kept otherwise with the new value"
-_READS_OTHERWISE = "what it groups, sums or joins is another with the new value"
+_KEPT_OTHERWISE = "the new value requires another way to maintain the query"
+_READS_OTHERWISE = "the new value changes what the query groups, sums or joins"
 _NO_GROUPS = (
-    "it is asked elsewhere than in conditions on rows of a table, and by touch no groups are kept "
-    "that could be asked again: {}"
+    "it occurs outside conditions on rows of a table, and conservative maintenance "
+    "stores no groups to evaluate it on: {}"
 )
 
 
@@ -202,14 +202,14 @@ def _touched(
     moved = judged_alone(moves[scan.access])
     source = None if moved is None else touched_source(scan, moved, partition)
     if moved is None or source is None:
-        raise _stays(spec, reason, "only Spark can judge the condition that it is asked in")
+        raise _stays(spec, reason, "only Spark can evaluate the condition that contains it")
     return {scan.access: moved}, source
 
 
 def _stays(spec: QuerySpec, moved: str, why: str) -> RecaptureNeededError:
     return RecaptureNeededError(
-        f"{moved}, and the sketch of query `{spec.name}` cannot follow: {why}",
+        f"{moved}, and the sketch of query `{spec.name}` cannot be updated for that: {why}",
         code="clock_not_followed",
-        hint="a condition such as `day >= current_date - INTERVAL 30 DAYS` can be followed; with "
-        "policy `auto` `maintain` recaptures others",
+        hint="a condition such as `day >= current_date - INTERVAL 30 DAYS` can be maintained; "
+        "with policy `auto`, `maintain` recaptures other queries",
     )

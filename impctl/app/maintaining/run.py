@@ -218,9 +218,13 @@ class StaleRun:
         if task.spec.answer and not task.stored.state_meta.get("answer"):
             never = "" if task.taken is None else task.taken.way.no_answer
             self._warn(
-                f"no rows of the answer of query `{task.spec.name}` "
-                + (f"can be kept ({never})" if never else "were kept before this run")
-                + ", so no file tells what came and went of it"
+                f"the result of query `{task.spec.name}` "
+                + (
+                    f"cannot be materialized ({never})"
+                    if never
+                    else "was not materialized before this run"
+                )
+                + ", so no file with its changes was written"
             )
             return False
         return task.spec.answer
@@ -315,4 +319,4 @@ def _lost(before: StoredQuery, after: StoredQuery) -> str:
     if not gone:
         return ""
     names = dict.fromkeys(f"`{one.table}.{one.attribute}`" for one in gone)
-    return f"; it has no sketch on {' and '.join(names)} any more"
+    return f"; it no longer has a sketch on {' and '.join(names)}"

@@ -56,7 +56,7 @@ from impctl.tables.change.files_mark import FilesMark
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `app.preparing.expiry`."""
 
-_ANEW = "most rows of the recursion went out, so they were found anew from its state"
+_ANEW = "most rows of the recursion were deleted, so they were recomputed from its state"
 
 
 class Maintainer:
@@ -137,7 +137,7 @@ class Maintainer:
         files = self._move.files
         read = f"{files.read:,} of {count_text(files.total, 'file')}"
         verb = "was" if files.read == 1 else "were"
-        return f"{count_text(count, 'row')} expired, for which {read} {verb} read"
+        return f"{count_text(count, 'row')} expired; {read} {verb} read for them"
 
     def _computed(
         self, session: MaintainedQuery, moved: Mapping[TableName, Moved], done: StepDone

@@ -140,7 +140,7 @@ def rows_kept(desk: Workbench, store: StoreReader, spec: QuerySpec, stored: Stor
     check_definition(desk, spec, stored)
     prepared = prepare(desk, spec, stored_moments(stored))
     if not is_same_circuit(desk, prepared, stored):
-        raise not_told(spec.name, "it reads as another plan now")
+        raise not_told(spec.name, "its plan is different now")
     answer = desk.memory.answer(prepared.planned)
     trees: Mapping[TableName, int] | None = {} if stored.state_meta.get("trees") else None
     kept = compile_answer(answer, trees).kept
@@ -158,10 +158,10 @@ def check_kept(spec: QuerySpec, stored: StoredQuery) -> None:
 def not_told(query: QueryName, why: str) -> RecaptureNeededError:
     """The error for a commit that would leave out what came and went."""
     return RecaptureNeededError(
-        f"What comes and goes of the answer of query `{query}` cannot be told: {why}",
+        f"The changes of the result of query `{query}` are unknown: {why}",
         code="changes_unknown",
-        hint=f"run `impctl capture --query {query}`, take the answer as it is then "
-        "(`impctl changes --all`), and go on from there",
+        hint=f"run `impctl capture --query {query}`, read the whole result (`impctl changes "
+        "--all`), and continue from there",
     )
 
 

@@ -23,7 +23,7 @@ def drawn_rows(snapshot: Snapshot, size: int, random: np.random.Generator) -> pa
         raise UsageError(
             f"Table `{snapshot.table}` is empty, so there are no rows to make changes from",
             code="bench_empty_table",
-            hint="bench a table with rows; `impctl bench --generate` writes some",
+            hint="use a table with rows; `impctl bench --generate` writes some",
         )
     names = snapshot.schema.names
     weights = np.array([float(rows) for _, rows in filled])

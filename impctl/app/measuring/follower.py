@@ -73,7 +73,7 @@ class Follower:
         self.scratch = scratch
         self.prepared = prepared
         stored = scratch.store().load(prepared.spec.name)
-        assert stored is not None, "a follower takes up what was captured"
+        assert stored is not None, "a follower loads the captured state"
         self.verdict, self.partitions = restored_verdict(scratch.tables, prepared, stored)
         self._captured = stored
         self._way = self._way_of(stored)
@@ -101,7 +101,7 @@ class Follower:
                 f"Query `{self._captured.query}` can only be recaptured, so there is nothing to "
                 f"compare: {self._way.reason}",
                 code="not_incremental",
-                hint="`impctl explain` says what stands in the way",
+                hint="`impctl explain` shows the reason",
                 location=self.prepared.place(self._way.span),
             )
         return self._taken

@@ -57,8 +57,8 @@ def _changes(
     return FigureSpec(
         name="changes",
         title="Size of a change",
-        about="Bringing a sketch up to date after a change of its table, by maintaining it and by "
-        "capturing it anew. The rows of a change are drawn from the table.",
+        about="Updating a sketch after a change of its table, by maintaining it and by "
+        "recapturing it. The rows of a change are sampled from the table.",
         claim="",
         source="",
         measure="maintain",
@@ -73,8 +73,8 @@ def _skipping(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
     return FigureSpec(
         name="skipping",
         title="What a sketch saves",
-        about="The query as it is and through its sketch, and the rows that the sketch leaves to "
-        "read.",
+        about="The query without its sketch and with it, and the rows that remain to read with "
+        "the sketch.",
         claim="",
         source="",
         measure="query",
@@ -89,8 +89,8 @@ def _capture(cases: tuple[CaseSpec, ...], place: Location) -> FigureSpec:
     return FigureSpec(
         name="capture",
         title="First capture",
-        about="Capturing sketch and state once, against the query and a recapture of the sketch "
-        "alone.",
+        about="Capturing sketch and state once, compared with the query and with a recapture of "
+        "the sketch alone.",
         claim="",
         source="",
         measure="capture",

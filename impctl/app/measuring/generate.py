@@ -96,7 +96,7 @@ def _tpch(request: GenerateRequest, reporter: Reporter) -> Outcome:
     files = {} if request.source is None else _tpch_files(request.source)
     if not files:
         raise UsageError(
-            "The TPC-H tables need the folder with the Parquet files they are made from",
+            "The TPC-H tables need the folder with the source Parquet files",
             hint="run `tpchgen-cli parquet -s 1 --output-dir DIR`, then give `--source DIR`",
         )
     results = []
@@ -218,8 +218,9 @@ def _several(
 def _crimes(path: Path, request: GenerateRequest) -> int:
     if request.source is None:
         raise UsageError(
-            "The crimes table needs the Parquet file it is made from",
-            hint="give `--source FILE` or set IMPCTL_CRIMES; `workloads/crimes.yaml` says which",
+            "The crimes table needs its source Parquet file",
+            hint="give `--source FILE` or set IMPCTL_CRIMES; `workloads/crimes.yaml` names the "
+            "file",
         )
     if not request.source.is_file():
         raise UsageError(

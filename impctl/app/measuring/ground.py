@@ -80,7 +80,7 @@ class Ground:
         """Refuse options other than these."""
         problems = [
             Problem(
-                f"Option {shown(name)} is unknown to measure `{self.figure.measure}`",
+                f"Measure `{self.figure.measure}` has no option {shown(name)}",
                 self._place(name),
                 suggestion(name, names, "its options") or "remove it",
             )

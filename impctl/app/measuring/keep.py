@@ -34,7 +34,7 @@ def try_kept(request: SuiteRequest, reserved: Mapping[str, str]) -> None:
     if len({path.absolute() for path in paths.values()}) < len(paths):
         raise UsageError(
             f"`--out` and `--report` name the same file: {request.out}",
-            hint="give the record and the page a file each",
+            hint="give two different files",
         )
     for kind, path in paths.items():
         _tried(kind, path, reserved)
@@ -57,8 +57,8 @@ def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
     found = compare_records(_read(old), _read(new))
     if not found.wrong:
         return Outcome((found,))
-    text = f"Record `{new}` holds cells whose check failed: {len(found.wrong)}"
-    hint = "no number of it counts before that is mended; please report it, with suite and seed"
+    text = f"Record `{new}` has cells whose check failed: {len(found.wrong)}"
+    hint = "its figures are not reliable until this is fixed; please report it, with suite and seed"
     return Outcome((found,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
 
 
@@ -103,5 +103,5 @@ def _not_written(kind: str, path: Path, error: OSError) -> StorageError:
     reason = os.strerror(ENOTDIR) if isinstance(error, FileExistsError) else error.strerror
     return StorageError(
         f"The {kind} could not be written to `{path}`: {reason}",
-        hint="name a file in a folder that you may write",
+        hint="name a file in a folder with write access",
     )

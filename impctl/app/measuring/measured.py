@@ -84,7 +84,7 @@ class MeasuredQuery:
         changes = 0 if step is None else step.done.changes
         if step is None or changes != wanted:
             raise RecaptureNeededError(
-                f"The clone of `{self.table}` shows {changes} changes instead of {wanted}",
+                f"The clone of `{self.table}` has {changes} changes instead of {wanted}",
                 code="bench_disturbed",
                 hint="run `impctl bench` again",
             )

@@ -164,7 +164,7 @@ def _chosen(suite: Suite, names: Sequence[str]) -> tuple[FigureSpec, ...]:
     for name in names:
         if name not in known:
             raise UsageError(
-                f"Figure `{name}` is not among those of `{suite.name}`",
+                f"Suite `{suite.name}` has no figure `{name}`",
                 code="figure_unknown",
                 hint=suggestion(name, list(known), "its figures"),
             )

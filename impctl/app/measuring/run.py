@@ -74,9 +74,7 @@ def _recorded(planned: PlannedSuite, request: SuiteRequest, reporter: Reporter) 
     if unwritten is not None:
         run.failures.append(Failure(None, unwritten))
     if record.noise >= UNSTEADY:
-        warnings.append(
-            f"the machine was not quiet: equal work took up to {record.noise:.0%} longer"
-        )
+        warnings.append(f"the machine was busy: equal work took at most {record.noise:.0%} longer")
     return Outcome((record, *written), tuple(warnings), tuple(run.failures))
 
 
@@ -165,7 +163,7 @@ class _Run:
             text = f"The maintained sketch of query `{case.query}` is too small"
             self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
         if cell.equal is False:
-            text = f"Query `{case.query}` has another result with its sketch than without"
+            text = f"Query `{case.query}` has a different result with its sketch than without"
             self._failed(cell.figure, case, UnsoundSketchError(text, hint=hint), cell.labels)
 
     def _failed(

@@ -42,7 +42,7 @@ def can_only_name_a_suite(word: str) -> bool:
 def unknown_suite(word: str) -> UsageError:
     """The error for a word that names no suite, with the names there are."""
     return UsageError(
-        f"There is neither a file nor a shipped suite `{word}`",
+        f"`{word}` is neither a file nor a built-in suite",
         code="suite_unknown",
-        hint=suggestion(word, list(shipped_suites()), "shipped suites"),
+        hint=suggestion(word, list(shipped_suites()), "built-in suites"),
     )

@@ -186,8 +186,8 @@ def _wanted(tables: PinnedTables, prepared: PreparedQuery) -> dict[TableName, Co
     for table, name in prepared.spec.sketch.items():
         if table not in prepared.tables:
             raise UsageError(
-                f"Query `{prepared.spec.name}` asks for a sketch of `{table}`"
-                f"{_why_not(prepared, table)}",
+                f"Query `{prepared.spec.name}` requests a sketch of "
+                f"`{table}`{_why_not(prepared, table)}",
                 hint=f"it reads: {', '.join(prepared.tables)}",
                 code="sketch_table_unused",
                 location=prepared.spec.location,
@@ -210,8 +210,8 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
     if table not in prepared.query.tables:
         return " but does not read it"
     if all(scan.table != table for scan in scans_of(prepared.query.root)):
-        return ", which only a WITH entry names that nothing uses"
-    return ", but nothing that it reads of it decides on the answer"
+        return ", which only an unused WITH entry names"
+    return ", but nothing it reads from that table affects the result"
 
 
 def _entries(

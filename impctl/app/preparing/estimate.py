@@ -179,7 +179,9 @@ class _Estimate:
 
     def of_all(self, *, every: bool) -> Estimates:
         """What each option is expected to leave."""
-        self.desk.reporter.step(f"estimating what sketches of {self.scan.table} would leave")
+        self.desk.reporter.step(
+            f"estimating what remains to read with sketches of {self.scan.table}"
+        )
         groups = self._groups
         columns = [option.column for option in self.options]
         bounds = {name: self._bounds(name) for name in {*groups, *columns}}

@@ -81,8 +81,9 @@ def live_rows(expiry: ExpirySpec, snapshot: Snapshot, now: datetime, zone: str) 
         local = edge.astimezone(zone_of(zone))
     except OverflowError:
         raise UsageError(
-            f"No time is as early as rows of `{snapshot.table}` would expire at {now.isoformat()}",
-            hint="give `--now`, or IMPCTL_NOW, a later time",
+            f"Rows of `{snapshot.table}` would expire before the earliest possible time at "
+            f"{now.isoformat()}",
+            hint="set `--now` or IMPCTL_NOW to a later time",
             code="now_range",
         ) from None
     if column.type == DATE:

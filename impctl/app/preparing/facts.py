@@ -171,9 +171,17 @@ def fact_of(assumption: Assumption) -> Fact:
     return Fact(assumption.table, assumption.column, kind, source)
 
 
+_IN_WORDS = {
+    FactKind.NONNEGATIVE: ">= 0",
+    FactKind.NONPOSITIVE: "<= 0",
+    FactKind.NOT_NULL: "has no NULL",
+    FactKind.NAN_FREE: "has no NaN",
+}
+
+
 def assumption_text(assumption: Assumption) -> str:
-    """`sales.price is nonnegative`, for people."""
-    return f"{assumption.table}.{assumption.column} is {assumption.kind}"
+    """In words: the column, in backticks, and what is true of it, as in `>= 0`."""
+    return f"`{assumption.table}.{assumption.column}` {_IN_WORDS[FactKind(assumption.kind)]}"
 
 
 def columns_assumed(assumptions: Sequence[Assumption], table: TableName) -> tuple[ColumnName, ...]:
@@ -209,7 +217,7 @@ def _is_left(rows: pa.Table, weights: Ints, doubtful: Bools) -> bool:
 def broken_assumption(assumption: Assumption) -> AssumptionBrokenError:
     """The error for a change that breaks it."""
     return AssumptionBrokenError(
-        f"A change breaks what made the sketch safe: {assumption_text(assumption)}",
-        hint="run `impctl capture`; it chooses an attribute that is still safe, or says "
-        "why none is",
+        f"A change violates an assumption of the sketch: {assumption_text(assumption)}",
+        hint="run `impctl capture`; it chooses an attribute that is still safe, or reports why "
+        "there is none",
     )

@@ -75,7 +75,7 @@ def _split(given: Sequence[str]) -> dict[str, str]:
             )
         if name in found:
             raise UsageError(
-                f"Parameter `{name}` is given twice", hint="give it once", code="parameter_syntax"
+                f"Parameter `{name}` occurs twice", hint="give it once", code="parameter_syntax"
             )
         found[name] = written
     return found
@@ -130,7 +130,7 @@ def _unknown(spec: QuerySpec, name: str) -> UsageError:
     hint = suggestion(name, list(spec.params), "it has")
     return UsageError(
         f"Query `{spec.name}` has no parameter `{name}`",
-        hint=hint or "add `params` to the query, with a value for each",
+        hint=hint or "add `params` to the query, with a value for each parameter",
         code="parameter_unknown",
         location=spec.location,
     )

@@ -43,13 +43,14 @@ def lineage_warnings(tables: PinnedTables, prepared: PreparedQuery, chosen: Chos
         where = {t: f" ({one.occurrence})" if t in in_part else "" for t, one in lost.items()}
         return [
             f"{what} leaves `{table}`{where[table]} without a sketch: {one.reason}; with "
-            f"`lineage: all` one of `{table}.{one.attribute}` is safe [{LINEAGE_UNUSED}]"
+            f"`lineage: all`, a sketch on `{table}.{one.attribute}` is safe "
+            f"[{LINEAGE_UNUSED}]"
             for table, one in lost.items()
         ]
     if spec.lineage_place is None:
         return []
     why = why_unused(prepared.root, *sketched_nodes(prepared, chosen.verdict, chosen.sketched))
-    return [f"{what} changes nothing: {why} [{LINEAGE_UNUSED}]"] if why else []
+    return [f"{what} has no effect: {why} [{LINEAGE_UNUSED}]"] if why else []
 
 
 def sketched_nodes(

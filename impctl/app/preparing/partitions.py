@@ -82,7 +82,8 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
         )
     if not is_partitionable(found):
         raise UsageError(
-            f"Column `{part.table}.{found.name}` of type `{found.type}` cannot be split in ranges",
+            f"Column `{part.table}.{found.name}` of type `{found.type}` cannot be split "
+            "into ranges",
             hint="choose a column of a number, text, date or timestamp type",
             code="column_not_partitionable",
             location=part.location,

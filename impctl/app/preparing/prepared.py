@@ -177,8 +177,8 @@ def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
     if found is not None:
         table, name = found
         raise UsageError(
-            f"`{name}` in query `{prepared.spec.name}` may be the column of `{table}` or "
-            "the clock's",
-            hint=f"write `{name}()` for the clock's, or `{table}.{name}` for the column",
+            f"`{name}` in query `{prepared.spec.name}` may mean the column of `{table}` or "
+            "the current time",
+            hint=f"write `{name}()` for the current time, or `{table}.{name}` for the column",
             code="clock_ambiguous",
         )

@@ -30,8 +30,9 @@ def rows_of(table: pa.Table) -> tuple[tuple[RowValue, ...], ...]:
         columns = [column.to_pylist() for column in table.columns]
     except (OverflowError, ValueError) as error:
         raise EvaluationError(
-            "A date or time of the answer is before year 1 or after year 9999, which Python lacks",
-            hint="take the answer as Arrow (`to_arrow`), or as text (`impctl query --format csv`)",
+            "A date or time of the result is before year 1 or after year 9999, which "
+            "Python does not support",
+            hint="get the result as Arrow (`to_arrow`) or as text (`impctl query --format csv`)",
             code="beyond_python",
         ) from error
     return tuple(zip(*columns, strict=True)) if columns else ()
@@ -79,8 +80,8 @@ class ArrowAnswer:
         """The answer as a `pandas.DataFrame`, types as pyarrow translates them."""
         if find_spec("pandas") is None:
             raise UsageError(
-                "The answer cannot be given to pandas, which is not installed",
-                hint="`pip install pandas`, or take the answer with `to_arrow`",
+                "The result cannot be converted to pandas, which is not installed",
+                hint="run `pip install pandas`, or get the result with `to_arrow`",
                 code="pandas_missing",
             )
         return self.answer.to_pandas()

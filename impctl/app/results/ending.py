@@ -52,21 +52,23 @@ def for_report(outcome: Outcome) -> Outcome:
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:
-    hint = "capture it again with `impctl capture`, and please report this"
+    hint = "recapture it with `impctl capture`, and please report this"
     if not result.covers:
         names = ("NULL" if f == result.total else str(f) for f in result.missing)
         return UnsoundSketchError(
             f"The sketch of query `{result.query}` is too small on "
-            f"`{result.table}.{result.attribute}`, it lacks ranges: {', '.join(names)}",
+            f"`{result.table}.{result.attribute}`; it lacks the ranges {', '.join(names)}",
             hint=hint,
         )
     if result.results_equal is False:
         return UnsoundSketchError(
-            f"Query `{result.query}` has another result with its sketch than without", hint=hint
+            f"Query `{result.query}` has a different result with its sketch than without", hint=hint
         )
     if result.answer_equal is False:
         return UnsoundSketchError(
-            f"The kept answer of query `{result.query}` is not what the query gives", hint=hint
+            f"The materialized result of query `{result.query}` differs from the result of "
+            "the query",
+            hint=hint,
         )
     return None
 

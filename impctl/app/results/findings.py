@@ -88,7 +88,7 @@ def problems_error(findings: Iterable[Finding], gravity: tuple[int, ...]) -> Imp
     worst = min(problems, key=lambda finding: gravity.index(finding.exit_code))
     count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
     about = f"{worst.area} `{worst.subject}`" if worst.area != worst.subject else worst.area
-    which = "" if len(problems) == 1 else "; the gravest"
+    which = "" if len(problems) == 1 else "; the most serious one"
     return ProblemsFoundError(
         f"Found {count}{which} is about {about}" if which else f"Found {count} with {about}",
         hint=worst.fix,

@@ -34,13 +34,15 @@ class _Metric:
 
 def maintain_metrics(outcome: Outcome, at: float) -> str:
     """What a run of `maintain` did, per query; queries that failed are told too."""
-    success = _Metric("impctl_maintain_success", "gauge", "1 where the last run brought it up")
-    took = _Metric("impctl_maintain_duration_seconds", "gauge", "What the last run took")
+    success = _Metric("impctl_maintain_success", "gauge", "1 if the last run succeeded")
+    took = _Metric("impctl_maintain_duration_seconds", "gauge", "Duration of the last run")
     changes = _Metric(
-        "impctl_maintain_changes", "gauge", "Changed rows of the last run, if it was no recapture"
+        "impctl_maintain_changes",
+        "gauge",
+        "Changed rows of the last run, unless it was a recapture",
     )
-    recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 where it captured anew")
-    held = _Metric("impctl_sketch_ranges", "gauge", "Ranges that the query's sketches have")
+    recaptured = _Metric("impctl_maintain_recaptured", "gauge", "1 if the last run recaptured")
+    held = _Metric("impctl_sketch_ranges", "gauge", "Ranges in the query's sketches")
     for result in outcome.results:
         if isinstance(result, MaintainResult):
             success.samples[result.query] = 1.0
@@ -54,7 +56,7 @@ def maintain_metrics(outcome: Outcome, at: float) -> str:
             success.samples[failure.query] = 0.0
     failed = _Metric("impctl_maintain_failures", "gauge", "Failures of the last run")
     failed.samples[""] = float(len(outcome.failures))
-    last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "When the last run ended")
+    last = _Metric("impctl_maintain_timestamp_seconds", "gauge", "End of the last run")
     last.samples[""] = at
     return _text((success, took, changes, recaptured, held, failed, last))
 
@@ -66,20 +68,20 @@ def gain_metrics(outcome: Outcome) -> str:
     kind, end = ("counter", "_total") if is_whole else ("gauge", "")
     wanted: tuple[tuple[str, str, Callable[[GainResult], float]], ...] = (
         ("uses", "Uses of the query", lambda r: r.uses),
-        ("used", "Uses that went through its sketches", lambda r: r.used),
-        ("kept_answers", "Answers told from kept rows", lambda r: r.kept_answers),
-        ("left_out_files", "Files left out", lambda r: r.files_plain - r.files),
-        ("left_out_rows", "Rows in files left out", lambda r: r.rows_plain - r.rows),
-        ("left_out_bytes", "Bytes of files left out", lambda r: r.bytes_left_out),
+        ("used", "Uses with its sketches", lambda r: r.used),
+        ("kept_answers", "Answers from the materialized result", lambda r: r.kept_answers),
+        ("left_out_files", "Files skipped", lambda r: r.files_plain - r.files),
+        ("left_out_rows", "Rows in skipped files", lambda r: r.rows_plain - r.rows),
+        ("left_out_bytes", "Bytes of skipped files", lambda r: r.bytes_left_out),
         ("read_bytes", "Bytes of files read", lambda r: r.bytes),
         ("upkeep_runs", "Captures and runs of maintain", lambda r: r.upkeep_runs),
-        ("upkeep_seconds", "What these took", lambda r: r.upkeep_ms / 1000),
+        ("upkeep_seconds", "Time of captures and runs of maintain", lambda r: r.upkeep_ms / 1000),
     )
     metrics = [
         _Metric(f"impctl_{name}{end}", kind, meaning, {r.query: float(value(r)) for r in results})
         for name, meaning, value in wanted
     ]
-    last = _Metric("impctl_last_use_timestamp_seconds", "gauge", "When it was used last")
+    last = _Metric("impctl_last_use_timestamp_seconds", "gauge", "Time of the last use")
     last.samples = {r.query: r.last_use.timestamp() for r in results if r.last_use is not None}
     return _text((*metrics, last))
 

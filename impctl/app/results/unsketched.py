@@ -13,7 +13,7 @@ from impctl.app.results.results import CaptureResult, MaintainResult, StatusResu
 SKETCH_NONE = "sketch_none"
 """The reason code, and the mode told."""
 
-ASKED_FOR_NONE = "the workload file says `sketch: none`"
+ASKED_FOR_NONE = "the workload file sets `sketch: none`"
 """Why a query is read whole."""
 
 

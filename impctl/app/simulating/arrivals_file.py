@@ -72,8 +72,7 @@ def replay_of_file(
     if problems:
         raise _invalid(path, problems)
     warnings = tuple(
-        f"no query that is replayed reads `{name}`: its lines in {path} are left out"
-        for name in others
+        f"no replayed query reads `{name}`: its lines in {path} are ignored" for name in others
     )
     came = found if late is None else spread(found, late, _END)
     return replay_of(came, tail, str(path), warnings)
@@ -115,7 +114,9 @@ def _check_header(fields: Sequence[str]) -> None:
 
 def _arrival(fields: Sequence[str], known: Collection[TableName]) -> tuple[TableName, Arrival]:
     if len(fields) != len(HEADER):
-        raise _Fault(0, f"A line of {len(fields)} fields, not {len(HEADER)}", _HEADER_HINT)
+        raise _Fault(
+            0, f"Expected {len(HEADER)} fields, but the line has {len(fields)}", _HEADER_HINT
+        )
     time, table, inserted, deleted = fields
     if table not in known:
         hint = suggestion(table, sorted(known), "the workload has")
@@ -131,17 +132,17 @@ def _seconds(text: str) -> float:
         seconds = (at.replace(tzinfo=UTC) if at.tzinfo is None else at).timestamp()
     except (ValueError, OverflowError):
         hint = "write it as 2026-11-27T10:41:58Z"
-        raise _Fault(0, f"No time: {shown(text)}", hint) from None
+        raise _Fault(0, f"Not a time: {shown(text)}", hint) from None
     if seconds < 0:
-        raise _Fault(0, f"A time before 1970: {shown(text)}", "is the year right?")
+        raise _Fault(0, f"A time before 1970: {shown(text)}", "check the year")
     if seconds >= _END:
-        raise _Fault(0, f"A time after the year 2999: {shown(text)}", "is the year right?")
+        raise _Fault(0, f"A time after the year 2999: {shown(text)}", "check the year")
     return seconds
 
 
 def _count(text: str, column: int) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        what = f"`{HEADER[column]}` is no number of rows: {shown(text)}"
+        what = f"`{HEADER[column]}` is not a number of rows: {shown(text)}"
         raise _Fault(column, what, "write a whole number, 0 for none")
     return int(text)
 

@@ -88,8 +88,8 @@ def _cut(
         return
     names = [f"`{name}`" for name, at in known.items() if at == begin]
     yield (
-        f"commits of {' and '.join(names)} are known from"
-        f" {moment_text(datetime.fromtimestamp(begin, UTC))} on: that is where it begins"
+        f"commits of {' and '.join(names)} are known only from "
+        f"{moment_text(datetime.fromtimestamp(begin, UTC))}, where the replay begins"
     )
 
 
@@ -101,4 +101,4 @@ def _gaps(histories: Mapping[TableName, History], since: float, until: float) ->
             for at, each in zip(times, held.arrivals, strict=True)
         )
         if gaps or held.has_missed:
-            yield f"not all commits of `{name}` are known: its log was cleaned in between"
+            yield f"some commits of `{name}` are unknown: its log was cleaned up in between"

@@ -31,7 +31,10 @@ MOST_COMMITS = 1_000_000
 """More of them are not replayed, so that a small share of many rows does not fill the memory."""
 
 _WHERE = "`--late`"
-_HINT = "write `p: 0.9, every: 60s`: the share that comes at once, and how often that of the rest"
+_HINT = (
+    "write `p: 0.9, every: 60s`: the share of rows that arrives at once, and the "
+    "interval for the rest"
+)
 _SHARE_HINT = "a share above 0 and at most 1, such as 0.9"
 _SPAN_HINT = "a number above 0 and its unit: `500ms`, `5s`, `10m`, `1h` or `7d`"
 _KEYS = ("p", "every")
@@ -84,7 +87,7 @@ def _read(reading: FileReading, text: str) -> Late | Problem:
         return reading.problems[0]
     if share is None or seconds is None:
         missing = next(key for key in _KEYS if key not in fields)
-        return Problem(f"{_WHERE} does not say `{missing}`", None, _HINT)
+        return Problem(f"`{missing}` is missing in {_WHERE}", None, _HINT)
     return Late(share, seconds)
 
 
@@ -158,6 +161,6 @@ def _counts(rows: int, p: Fraction) -> Iterator[int]:
 
 def _too_many() -> UsageError:
     return UsageError(
-        f"{_WHERE} makes more than {MOST_COMMITS:,} commits of those that are replayed",
-        hint="give a larger share, or replay less of the past by `--since`",
+        f"{_WHERE} splits the replayed commits into more than {MOST_COMMITS:,} commits",
+        hint="give a larger share, or replay a shorter time with `--since`",
     )

@@ -114,6 +114,9 @@ class Model:
     def _warnings(self) -> Iterator[str]:
         guessed = sum(one.guessed for one in self.replay.commits.values())
         if guessed:
-            yield f"rows of {guessed:,} commits are not told by the log, and taken by their bytes"
+            yield (
+                f"the log has no row count for {guessed:,} commits, so their rows are estimated "
+                "from bytes"
+            )
         for name, why in self._pieces.kept.troubles.items():
-            yield f"the state of `{name}` is taken as it is: {why}"
+            yield f"the replay uses the present state of `{name}`: {why}"

@@ -23,19 +23,20 @@ from impctl.bench.report_summary import fact_list, summary_section
 from impctl.bench.summary import Section, Summary
 from impctl.errors import StorageError
 
-_OWN = "as the file has it"
+_OWN = "as in the file"
 _HEADS = (
     *("Budget", "Trigger", "Runs", "Steps", "Work", "Age", "99%", "Worst", "Late", "State"),
     *("Reads", "Converts"),
 )
 _METHOD = (
-    "Commits of the past go through the loop, the timetable and the choice of state that decide in"
-    " earnest, over a clock that is set forward; no row of a table is read.",
-    "A step takes what recorded runs of the query say of as many rows of the same tables, before"
-    " the first run what its capture says, else prior times; and what the choice of state says"
-    " that its kind of change takes more than with the state as it is now.",
-    "An age is that of the oldest change in a step once its run is over. Reads of sides from files"
-    " are expected ones, and counted for each query though a run shares them.",
+    "Past commits run through the same scheduler and choice of state as real runs, in "
+    "virtual time. No table rows are read.",
+    "The time of a step is estimated from recorded runs of the query with as many rows "
+    "of the same tables. Without a recorded run, the estimate uses the capture, or "
+    "else default times. The extra cost that the choice of state expects, compared "
+    "with the present state, is added.",
+    "The age is that of the oldest change in a step when its run ends. Reads of join "
+    "sides from files are estimates, counted for each query even if a run shares them.",
 )
 
 
@@ -46,7 +47,7 @@ def write_page(path: Path, result: SimulateResult, reserved: Mapping[str, str]) 
     except OSError as error:
         raise StorageError(
             f"The report could not be written to `{path}`: {error.strerror}",
-            hint="name a file in a folder that you may write",
+            hint="name a file in a folder with write access",
         ) from error
     return WrittenResult("report", str(path))
 
@@ -61,13 +62,13 @@ def render(result: SimulateResult) -> str:
     page = Page(
         command="simulate",
         kicker=result.source if result.late is None else f"{result.source}, late ({result.late})",
-        title="What other settings would have come to",
+        title="Costs of other settings",
         facts=_facts(result),
         summary=summary_section(Summary((), tuple(_headlines(result)), (_table(result),))),
         contents="",
         figures=[html for html, _ in sections],
         drawings=[drawing for _, drawing in sections],
-        how="How this was reckoned",
+        how="How these figures were computed",
         method="".join(f"<p>{escape(text)}</p>" for text in _METHOD),
         made="from one replay",
     )
@@ -91,15 +92,17 @@ def _facts(result: SimulateResult) -> str:
 def _headlines(result: SimulateResult) -> Iterator[Headline]:
     present = result.settings[0]
     over = span_text((result.until - result.since).total_seconds())
-    yield Headline(duration_text(present.work_ms), "work as it is", f"in {over}")
+    yield Headline(duration_text(present.work_ms), "work with the setting as it is", f"in {over}")
     least = min(result.settings, key=lambda one: one.work_ms if one.steps else float("inf"))
     if least is not present and least.steps and present.work_ms:
         share = f"{least.work_ms / present.work_ms:.0%}"
-        yield Headline(share, "of that work at the least", least.setting)
+        yield Headline(share, "of that work, with the cheapest setting", least.setting)
     found = result.recorded
     if found is not None and found.work_off is not None:
         where = f"{found.steps:,} steps since {moment_text(found.since)}"
-        yield Headline(f"{found.work_off:+.0%}", "off the recorded work, by the model", where)
+        yield Headline(
+            f"{found.work_off:+.0%}", "difference between the model and the recorded work", where
+        )
 
 
 def _table(result: SimulateResult) -> Section:
@@ -107,7 +110,7 @@ def _table(result: SimulateResult) -> Section:
     late = [one.setting for one in result.settings if one.late]
     points = [f"Steps are late with: {'; '.join(late)}."] if late else []
     over = [one.setting for one in result.settings if one.over_budget]
-    points += [f"Even the least is over the budget of: {'; '.join(over)}."] if over else []
+    points += [f"Even the minimum exceeds the budget of: {'; '.join(over)}."] if over else []
     numbers = tuple(range(2, len(_HEADS)))
     return Section("Settings", (), tuple(points), _HEADS, numbers, rows)
 
@@ -161,26 +164,26 @@ def _record(result: SimulateResult) -> Record:
 _FIGURES = (
     Figure(
         "work",
-        "Work over the bytes of state, by trigger",
-        "What all steps take together; less state is read more often.",
+        "Work by bytes of state and trigger",
+        "Total time of all steps. With less state, tables are read more often.",
         Chart("state_bytes", ("work_ms",), ("trigger",)),
     ),
     Figure(
         "reads",
-        "Reads of sides over the bytes of state, by trigger",
-        "How often sides of joins that are not kept are expected to be read from files.",
+        "Reads of join sides by bytes of state and trigger",
+        "Expected number of reads from files, for join sides that are not stored.",
         Chart("state_bytes", ("reads",), ("trigger",)),
     ),
     Figure(
         "age",
         "Age of sketches by trigger",
-        "How old the oldest change of a step was once it was done: median, 99 in 100, worst.",
+        "Age of the oldest change of a step when it is done: median, 99th percentile, maximum.",
         Chart("trigger", ("median_ms", "at_99_of_100_ms", "worst_ms"), log=("y",)),
     ),
     Figure(
         "runs",
         "Runs and steps by trigger",
-        "Runs of a process that follows, and queries maintained in them.",
+        "Runs of a follower, and queries maintained in them.",
         Chart("trigger", ("runs", "steps"), log=("y",)),
     ),
 )

@@ -64,7 +64,7 @@ def _disk(word: str) -> int | None:
         return size_from(word)
     except ValueError:
         hint = f"{SIZE_HINT}, or `{ALL}`"
-        raise UsageError(f"`--disk` cannot be: {word}", hint=hint) from None
+        raise UsageError(f"`--disk` is invalid: {word}", hint=hint) from None
 
 
 def trigger_from(text: str) -> Trigger:

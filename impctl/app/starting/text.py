@@ -51,21 +51,21 @@ def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
     return "\n".join(
         [
             f"# yaml-language-server: $schema={SCHEMA_FILE}",
-            "# Next: `impctl check`, then `capture`; `impctl check --schema` says what else fits.",
+            ("# Next: `impctl check`, then `capture`. `impctl check --schema` lists all keys."),
             "version: 1",
             f"name: {_yaml(name)}",
             "tables:",
             *(line for table in tables for line in _table(table)),
-            "# Columns that sketches may cut into ranges, each into so many with about equally",
-            "# many rows; or give `boundaries: [100, 200]`. A query uses one that is safe for it.",
+            "# Columns that sketches can split into ranges of about equally many rows. Instead of",
+            "# `ranges`, you can give `boundaries: [100, 200]`. A query uses a safe column.",
             "partitions:",
             *(line for table in tables for line in _partitions(table)),
             "queries:",
-            "  # Examples; put your own here: groups with HAVING or the best few gain most.",
+            "  # Examples; add your own here: groups with HAVING or a top-k save most.",
             *(line for table in tables for line in _query(table)),
-            "# Where sketches and state are kept, relative to this file.",
+            "# Folder of sketches and state, relative to this file.",
             f"store: {_yaml(store)}",
-            "# Spark is started only where the engine cannot do without.",
+            "# Spark starts only if the engine cannot do the work.",
             "spark:",
             '  master: "local[*]"',
             "  # conf: {spark.driver.memory: 4g}",
@@ -83,7 +83,7 @@ def _table(table: FirstTable) -> Iterator[str]:
 
 def _partitions(table: FirstTable) -> Iterator[str]:
     if not table.candidates:
-        yield f"  # {table.name}: no column can be cut into ranges"
+        yield f"  # {table.name}: no column can be split into ranges"
         return
     yield f"  {_key(table.name)}:"
     for one in table.candidates:

@@ -29,7 +29,7 @@ def condition_on(
     text: str,
     zone: str,
     option: str = "--where",
-    of: str = "the answer",
+    of: str = "the result",
 ) -> Expr:
     """The condition over the attributes of an answer; UsageError where it is none.
 
@@ -39,7 +39,7 @@ def condition_on(
     names = [name.lower() for name in schema.names]
     if len(set(names)) < len(names):
         raise UsageError(
-            f"`{option}` needs answers whose columns have names of their own",
+            f"`{option}` needs unique column names in the result",
             hint="give the columns of the query different names with AS",
             code="where_ambiguous",
         )
@@ -60,7 +60,7 @@ def condition_on(
     if not isinstance(select, Select) or not isinstance(select.child, Scan):
         raise UsageError(
             f"`{option}` takes one condition on the columns of {of}",
-            hint="leave out subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
+            hint="remove subqueries, ORDER BY and LIMIT; `--limit` shows fewer rows",
             code="where_unread",
         )
     by_name = {a.name.lower(): a for a in outputs}
@@ -71,8 +71,8 @@ def condition_on(
     objection = _objection(condition)
     if objection is not None:
         raise UsageError(
-            f"`{option}` cannot be asked of {of}: {objection}",
-            hint="compare each column with a value of its own type, NULL by IS NULL",
+            f"`{option}` cannot be applied to {of}: {objection}",
+            hint="compare each column with a value of the same type, and NULL with IS NULL",
             code="where_unread",
         )
     return condition

@@ -120,9 +120,7 @@ def foreseen(
         start = 0.0 if is_up else start_of(runs, _SPARK_FIXED)
         first = 0.0 if is_up else _SPARK_FIXED.first
         spark = Estimate(_by_rates(prepared, rows, _SPARK) + first + start, 0, start)
-    why = (
-        f"of {total:,} rows, the engine is estimated to take {_told(engine)}, Spark {_told(spark)}"
-    )
+    why = f"estimate for {total:,} rows: engine {_told(engine)}, Spark {_told(spark)}"
     least = min(engine.ms, spark.ms)
     return Foreseen(engine, spark, why, _quicker(desk, prepared, versions, least))
 
@@ -188,12 +186,12 @@ def _quicker(
         return ""
     if any(local_path(one.path) is None for one in snapshots.values()):
         return ""
-    how = "`impctl rewrite --sketch auto --files FILE` gives it text and files"
+    how = "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
     if any(why_not_plain(one) for one in snapshots.values()):
-        how = "`files` of the Python interface tells it what to read"
+        how = "`files` of the Python interface lists the files to read"
     return (
-        f"DuckDB over all files, where it runs the query, would take some {_time(duckdb)} instead "
-        f"of {_time(ours)}: {how}"
+        f"DuckDB over all files, if it supports the query, would take about {_time(duckdb)} "
+        f"instead of {_time(ours)}: {how}"
     )
 
 
@@ -208,8 +206,8 @@ def _is_clearly_less(one: float, other: float) -> bool:
 
 def _told(one: Estimate) -> str:
     """An estimate in words."""
-    start = f", {_time(one.start_ms)} of it to start" if one.start_ms else ""
-    by = f" (by {count_text(one.runs, 'run')})" if one.runs else ""
+    start = f", including {_time(one.start_ms)} to start" if one.start_ms else ""
+    by = f" (from {count_text(one.runs, 'run')})" if one.runs else ""
     return f"{_time(one.ms)}{by}{start}"
 
 

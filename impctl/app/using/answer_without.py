@@ -130,7 +130,7 @@ def conditions_by_table(
         else:
             listed = ", ".join(f"`{name}`" for name in prepared.tables)
             raise UsageError(
-                f"`{_OPTION}` does not say which table its rows are of: {text}",
+                f"`{_OPTION}` does not name the table of its rows: {text}",
                 hint=f'write `{_OPTION} "TABLE: CONDITION"`; the query reads {listed}',
                 code="without_table",
             )
@@ -151,9 +151,9 @@ def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> Le
 
 def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
     return QueryError(
-        f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` needs: "
+        f"The engine cannot run query `{prepared.spec.name}`, which `{_OPTION}` requires: "
         f"{blocked.message}",
-        hint="ask Spark, by the query's text over `SELECT * FROM table WHERE NOT (condition)`",
+        hint="run the query on Spark over `SELECT * FROM table WHERE NOT (condition)`",
         code="engine_cannot",
         location=prepared.place(blocked.span),
     )

@@ -178,7 +178,7 @@ def _by_reading(
     desk: Workbench, found: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
-    why, quicker = "asked for", ""
+    why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
         expected = foreseen(desk, found.prepared, found.versions, read.pruned)
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
@@ -217,7 +217,7 @@ def _without_state(desk: Workbench, found: Fresh, error: ImpctlError) -> Fresh:
         raise error
     why = named_before(spec.name, error.message)
     hint = "" if error.hint is None else f"; {error.hint}"
-    warning = f"the kept answer of query `{spec.name}` is not used: {why}{hint}"
+    warning = f"the materialized result of query `{spec.name}` is not used: {why}{hint}"
     return replace(found, warnings=(*found.warnings, warning))
 
 
@@ -229,8 +229,8 @@ def _without_sketch(found: Fresh, error: EvaluationError) -> Fresh:
     """
     name = found.prepared.spec.name
     warning = (
-        f"the sketch of query `{name}` was not used: the query fails on some groups of which it"
-        f" reads only part: {error.message}"
+        f"the sketch of query `{name}` was not used: the query fails on groups that it "
+        f"reads only in part: {error.message}"
     )
     return replace(found, sketches=(), warnings=(*found.warnings, warning))
 
@@ -264,12 +264,12 @@ def _by_engine(
         is_partial = isinstance(error, EvaluationError) and bool(read.pruned.filters)
         if by is AnsweredBy.ENGINE or is_partial:
             raise
-        return f"the engine could not tell: {error.message}"
+        return f"the engine could not answer: {error.message}"
     except UnsupportedError as error:
         if by is AnsweredBy.ENGINE or not _may_end_in_spark(found.prepared.query, error):
             raise
-        return f"the engine could not tell: {error.message}"
-    why = expected.why if by is AnsweredBy.AUTO else "asked for"
+        return f"the engine could not answer: {error.message}"
+    why = expected.why if by is AnsweredBy.AUTO else "requested"
     return Answered(found, table, AnsweredBy.ENGINE, why, watch.ms, read)
 
 
@@ -298,18 +298,18 @@ def _not_kept(found: Fresh) -> ImpctlError:
     if found.refusal is not None:
         return found.refusal
     spec = found.prepared.spec
-    hint = "leave `--by` out, or write `answer: true` under the query and capture it"
+    hint = "omit `--by`, or write `answer: true` under the query and capture it"
     if spec.answer:
-        hint = "`impctl explain` says why its answer is not kept; leave `--by` out"
+        hint = "`impctl explain` shows why its result is not materialized; omit `--by`"
     return UsageError(
-        f"No answer of query `{spec.name}` is kept", hint=hint, code="answer_not_kept"
+        f"The result of query `{spec.name}` is not materialized", hint=hint, code="answer_not_kept"
     )
 
 
 def _cannot(prepared: PreparedQuery, blocked: BlockedError) -> QueryError:
     return QueryError(
         f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
-        hint="leave `--by` out, and Spark answers",
+        hint="omit `--by` to let Spark answer",
         code="engine_cannot",
         location=prepared.place(blocked.span),
     )

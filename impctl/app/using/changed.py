@@ -68,7 +68,7 @@ class Answer:
     def whole(self, desk: Workbench) -> Changed:
         """The answer as it is kept, as changes from nothing."""
         changes = whole_answer(self._kept(desk), desk.session_zone)
-        moments, why = stored_moments(self._stored), "its rows are kept with the state"
+        moments, why = stored_moments(self._stored), "from the materialized result"
         return Changed(changes, {}, self._since, moments, AnsweredBy.STATE, why)
 
     def next(self, desk: Workbench) -> Changed:
@@ -112,7 +112,7 @@ class Answer:
 
     def _carried(self, moving: Moving) -> Changed:
         self._since = moving.versions
-        why = "its rows are kept with the state, and were carried on"
+        why = "from the materialized result, after maintaining it"
         by = AnsweredBy.STATE
         return Changed(moving.changes, moving.since, moving.versions, moving.moments, by, why)
 
@@ -126,7 +126,7 @@ class Answer:
         changes = changes_between(before, after, desk.session_zone)
         since, versions = self._since, desk.tables.versions_of(prepared.tables)
         self._rows, self._since = after, versions
-        why = f"the state could not be carried on: {self._why}"
+        why = f"the state could not be maintained: {self._why}"
         return Changed(changes, since, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
@@ -139,8 +139,8 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
         newest = desk.tables.source(table).version
         if version > newest:
             raise UsageError(
-                f"Table `{table}` has no version {version} yet: it is at {newest}",
-                hint=f"ask since a version up to {newest}",
+                f"Table `{table}` has no version {version} yet: it is at version {newest}",
+                hint=f"give a version up to {newest}",
                 code="since_newer",
             )
         with still_there("--since"):
@@ -155,7 +155,7 @@ def changed_since(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Changed:
         _check_same_columns(spec, before, after)
         changes = changes_between(before, after, desk.session_zone)
     versions = desk.tables.versions_of(prepared.tables)
-    why = "nothing is kept of these versions, so both answers were computed"
+    why = "no result is stored for these versions, so both results were computed"
     return Changed(changes, wanted, versions, prepared.moments, AnsweredBy.ENGINE, why)
 
 
@@ -169,8 +169,8 @@ def _by_engine(desk: Workbench, limit: MemoryLimit, prepared: PreparedQuery) -> 
     except BlockedError as blocked:
         raise QueryError(
             f"The engine cannot run query `{prepared.spec.name}`: {blocked.message}",
-            hint="keep its answer (`answer: true`) if `impctl explain` says that it can be kept, "
-            "or compare two answers of `impctl query --out`",
+            hint="materialize its result (`answer: true`) if `impctl explain` shows that this "
+            "is possible, or compare the results of two runs of `impctl query --out`",
             code="engine_cannot",
             location=prepared.place(blocked.span),
         ) from None
@@ -184,8 +184,8 @@ def _check_same_columns(spec: QuerySpec, before: RowsOf, after: RowsOf) -> None:
     ]
     if forms[0] != forms[1]:
         raise UsageError(
-            f"The answer of query `{spec.name}` has other columns now than it had then",
-            hint="take the whole answer instead, `impctl query`",
+            f"The result of query `{spec.name}` has other columns now than at the older versions",
+            hint="get the whole result with `impctl query`",
             code="answer_columns",
             location=spec.location,
         )

@@ -163,8 +163,8 @@ def the_row(
     name = found.prepared.spec.name
     if not len(made.numbers):
         raise UsageError(
-            f"The answer of query `{name}` has no such row",
-            hint="`impctl query` shows the rows; texts are compared letter by letter",
+            f"The result of query `{name}` has no such row",
+            hint="`impctl query` shows the rows; text must match exactly",
             code="row_not_there",
         )
     some = "; ".join(
@@ -172,8 +172,8 @@ def the_row(
         for row in rows[:_SHOWN]
     )
     raise UsageError(
-        f"The answer of query `{name}` has {len(made.numbers):,} different rows like this: {some}"
-        f"{'; ...' if len(rows) > _SHOWN else ''}",
+        f"The result of query `{name}` has {len(made.numbers):,} different rows like this: "
+        f"{some}{'; ...' if len(rows) > _SHOWN else ''}",
         hint="give values of more columns with `--row`",
         code="row_ambiguous",
     )
@@ -181,11 +181,11 @@ def the_row(
 
 def _not_traced(found: Fresh, blocked: BlockedError) -> QueryError:
     return QueryError(
-        f"A row of query `{found.prepared.spec.name}` is not traced to rows of its tables: "
-        f"{blocked.message}",
-        hint="filters, inner joins, EXISTS and IN, UNION, DISTINCT, GROUP BY and WITH RECURSIVE "
-        "are traced, of what the engine computes; `--without` asks what would go if rows went, of "
-        "other queries too",
+        f"impctl cannot trace a row of query `{found.prepared.spec.name}` to rows of its "
+        f"tables: {blocked.message}",
+        hint="the engine traces filters, inner joins, EXISTS, IN, UNION, DISTINCT, GROUP BY and "
+        "WITH RECURSIVE; `--without` shows for other queries, too, which results disappear "
+        "without some rows",
         code="not_traced",
         location=found.prepared.place(blocked.span),
     )

@@ -74,8 +74,8 @@ class LeftOut:
         found = self._condition.truth(values, len(rows))
         if bool(found.is_unsure.any()):
             raise NotExactError(
-                "A condition on rows of a table is too close to call",
-                hint="compare doubles in `--without` with a value that is not as close to theirs",
+                "A condition on rows of a table is too close to its limit to evaluate",
+                hint="in `--without`, compare doubles with a value that is less close to theirs",
             )
         return found.sure_true()
 

@@ -22,7 +22,7 @@ from impctl.plan.safety.status import Refusal
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 
-_HINT = "write the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
+_HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
 
 
 def part_failure_of(tables: PinnedTables, found: Fresh) -> Refusal | None:
@@ -50,12 +50,12 @@ def never_failing(tables: PinnedTables, found: Fresh, *, required: bool) -> Fres
     name = found.prepared.spec.name
     if required:
         raise UnsafeSketchError(
-            f"Query `{name}` cannot be handed out with its sketch: {failing.reason}",
-            hint=f"{_HINT}; or run it by `impctl query`, which tries again without the sketch",
+            f"Query `{name}` cannot be rewritten with its sketch: {failing.reason}",
+            hint=f"{_HINT}; or run it with `impctl query`, which tries again without the sketch",
             code="fails_in_part",
             location=found.prepared.spec.location,
         )
-    warning = f"query `{name}` is handed out without its sketch: {failing.reason}; {_HINT}"
+    warning = f"query `{name}` is rewritten without its sketch: {failing.reason}; {_HINT}"
     warnings = (*found.warnings, f"{warning} [fails_in_part]")
     return replace(found, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
 

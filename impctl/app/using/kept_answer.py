@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from impctl.plan.rules.answered import AnswerPlan
 
 
-KEPT = "its rows are kept with the state"
+KEPT = "from the materialized result"
 """Why who reads them is quickest."""
 
 

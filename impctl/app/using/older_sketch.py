@@ -66,8 +66,8 @@ def _used(
             prepared = prepare(desk, spec, stored_moments(stored))
             if not is_same_circuit(desk, prepared, stored):
                 raise RecaptureNeededError(
-                    f"Query `{spec.name}` reads as another plan over the schema of "
-                    f"{_said(stored.versions)} than the sketch was stored for",
+                    f"Query `{spec.name}` has a different plan over the schema of "
+                    f"{_said(stored.versions)} than the stored sketch",
                     code="engine_changed",
                     hint="run without `--at`",
                 )
@@ -81,7 +81,7 @@ def _used(
             versions=stored.versions,
             assumptions=stored.assumptions,
             action=KEPT,
-            reason="kept from then",
+            reason="stored for these versions",
         )
     assert refused is not None
     if isinstance(refused, TableRecreatedError | HistoryGoneError):
@@ -106,8 +106,8 @@ def _pin(
         ) from error
     except RecaptureNeededError as error:
         raise type(error)(
-            f"The sketch of {_said({table: version})} is of another history: table `{table}` at "
-            f"{newest.path} is at version {newest.version}",
+            f"The sketch of {_said({table: version})} belongs to another history: table "
+            f"`{table}` at {newest.path} is at version {newest.version}",
             hint=_offer(tables, store, spec),
         ) from error
 
@@ -134,11 +134,9 @@ def _offer(tables: PinnedTables, store: StoreReader, spec: QuerySpec) -> str:
         if is_left and is_stamp_of_this_release(kept.basis) and may_be_marked(kept, tables):
             there[tuple(sorted(kept.versions.items()))] = None
     is_eager = spec.maintain is MaintainMode.EAGER
-    more = (
-        "" if is_eager else "; with `maintain: eager` there would be one for every version passed"
-    )
+    more = "" if is_eager else "; with `maintain: eager` there would be one for every version"
     if not there:
-        return f"there is none that may still be used{more}"
+        return f"no usable sketch is left{more}"
     listed = _runs([one[0][1] for one in there]) if _has_one_table(there) else _several(there)
     return f"there are sketches for {listed}{more}"
 
@@ -159,7 +157,7 @@ def _runs(versions: Sequence[TableVersion]) -> str:
     for low, high in runs[-_LISTED:]:
         is_short = high - low < 2
         texts += [str(at) for at in range(low, high + 1)] if is_short else [f"{low} to {high}"]
-    older = f", and {len(runs) - _LISTED} older ranges of them" if len(runs) > _LISTED else ""
+    older = f", and {len(runs) - _LISTED} older ranges of versions" if len(runs) > _LISTED else ""
     word = "version" if len(runs) == 1 and runs[0][0] == runs[0][1] else "versions"
     return f"{word} {_joined(texts)}{older}"
 

@@ -33,7 +33,7 @@ def still_there(option: str = "--at") -> Iterator[None]:
         yield
     except HistoryGoneError as error:
         code = "version_gone" if option == "--since" else "data_files_gone"
-        hint = f"`{option}` takes versions whose log and files are still there"
+        hint = f"`{option}` takes versions whose log and files still exist"
         raise HistoryGoneError(error.message, code=code, hint=hint) from error
 
 
@@ -49,8 +49,8 @@ def versions_at(
     for table, version in _said(at):
         if table is None and len(tables) > 1:
             raise _usage(
-                f"Query `{spec.name}` reads {len(tables)} tables, "
-                f"and `{option} {version}` names none",
+                f"Query `{spec.name}` reads {len(tables)} tables, but `{option} {version}` "
+                "names none",
                 _form(tables, option),
             )
         name = tables[0] if table is None else names.called(table) or table
@@ -62,14 +62,12 @@ def versions_at(
                 location=spec.location,
             )
         if name in found:
-            raise _usage(f"The version of table `{name}` is given twice", "give it once")
+            raise _usage(f"The version of table `{name}` occurs twice", "give it once")
         found[name] = _version(name, version)
     missing = [table for table in tables if table not in found]
     if missing:
         listed = " and ".join(f"`{table}`" for table in missing)
-        raise _usage(
-            f"`{option}` does not say the version of table {listed}", _form(tables, option)
-        )
+        raise _usage(f"`{option}` lacks the version of table {listed}", _form(tables, option))
     return found
 
 
@@ -92,14 +90,14 @@ def _version(table: TableName, said: object) -> TableVersion:
         return int(text)
     shown = said if isinstance(said, str) else shortened(said)
     raise _usage(
-        f"A version of table `{table}` is a whole number from 0, not: {shown}",
-        "`impctl status` tells the version that the newest sketch stands for",
+        f"The version of table `{table}` must be a whole number from 0, not: {shown}",
+        "`impctl status` shows the version of the newest sketch",
     )
 
 
 def _form(tables: Sequence[TableName], option: str) -> str:
     given = " ".join(f"{option} {table}=VERSION" for table in tables)
-    return f"say it for every table: `{given}`"
+    return f"give it for every table: `{given}`"
 
 
 def _usage(message: str, hint: str) -> UsageError:

@@ -49,7 +49,7 @@ def record_use(
         elapsed_ms=elapsed_ms,
     )
     if not Ledger(desk.store_path).record(use):
-        desk.reporter.step("this use is not in the ledger, which could not be written at once")
+        desk.reporter.step("this use was not recorded, because the ledger could not be written")
 
 
 def sums_of(pruned: Pruned) -> tuple[int, int, int]:

@@ -94,7 +94,7 @@ def _older(
     if params or sql is not None:
         raise UsageError(
             "`--at` excludes `--param` and `--sql`",
-            hint="the sketch stored for a version is that of a query with its own constants",
+            hint="the sketch stored for a version belongs to a query with its own constants",
             code="at_and_constants",
         )
     (own,) = desk.queries([query if query is not None else only_query(desk)])
@@ -123,7 +123,7 @@ def _wanted(
 def _asked_for_none(spec: QuerySpec) -> UnsafeSketchError:
     return UnsafeSketchError(
         f"Query `{spec.name}` has `sketch: none` in the workload file",
-        hint="take `sketch: none` out and capture it, or run it without `--require-sketch`",
+        hint="remove `sketch: none` and capture it, or run it without `--require-sketch`",
         code="sketch_required",
         location=spec.location,
     )
@@ -135,8 +135,8 @@ def _none_serves(spec: QuerySpec, found: Fresh) -> UnsafeSketchError:
     why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in looked)
     reason = "no sketch is stored for it" if found.reuse is None else found.reuse.reason
     return UnsafeSketchError(
-        f"Query `{spec.name}` has no sketch to read through: {why or reason}",
-        hint="capture it under a name of its own, or run it without `--require-sketch`",
+        f"Query `{spec.name}` has no usable sketch: {why or reason}",
+        hint="capture it under its own name, or run it without `--require-sketch`",
         code="sketch_required",
         location=spec.location,
     )

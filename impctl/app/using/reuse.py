@@ -39,9 +39,9 @@ from impctl.version import is_stamped_alike
 from impctl.workload.models import Lineage, Policy, QuerySpec
 
 _OWN_TEXT_ALONE = {
-    Lineage.WITNESS: "its sketch holds witnesses (`lineage: witness`), which serve its own text "
-    "alone",
-    Lineage.ANSWER: "its sketch holds the lineage of its own answer alone (`lineage: answer`)",
+    Lineage.WITNESS: "its sketch holds only witnesses (`lineage: witness`), "
+    "so it serves only its own text",
+    Lineage.ANSWER: "its sketch holds only the lineage of that query's result (`lineage: answer`)",
 }
 _NO_TEMPLATE = "no captured query has the same template"
 
@@ -86,7 +86,7 @@ def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
 def _told(entries: Sequence[ReuseCandidate]) -> tuple[ReuseCandidate, ...]:
     """The candidates, where one that would have served says that another was taken."""
     return tuple(
-        replace(entry, reason="it would serve too, but a smaller one was taken")
+        replace(entry, reason="also usable, but a smaller one was chosen")
         if entry.allowed and not entry.chosen
         else entry
         for entry in entries
@@ -101,14 +101,14 @@ def _without(
 ) -> Fresh:
     """The query on its whole tables; `passing` is what the same command may not meet again."""
     spec = prepared.spec
-    reason = "no stored sketch may be used" if candidates else _NO_TEMPLATE
+    reason = "no stored sketch can be used" if candidates else _NO_TEMPLATE
     if desk.policy(spec) is Policy.STRICT:
         if passing is not None:
             raise passing
         why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in candidates)
         raise PolicyRefusedError(
             f"Policy `strict` does not run query `{spec.name}` without a sketch: {why or reason}",
-            hint="capture it under a name of its own, or set the policy to `auto`",
+            hint="capture it under its own name, or set the policy to `auto`",
             code="no_sketch_to_reuse",
             location=spec.location,
         )
@@ -136,7 +136,7 @@ def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) 
         stored = store.load(spec.name) if store is not None and is_looked_at else None
         if stored is None:
             if is_named:
-                looked.append(_refused(spec, "it was never captured"))
+                looked.append(_refused(spec, "it has not been captured"))
             continue
         try:
             found = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
@@ -164,7 +164,7 @@ def _judged(
         return None
     if not is_defined_alike(desk, spec, stored):
         is_told = is_known and not is_other
-        return _refused(spec, "it changed since it was captured") if is_told else None
+        return _refused(spec, "it changed since the capture") if is_told else None
     # As of now: before its sketch is used, that follows the clock, and is judged again.
     captured = _prepared(desk, spec, is_other=is_other)
     if captured is None or not (is_named or _is_alike(prepared, captured, wanted)):
@@ -271,4 +271,4 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
 
 
 def _not_fresh(error: ImpctlError) -> str:
-    return f"it could not be brought up to date: {error.message}"
+    return f"it could not be maintained: {error.message}"

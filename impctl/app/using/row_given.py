@@ -69,8 +69,8 @@ def _split(given: Sequence[str]) -> dict[str, str | None]:
             if part is None:
                 raise UsageError(
                     f"`--row` cannot be read: {text}",
-                    hint="write NAME=VALUE, several with commas between; a text with a comma in it "
-                    "in single quotes",
+                    hint="write NAME=VALUE, separated by commas; quote a text that contains a "
+                    "comma with single quotes",
                     code="row_unread",
                 )
             name, value, at = part["name"].strip("`"), part["value"], part.end()
@@ -110,13 +110,13 @@ def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
         return found[0]
     if found:
         raise UsageError(
-            f"The answer has several columns `{name}`",
+            f"The result has several columns `{name}`",
             hint="give the columns of the query different names with AS",
             code="row_unread",
         )
     names = [one.name for one in outputs]
     raise UsageError(
-        f"The answer has no column `{name}`",
+        f"The result has no column `{name}`",
         hint=suggestion(name, names, "it has") or f"it has {', '.join(names)}",
         code="row_unread",
     )
@@ -130,9 +130,10 @@ def _equal(column: Attribute, text: str | None) -> Expr:
     value = None if kind is None else _value(text, kind)
     if kind is None or value is None:
         raise UsageError(
-            f"Column `{column.name}` has type `{kind or 'unknown'}`, which `{text}` is no value of",
-            hint="give a value of that type (a timestamp with its zone, such as "
-            "'2026-01-31 12:00:00Z'), NULL for none, or leave the column out",
+            f"Column `{column.name}` has type `{kind or 'unknown'}`, but `{text}` is not "
+            "such a value",
+            hint="give a value of that type (for a timestamp with its zone, such as '2026-01-31 "
+            "12:00:00Z'), NULL for none, or omit the column",
             code="row_unread",
         )
     return Compare(CompareOp.EQUAL, column.ref(), Literal(value, kind))

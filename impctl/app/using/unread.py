@@ -61,9 +61,9 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
     for table in tables:
         if desk.workload.tables[table].expiry is not None:
             raise error.hinting(
-                f"rows of table `{table}` expire, which impctl sees to where it reads the query; "
-                "rewrite it without what is refused, or name the table a second time without "
-                "`expiry`"
+                f"rows of table `{table}` expire, which impctl handles only in queries it "
+                "can read; rewrite the query without the unsupported part, or list the "
+                "table a second time without `expiry`"
             )
     versions = desk.tables.versions_of(tables)
     return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)

@@ -16,7 +16,6 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.plan.nodes import Scan
-from impctl.plural import count_text
 from impctl.sketch.intervals import RangeFilter, fragments_between
 from impctl.store.records import StoredSketch
 from impctl.tables.read_parts import ReadPart
@@ -123,5 +122,9 @@ def _share(wanted: RangeFilter) -> float:
 
 def _reason(pruned: Pruned, plain: Pruned, table: TableName) -> str:
     kept, total = len(pruned.files[table]), len(plain.files[table])
-    costs = "checking every row against its ranges costs more"
-    return f"it would read {kept} of {count_text(total, 'file')}, and {costs}"
+    if total == 1:
+        return "it cannot skip the table's only file"
+    if kept == total:
+        return f"it skips none of the {total:,} files"
+    costs = "checking rows against its ranges costs more"
+    return f"it skips only {total - kept:,} of {total:,} files, and {costs}"

@@ -45,16 +45,16 @@ def due_request(
     given = {"--follow": follow, "--due": due, "--point": point is not None}
     names = [name for name, is_given in given.items() if is_given]
     if len(names) > 1:
-        hint = "`--follow` maintains what is due by itself" if follow else "give one of them"
+        hint = "`--follow` maintains whatever is due" if follow else "give one of them"
         raise UsageError(f"Options `{names[0]}` and `{names[1]}` exclude each other", hint=hint)
     if point is not None and queries:
         raise UsageError(
             "Options `--point` and `--query` exclude each other",
-            hint="a query that is named is maintained, whatever its trigger",
+            hint="a named query is maintained regardless of its trigger",
         )
     if interval is not None and not follow and not due:
         raise UsageError(
-            "Option `--interval` goes with `--follow` or `--due` only", hint="add one of them"
+            "Option `--interval` requires `--follow` or `--due`", hint="add one of them"
         )
     return DueRequest(queries, due, point, interval)
 
@@ -62,7 +62,7 @@ def due_request(
 def check_planned_look(due: bool, interval: float | None) -> None:
     """UsageError where `plan` is told of a next look that it does not reckon with."""
     if interval is not None and not due:
-        raise UsageError("Option `--interval` goes with `--due` only", hint="add it")
+        raise UsageError("Option `--interval` requires `--due`", hint="add it")
 
 
 def simulate_request(
@@ -78,7 +78,7 @@ def simulate_request(
     if since is not None and arrivals is not None:
         raise UsageError(
             "Options `--since` and `--arrivals` exclude each other",
-            hint="a file has the commits that are replayed, all of them",
+            hint="with a file, all its commits are replayed",
         )
     look = DEFAULT_INTERVAL if interval is None else interval
     return SimulateRequest(since, arrivals, tuple(disks), tuple(triggers), look, report, late)

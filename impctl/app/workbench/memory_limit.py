@@ -130,7 +130,7 @@ def batch_size(limit: int | None) -> int | None:
 def too_large(limit: int) -> OutOfMemoryError:
     """The error for what would take more than that."""
     return OutOfMemoryError(
-        f"The engine would take more than {limit / 1e6:,.0f} MB of memory",
-        hint="leave `--by` out, and Spark answers; or give more with `--memory`",
+        f"The engine would need more than {limit / 1e6:,.0f} MB of memory",
+        hint="omit `--by` to let Spark answer, or allow more with `--memory`",
         code=MEMORY_EXCEEDED,
     )

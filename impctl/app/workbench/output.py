@@ -42,7 +42,7 @@ def check_output(path: Path, reserved: Mapping[str, str] = NOTHING_ELSE) -> None
 def _reserved(path: Path, owner: str) -> UsageError:
     return UsageError(
         f"`{path}` cannot be written: it belongs to {owner}",
-        hint="name a file or folder apart from tables, stores and the files of the workload",
+        hint="name a file or folder outside of tables, stores and the files of the workload",
         code="output_reserved",
     )
 

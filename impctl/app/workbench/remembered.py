@@ -64,6 +64,7 @@ def _unexpected(table: TableName, late: Sequence[Arrival]) -> str:
     first, last = late[0].version, late[-1].version
     versions = f"version {first}" if first == last else f"versions {first} to {last}"
     return (
-        f"table `{table}` changed in {versions}, which `changes: never` of the workload file "
-        f"rules out; sketches follow it as always, but take that out [{CHANGE_UNEXPECTED}]"
+        f"table `{table}` changed in {versions}, but the workload file declares `changes: "
+        "never`; sketches are maintained as usual, but remove that line "
+        f"[{CHANGE_UNEXPECTED}]"
     )

@@ -101,9 +101,9 @@ class SessionBeside:
             return OwnSession().open(spec) if running is None else running
         if not is_usable(self._given):
             raise UsageError(
-                "The Spark session given was stopped",
+                "The given Spark session was stopped",
                 code="spark_session_stopped",
-                hint="open the workload again with a session that is running, or without one",
+                hint="open the workload again with a running session, or without one",
             )
         return self._given
 

@@ -114,7 +114,7 @@ def is_shared_store(text: str | None) -> bool:
         return False
     if text != "1":
         raise UsageError(
-            f"Variable `IMPCTL_SHARED_STORE` cannot be: {text}", hint="set it to 1, or unset it"
+            f"Variable `IMPCTL_SHARED_STORE` is invalid: {text}", hint="set it to 1, or unset it"
         )
     return True
 
@@ -154,7 +154,7 @@ def disk_from(text: str) -> int:
     try:
         return size_from(text)
     except ValueError:
-        raise UsageError(f"`--disk` cannot be: {text}", hint=SIZE_HINT) from None
+        raise UsageError(f"`--disk` is invalid: {text}", hint=SIZE_HINT) from None
 
 
 def spark_of(workload: Workload, profile: SparkSpec | None) -> SparkSpec:

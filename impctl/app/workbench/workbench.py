@@ -127,7 +127,9 @@ class Workbench:
     def count_answer(self, query: QueryName) -> None:
         """Count an answer from kept rows; it is told whether that can be written down or not."""
         if not self.answers.add(self.store_path, query):
-            self.reporter.step("this answer is not in the ledger yet, which could not be written")
+            self.reporter.step(
+                "this answer was not recorded yet, because the ledger could not be written"
+            )
 
     @contextmanager
     def writing(self, command: str, *, sweep: bool = True) -> Iterator[Store]:
@@ -215,14 +217,15 @@ class Workbench:
             }
             if not follows:
                 raise UsageError(
-                    f"No query has a parameter `{name}` that moves",
-                    hint="give others to `query` and `rewrite`; write `--param NAME=VALUE`",
+                    f"No query has a time-dependent parameter `{name}`",
+                    hint="give other parameters to `query` and `rewrite`; write `--param "
+                    "NAME=VALUE`",
                     code="parameter_unknown",
                 )
             if len(follows) > 1:
                 raise UsageError(
-                    f"Parameter `{name}` moves daily in one query and hourly in another",
-                    hint="give them two names, or leave the value out",
+                    f"Parameter `{name}` changes daily in one query and hourly in another",
+                    hint="use two names, or omit the value",
                     code="parameter_ambiguous",
                 )
             (moment,) = follows

@@ -28,13 +28,13 @@ def check_goal(path: Path, reserved: Mapping[str, str]) -> None:
     if not path.parent.is_dir():
         made = f"mkdir -p {shlex.quote(str(path.parent))}"
         raise StorageError(
-            f"The answer cannot be written to `{path}`: there is no folder `{path.parent}`",
-            hint=f"make it first, `{made}`, or name a file in another folder",
+            f"The result cannot be written to `{path}`: the folder `{path.parent}` does not exist",
+            hint=f"create it first, `{made}`, or name a file in another folder",
             code="answer_not_written",
         )
     if path.is_dir():
         raise StorageError(
-            f"The answer cannot be written to `{path}`: it is a folder",
+            f"The result cannot be written to `{path}`: it is a folder",
             hint="name a file in it",
             code="answer_not_written",
         )
@@ -52,8 +52,8 @@ def write_answer(table: pa.Table, path: Path, *, escape_formulas: bool = False) 
                     file.write(text.encode())
     except OSError as error:
         raise StorageError(
-            f"The answer could not be written to `{path}`: {error.strerror or error}",
-            hint="name a file in a folder that you may write, on a disk with room",
+            f"The result could not be written to `{path}`: {error.strerror or error}",
+            hint="name a file in a folder with write access, on a disk with enough space",
             code="answer_not_written",
         ) from error
 
@@ -66,7 +66,7 @@ def _write_parquet(table: pa.Table, file: object) -> None:
         pq.write_table(table.rename_columns(unique_names(table.column_names)), file)
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise UnsupportedError(
-            f"The answer has a type that Parquet has not: {error}",
+            f"The result has a type that Parquet does not support: {error}",
             hint="write a file that ends in .csv or .jsonl, or cast the column in the query",
             code="answer_type",
         ) from error

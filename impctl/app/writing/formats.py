@@ -30,7 +30,7 @@ def ending_of(path: Path) -> str:
     ending = path.suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(
-            f"The ending of the file names no format that `--out` writes: {path}",
+            f"`--out` does not support the file name extension of {path}",
             hint=f"name a file that ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}; other"
             " formats go to stdout, such as `--format json > FILE`",
             code="answer_ending",

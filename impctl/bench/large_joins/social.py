@@ -40,7 +40,7 @@ def social_tables(messages: int, seed: int) -> Mapping[str, pa.Table]:
     if messages < FEWEST_MESSAGES:
         raise UsageError(
             f"{messages} messages are too few for a network",
-            hint=f"ask for {FEWEST_MESSAGES} rows at least",
+            hint=f"ask for at least {FEWEST_MESSAGES} rows",
         )
     random = np.random.default_rng(seed)
     persons = messages // _MESSAGES_EACH

@@ -34,7 +34,7 @@ def alarm_tables(sensors: int, seed: int) -> Mapping[str, pa.Table]:
     if sensors < LEAST:
         raise UsageError(
             f"A field of {sensors} sensors is too small for alarms",
-            hint=f"ask for {LEAST} rows at least",
+            hint=f"ask for at least {LEAST} rows",
         )
     side = int(sensors**0.5)
     random = np.random.default_rng(seed)

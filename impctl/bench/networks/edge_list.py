@@ -78,7 +78,7 @@ def _of_text(file: Path) -> list[pa.Array]:
         wrong = next((line for line in lines if not _is_cost(line[1][2])), None)
         if wrong is not None:
             number, (*_, cost) = wrong[0], wrong[1][:3]
-            raise _no_list(file, f"line {number} has a cost that is no number above 0: {cost}")
+            raise _no_list(file, f"line {number} has a cost that is not a number above 0: {cost}")
     return columns
 
 
@@ -121,7 +121,7 @@ def _nodes(src: pa.Array, dst: pa.Array) -> tuple[Integers, Integers]:
     """Numbered from 0 on, in the order of their numbers or names."""
     ends = _ends(src, dst)
     if ends.null_count:
-        raise UsageError("A list of links has a NULL for a node", hint="leave such lines out")
+        raise UsageError("A list of links has a NULL for a node", hint="remove such lines")
     order = pc.unique(ends).sort()
     found = pc.index_in(ends, order).to_numpy().astype(np.int64)
     return found[: len(src)], found[len(src) :]
@@ -139,7 +139,7 @@ def _costs(column: pa.Array, file: Path) -> Integers:
     try:
         found: Integers = column.cast(pa.int64()).to_numpy(zero_copy_only=False).astype(np.int64)
     except (pa.ArrowException, ValueError) as error:
-        raise _no_list(file, "its third column has other costs than whole numbers") from error
+        raise _no_list(file, "its third column has costs that are not whole numbers") from error
     if column.null_count or found.min() < 1:
         raise _no_list(file, "a cost is not above 0")
     return found
@@ -148,6 +148,6 @@ def _costs(column: pa.Array, file: Path) -> Integers:
 def _no_list(file: Path, reason: str) -> UsageError:
     return UsageError(
         f"No list of links can be read from {file}: {reason}",
-        hint="give text with two nodes a line and perhaps a cost, a whole number, also packed "
-        "(.gz), or Parquet with such columns",
+        hint="give text with two nodes and an optional cost (a whole number) per line, "
+        "optionally packed (.gz), or Parquet with such columns",
     )

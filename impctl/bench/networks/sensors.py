@@ -30,7 +30,7 @@ def sensor_tables(sensors: int, seed: int) -> Mapping[str, pa.Table]:
     side = int(sensors**0.5)
     if not FIELD_CM // NEAR_CM < side <= FIELD_CM:
         raise UsageError(
-            f"A field of {sensors} sensors is no field", hint="ask for 36 rows at least"
+            f"A field of {sensors} sensors is too small", hint="ask for at least 36 rows"
         )
     random = np.random.default_rng(seed)
     step = FIELD_CM // side

@@ -132,7 +132,7 @@ def _costs(size: int, random: np.random.Generator) -> Integers:
 def _at_least(given: int, least: int, shape: Shape) -> None:
     if given < least:
         raise UsageError(
-            f"A network of shape `{shape}` has {least} links at least",
+            f"A network of shape `{shape}` has at least {least} links",
             hint="ask for more rows, or for larger groups",
         )
 

@@ -78,7 +78,7 @@ class Simulation:
         seed: int | None = None,
     ) -> None:
         if scheme is Scheme.DRED and program.prunes:
-            raise ValueError("DRed keeps no rows that are beaten")
+            raise ValueError("DRed does not store rows that are not best")
         bounds = limits or Limits()
         self._program = program
         self._network = Network(peers, bounds, seed)

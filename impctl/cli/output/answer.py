@@ -56,7 +56,7 @@ def answer_line(result: QueryResult) -> str:
     """How many rows, where they went, and what was read for them."""
     versions = versions_text(result.versions, None, result.moments)
     start = result.spark_start_ms
-    started = f", Spark's start took {duration_text(start)}" if start else ""
+    started = f", Spark took {duration_text(start)} to start" if start else ""
     written = "" if result.written is None else f" written to {result.written}"
     return (
         f"{result.query}: {_rows_text(result)}{written}, {_source_text(result)} "
@@ -67,7 +67,7 @@ def answer_line(result: QueryResult) -> str:
 def _source_text(result: QueryResult) -> str:
     """Who answered, from what."""
     if result.by == "state":
-        return "kept with the state"
+        return "from the materialized result"
     who = "the engine" if result.by == "engine" else "Spark"
     return f"{who} read {result.files_kept} of {count_text(result.files_total, 'file')}"
 
@@ -77,7 +77,7 @@ def changes_line(result: ChangesResult) -> str:
     since = result.since or None
     versions = versions_text(result.versions, since, result.moments)
     written = "" if result.written is None else f" written to {result.written}"
-    what = "changes" if since else "the whole answer"
+    what = "changes" if since else "the whole result"
     return (
         f"{result.query}: {what}, {_rows_text(result)}{written}, {versions} "
         f"in {duration_text(result.elapsed_ms)}"

@@ -13,10 +13,11 @@ from impctl.app.results.amounts import plain
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_texts, attribute_lines
+from impctl.cli.output.wording import mode_text
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
 
-_NO_SKETCH = "can have no sketch"
+_NO_SKETCH = "no sketch possible"
 
 
 def check_lines(result: CheckResult, width: int | None) -> list[str]:
@@ -34,11 +35,11 @@ def check_word(result: CheckResult) -> str:
     """How the query stands, in a few words."""
     if result.mode == SKETCH_NONE:
         return "without a sketch"
-    return f"supported, {result.mode}" if result.supported else _NO_SKETCH
+    return f"supported, {mode_text(result.mode)}" if result.supported else _NO_SKETCH
 
 
 def summed_up(words: Sequence[str]) -> str:
-    """`3 queries: 2 supported, exact; 1 can have no sketch`, the commonest first."""
+    """`3 queries: 2 supported, exact; 1 no sketch possible`, the commonest first."""
     counted = Counter(words).most_common()
     said = "; ".join(f"{count:,} {word}" for word, count in counted)
     return f"{count_text(len(words), 'query', 'queries')}: {said}"

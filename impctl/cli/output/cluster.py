@@ -20,12 +20,12 @@ def cluster_lines(result: ClusterResult) -> list[str]:
     elif result.foreseen:
         head = (
             f"{result.table}: would be {result.reason}, {result.files:,} now; all "
-            f"{size_text(result.bytes)} would be written again"
+            f"{size_text(result.bytes)} would be rewritten"
         )
         if not result.reason.startswith(("sorted", "in Z-order")):
-            head = f"{result.table}: would be left as it is: {result.reason}"
+            head = f"{result.table}: would not change: {result.reason}"
     else:
-        head = f"{result.table}: left as it is: {result.reason}"
+        head = f"{result.table}: not changed: {result.reason}"
     lines = [plain(head), *(_sketch_text(entry) for entry in result.sketches)]
     if result.action != "cluster" and result.losers:
         names = ", ".join(one.query for one in result.losers)

@@ -36,12 +36,13 @@ def planned_due_text(result: DueResult) -> str:
     if not result.pending or result.cost_ms is None:
         return f"due          {said}"
     whole = duration_text(result.cost_ms * result.margin)
-    return f"due          {said} ({duration_text(result.cost_ms)}, {whole} with margin)"
+    cost = duration_text(result.cost_ms)
+    return f"due          {said} (estimate {cost}, {whole} with safety factor)"
 
 
 def _when(result: DueResult) -> str:
     if result.due:
-        by = "" if result.due_by is None else f", to be done by {moment_text(result.due_by)}"
+        by = "" if result.due_by is None else f", deadline {moment_text(result.due_by)}"
         return f"due now{by}"
     if result.due_at is None or result.start_at is None:
         return "not due"
@@ -54,12 +55,13 @@ def _pending(result: DueResult) -> list[str]:
     """What is pending and what that takes; nothing where nothing is."""
     if not result.pending:
         return []
-    rows = "rows not counted" if result.rows is None else count_text(result.rows, "row")
+    rows = "unknown number of rows" if result.rows is None else count_text(result.rows, "row")
     since = "" if result.oldest_at is None else f" since {moment_text(result.oldest_at)}"
     if result.cost_ms is None:
-        return [f"pending{since}: {rows}, no recorded run says what they take"]
+        return [f"pending{since}: {rows}, no estimate, because no run is recorded"]
     whole = duration_text(result.cost_ms * result.margin)
-    return [f"pending{since}: {rows}, {duration_text(result.cost_ms)}, {whole} with margin"]
+    cost = duration_text(result.cost_ms)
+    return [f"pending{since}: {rows}, estimate {cost}, {whole} with safety factor"]
 
 
 def fresh_text(fresh: FreshEntry) -> str:
@@ -68,6 +70,5 @@ def fresh_text(fresh: FreshEntry) -> str:
     if fresh.bound_s is None:
         return f"the oldest pending change is {age} old"
     state = "late: " if fresh.late else ""
-    return (
-        f"{state}the oldest pending change is {age} old, of {duration_text(fresh.bound_s * 1000)}"
-    )
+    limit = duration_text(fresh.bound_s * 1000)
+    return f"{state}the oldest pending change is {age} old; the limit is {limit}"

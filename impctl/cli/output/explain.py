@@ -20,7 +20,7 @@ from impctl.app.results.explanations import (
     PlanEntry,
     TreeEntry,
 )
-from impctl.cli.output.wording import expected_text
+from impctl.cli.output.wording import expected_text, mode_text
 from impctl.cli.output.wrapped import wrapped
 from impctl.plural import count_text
 
@@ -30,7 +30,9 @@ _DEEPEST = 12
 
 def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
     """The lines of one query."""
-    lines = wrapped(plain(f"{result.query}: {result.mode} (policy {result.policy})"), width)
+    lines = wrapped(
+        plain(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"), width
+    )
     lines += _under(result.reason, width, "  ")
     if result.plan:
         kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
@@ -90,10 +92,10 @@ def _judgement(entry: CandidateEntry) -> str:
     if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
         said = entry.reason
     if entry.expected is not None:
-        left, size = expected_text(entry.expected), size_text(entry.expected.bytes)
-        said += f"; {left} of {entry.expected.files_total:,}, {size}"
+        total = f"{entry.expected.files_total:,}"
+        said += f"; {expected_text(entry.expected, total)}, {size_text(entry.expected.bytes)}"
         if entry.expected.upkeep:
-            said += f", and {size_text(entry.expected.upkeep)} of state"
+            said += f", state {size_text(entry.expected.upkeep)}"
     return said
 
 
@@ -125,17 +127,17 @@ def answer_texts(answer: AnswerEntry | None, answered: AnsweredEntry | None) -> 
 def _kept_answer(answer: AnswerEntry) -> str:
     """Whether the answer is kept, and what that takes."""
     if not answer.kept:
-        return f"answer not kept: {answer.reason}"
+        return f"result not materialized: {answer.reason}"
     if not answer.row_bytes:
-        size = "its join tree tells the rows, which take no state of their own"
+        size = "its join tree lists the rows, without extra state"
     elif answer.state_bytes is not None:
         size = f"{size_text(answer.state_bytes)} stored"
     else:
         rows = "" if answer.most_rows is None else f", {count_text(answer.most_rows, 'row')}"
-        size = f"some {size_text(answer.row_bytes)} for each of its rows{rows}"
+        size = f"about {size_text(answer.row_bytes)} per row{rows}"
     columns = ", ".join(answer.columns)
-    of_columns = f" of {columns}" if columns else ""
-    return f"answer kept{of_columns}: {size}; `query` answers from it without reading the tables"
+    of_columns = f" (columns {columns})" if columns else ""
+    return f"result materialized{of_columns}: {size}; `query` returns it without reading tables"
 
 
 def _side(side: JoinSideEntry) -> str:
@@ -160,7 +162,7 @@ def _buffers(entry: BuffersEntry) -> str:
 
 def _tree(tree: TreeEntry) -> str:
     place = "" if tree.place is None else f" ({tree.place})"
-    what = {"ring": ", of counts and sums", "bits": ", of what is there"}.get(tree.mode, "")
+    what = {"ring": ", of counts and sums", "bits": ", of existing rows"}.get(tree.mode, "")
     return f"join tree{what}: {tree.reason}{place}"
 
 

@@ -15,6 +15,7 @@ from impctl.app.results.followed_run import FollowedRun
 from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.protocol import show
+from impctl.cli.output.wording import mode_text
 from impctl.plural import count_text
 
 
@@ -45,7 +46,7 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
     if run.late_ms:
         parts.append(f"late by {duration_text(run.late_ms)}")
     if run.retry_ms is not None:
-        parts.append(f"next try in {duration_text(run.retry_ms)}")
+        parts.append(f"retry in {duration_text(run.retry_ms)}")
     line = f"{run.started_at} run {run.number}, {duration_text(run.elapsed_ms)}: {'; '.join(parts)}"
     return " ".join(plain(line).split())
 
@@ -53,4 +54,4 @@ def _text(outcome: Outcome, run: FollowedRun) -> str:
 def _done_text(result: MaintainResult) -> str:
     if result.changes is None:
         return f"{result.query} recapture [{result.reason_code}]"
-    return f"{result.query} {result.action}, {count_text(result.changes, 'change')}"
+    return f"{result.query} {mode_text(result.action)}, {count_text(result.changes, 'change')}"

@@ -19,17 +19,25 @@ from impctl.app.results.foreseen import (
 from impctl.app.results.results import ApplyResult, CaptureResult
 from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.due import planned_due_text
-from impctl.cli.output.wording import expiry_text, sketches_text, versions_text
+from impctl.cli.output.wording import (
+    assumed_text,
+    expiry_text,
+    mode_text,
+    sketches_text,
+    versions_text,
+)
 from impctl.plural import count_text
 
-_NOW = {"stale": "replaces a sketch that is not current", "current": "the stored one is current"}
+_NOW = {"stale": "replaces a sketch that is not current", "current": "the stored sketch is current"}
 
 
 def plan_word(result: PlanResult) -> str:
     """What would be done, in a word or two."""
     if result.reason_code == SKETCH_NONE:
         return "without a sketch"
-    return {"none": "up to date", REFUSED: "can have no sketch"}.get(result.action, result.action)
+    return {"none": "up to date", REFUSED: "no sketch possible"}.get(
+        result.action, mode_text(result.action)
+    )
 
 
 def plan_lines(result: PlanResult) -> list[str]:
@@ -40,7 +48,7 @@ def plan_lines(result: PlanResult) -> list[str]:
         return [f"{result.query}: {plan_word(result)}", reason, *hint]
     versions = versions_text(result.versions, result.since or None)
     by = "" if result.by is None else f" by {result.by}"
-    verb = "nothing to do" if result.action == "none" else f"{result.action}{by}"
+    verb = "nothing to do" if result.action == "none" else f"{mode_text(result.action)}{by}"
     lines = [f"{result.query}: {verb}, {versions}", reason]
     lines += [_pending_text(entry) for entry in result.pending]
     lines += [] if result.next_change is None else [_next_text(result.next_change)]
@@ -66,13 +74,13 @@ def capture_lines(result: CaptureResult) -> list[str]:
         for entry in result.sketches
     )
     by = "" if result.by is None else f" by {result.by}"
-    lines = [f"{result.query}: would capture {wanted} at {at}, mode {result.mode}{by}"]
+    lines = [f"{result.query}: would capture {wanted} at {at}, mode {mode_text(result.mode)}{by}"]
     lines += [f"would read {_read_text(entry)}" for entry in result.reads]
     for entry in result.considered:
         safe = ("chosen" if entry.chosen else "safe") if entry.safe else "not safe"
         why = f": {entry.reason}" if entry.reason else ""
         lines.append(f"{entry.table}.{entry.attribute} {safe}{why}")
-    lines += [f"rests on: {assumption}" for assumption in result.assumptions]
+    lines += [assumed_text(assumption) for assumption in result.assumptions]
     lines += [_NOW[result.stored]] if result.stored in _NOW else []
     return lines
 
@@ -95,9 +103,9 @@ def _pending_text(entry: PlannedChange) -> str:
     versions = count_text(entry.until - entry.since, "version")
     if entry.until < entry.since:
         versions = "an older version"
-    rows = "rows not counted" if entry.rows is None else count_text(entry.rows, "changed row")
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "changed row")
     if entry.files is None or entry.bytes is None:
-        return f"{entry.table}: {versions}, {rows}, its log cannot be read that far back"
+        return f"{entry.table}: {versions}, {rows}, the log cannot be read that far back"
     return (
         f"{entry.table}: {versions}, {rows} in {count_text(entry.files, 'file')},"
         f" {size_text(entry.bytes)}"
@@ -120,7 +128,7 @@ def _next_text(coming: NextChange) -> str:
         return f"next change  unknown: {coming.unknown}"
     words = [_when_text(coming.in_s, coming.in_s_low, coming.in_s_high)]
     if coming.rows is None:
-        words.append("rows not known")
+        words.append("unknown number of rows")
     else:
         words.append(count_text(_rounded(coming.rows), "row"))
         if coming.rows_low is not None and coming.rows_high is not None:
@@ -131,10 +139,10 @@ def _next_text(coming: NextChange) -> str:
 
 def _when_text(seconds: float, low: float | None, high: float | None) -> str:
     if low is None or high is None:
-        return f"in {span_text(seconds)}" if seconds else "any moment"
+        return f"in {span_text(seconds)}" if seconds else "any time"
     if not seconds:
         # What should have come by the end of the interval may as well have ceased.
-        return f"any moment (within {span_text(high)})" if high else "overdue"
+        return f"any time (within {span_text(high)})" if high else "overdue"
     return f"in {span_text(seconds)} ({_between(span_text(low), span_text(high))})"
 
 
@@ -150,15 +158,15 @@ def _rounded(number: float) -> int:
 
 def _estimate_text(milliseconds: float | None, runs: int) -> str:
     if not runs and milliseconds is not None:
-        return f"{duration_text(milliseconds)} (a first guess, from the capture)"
+        return f"{duration_text(milliseconds)} (first estimate, from the capture)"
     if not runs:
-        return "unknown, no recorded run yet"
+        return "unknown, because no run is recorded yet"
     if milliseconds is None:
-        return "unknown, the log does not tell the change's size"
+        return "unknown, because the log lacks the size of the change"
     return f"{duration_text(milliseconds)} ({count_text(runs, 'run')})"
 
 
 def _read_text(entry: ReadEntry) -> str:
-    rows = "rows not counted" if entry.rows is None else count_text(entry.rows, "row")
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
     files = count_text(entry.files, "file")
     return f"{entry.table}@{entry.version}: {rows} in {files}, {size_text(entry.bytes)}"

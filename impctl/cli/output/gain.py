@@ -15,7 +15,7 @@ from impctl.plural import count_text
 def gain_lines(result: GainResult) -> list[str]:
     """The lines of one query."""
     since = "" if result.since is None else f" since {result.since:%Y-%m-%d %H:%MZ}"
-    last = "" if result.last_use is None else f", the last {result.last_use:%Y-%m-%d %H:%M:%SZ}"
+    last = "" if result.last_use is None else f", last use {result.last_use:%Y-%m-%d %H:%M:%SZ}"
     counted = count_text(result.uses, "use")
     if result.kept_answers:
         answers = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
@@ -50,14 +50,14 @@ def _details(result: GainResult) -> Iterator[str]:
         rows = result.rows_plain - result.rows
         share = result.bytes_left_out / max(result.bytes_plain, 1)
         yield (
-            f"left out {size_text(result.bytes_left_out)} of {size_text(result.bytes_plain)}"
-            f" ({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}"
-            ", of what the query's own conditions leave"
+            f"skipped {size_text(result.bytes_left_out)} of {size_text(result.bytes_plain)} "
+            f"({share:.0%}), {count_text(files, 'file')}, {count_text(rows, 'row')}, beyond what "
+            "the query's own conditions skip"
         )
     if result.kept_answers:
         yield f"its materialized result saved reading about {size_text(result.answers_bytes)}"
     if result.uses > result.used:
-        yield f"{count_text(result.uses - result.used, 'use')} left the sketch away"
+        yield f"sketch not used in {count_text(result.uses - result.used, 'use')}"
     upkeep = f"{count_text(result.upkeep_runs, 'run')}, {duration_text(result.upkeep_ms)}"
     is_used = result.uses or result.kept_answers
     saved = f"; saved about {duration_text(result.saved_ms)}" if is_used else ""

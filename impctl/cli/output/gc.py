@@ -15,15 +15,15 @@ from impctl.plural import count_text
 
 def gc_lines(result: GcResult) -> Iterator[str]:
     """A line per entry and one for all."""
-    done = "would remove" if result.foreseen else "removed"
+    done = "would delete" if result.foreseen else "deleted"
     for entry in result.entries:
-        word = done if entry.removed or result.foreseen else "left"
+        word = done if entry.removed or result.foreseen else "not deleted:"
         yield f"{word} {_what(entry)}, {size_text(entry.bytes)}"
     kept = f"each query keeps its latest {count_text(result.keep, 'sketch version')}"
     if result.entries:
-        yield f"{done} {size_text(result.bytes)} in all; {kept}"
+        yield f"{done} {size_text(result.bytes)} in total; {kept}"
     else:
-        yield f"nothing to remove; {kept}"
+        yield f"nothing to delete; {kept}"
 
 
 def _what(entry: GcEntry) -> str:
@@ -33,6 +33,6 @@ def _what(entry: GcEntry) -> str:
         case "partitions":
             return f"{count_text(entry.count, 'partition')} that no sketch uses"
         case "file":
-            return f"state that no run refers to: {entry.name}"
+            return f"unused state: {entry.name}"
         case _:
-            return f"scratch of a run that was killed: {entry.name}"
+            return f"files of an interrupted run: {entry.name}"

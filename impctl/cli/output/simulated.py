@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from impctl.app.writing.texts import TextColumn
 
 _TOLD_BY = {
-    "runs": "by recorded runs",
-    "capture": "by captures, as no run is recorded",
-    "priors": "by prior times",
+    "runs": "from recorded runs",
+    "capture": "from captures, because no run is recorded",
+    "priors": "from default times",
 }
 
 
@@ -54,8 +54,8 @@ def _head(result: SimulateResult) -> str:
     late = "" if result.late is None else f", rows late ({result.late})"
     return (
         f"{count_text(count, 'commit')} with {count_text(result.rows, 'row')} in {days} replayed,"
-        f" from {moment_text(result.since)} on, by {result.source}{late};"
-        f" a look every {duration_text(result.look_s * 1000)}"
+        f" from {moment_text(result.since)}, by {result.source}{late};"
+        f" a check every {duration_text(result.look_s * 1000)}"
     )
 
 
@@ -108,10 +108,12 @@ def _notes(result: SimulateResult) -> Iterator[str]:
     yield f"work: {'; '.join(parts)}"
     over = [one.setting for one in result.settings if one.over_budget]
     if over:
-        yield f"over their budget, with the least that will do: {'; '.join(over)}"
+        yield f"over budget even with the minimum of state: {'; '.join(over)}"
     if result.recorded is None:
-        none = "no runs are recorded of this time to hold the model against"
-        yield none if result.late is None else "no run carried on rows that came late like this"
+        none = "no recorded runs of this time to compare the model with"
+        yield (
+            none if result.late is None else "no recorded run had rows that arrived late like this"
+        )
     else:
         yield _recorded(result.recorded)
 
@@ -121,8 +123,9 @@ def _recorded(found: RecordedRuns) -> str:
     return (
         f"recorded since {moment_text(found.since)}: {count_text(found.runs, 'run')},"
         f" {count_text(found.steps, 'step')}, {duration_text(found.work_ms)};"
-        f" the model has {found.model_runs:,} ({_share(found.runs_off)}), {found.model_steps:,}"
-        f" ({_share(found.steps_off)}), {duration_text(found.model_work_ms)}{off}"
+        f" the model: {count_text(found.model_runs, 'run')} ({_share(found.runs_off)}),"
+        f" {count_text(found.model_steps, 'step')} ({_share(found.steps_off)}),"
+        f" {duration_text(found.model_work_ms)}{off}"
     )
 
 

@@ -16,7 +16,9 @@ from impctl.app.results.tree_work import TreeRecord
 from impctl.app.results.unsketched import ASKED_FOR_NONE, SKETCH_NONE
 from impctl.cli.output.due import fresh_text
 from impctl.cli.output.wording import (
+    at_text,
     expiry_text,
+    mode_text,
     ranges_text,
     sketches_text,
     versions_text,
@@ -34,7 +36,7 @@ def status_lines(result: StatusResult, width: int | None) -> list[str]:
     if not result.versions:
         trigger = "" if result.trigger is None else f", trigger {result.trigger}"
         said = f"{result.query}: not captured (policy {result.policy}{trigger})"
-        return [plain(f"{said}; `impctl check` says whether it can be")]
+        return [plain(f"{said}; `impctl check` shows if it can be")]
     state = "stale" if result.stale else "current"
     lines = wrapped(plain(f"{result.query}: {state}, {sketches_text(result.sketches)}"), width)
     for label, text in _labelled(result):
@@ -51,14 +53,14 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
         yield "fresh", fresh_text(result.fresh)
     if result.trigger is not None:
         yield "trigger", result.trigger
-    mode = "" if result.mode is None else f", mode {result.mode}"
-    versions = versions_text(result.versions, None, result.moments)
-    answer = ", answer kept" if result.keeps_answer else ""
-    yield "stands", f"{versions}{mode}, policy {result.policy}{answer}{_provenance(result)}"
+    mode = "" if result.mode is None else f", mode {mode_text(result.mode)}"
+    answer = ", result materialized" if result.keeps_answer else ""
+    at = at_text(result.versions, result.moments)
+    yield "at", f"{at}{mode}, policy {result.policy}{answer}{_provenance(result)}"
     if result.next_expiry is not None:
         yield "expires", expiry_text(result.next_expiry)
     yield "size", f"sketch {size_text(result.sketch_bytes)}, state {size_text(result.state_bytes)}"
-    yield "slack", _slack(result)
+    yield "verified", _slack(result)
     for ranges in result.ranges:
         said = ranges_text(ranges).removeprefix("ranges of ")
         yield "ranges", said + (f"; {ranges.hint}" if ranges.hint else "")
@@ -72,11 +74,11 @@ def _labelled(result: StatusResult) -> Iterator[tuple[str, str]]:
 
 def _uses(result: StatusResult, last: datetime) -> str:
     """How often the sketch and the kept answer were used, and when last."""
-    said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} left out"]
+    said = [f"{count_text(result.uses, 'use')}, {size_text(result.bytes_left_out)} skipped"]
     if result.kept_answers:
-        told = f"{count_text(result.kept_answers, 'answer')} from kept rows"
+        told = f"{count_text(result.kept_answers, 'answer')} from the materialized result"
         said = [*said, told] if result.uses else [told]
-    return f"{'; '.join(said)}; the last {moment_text(last)}"
+    return f"{'; '.join(said)}; last use {moment_text(last)}"
 
 
 def _touched(record: TreeRecord, each: float) -> str:
@@ -89,8 +91,8 @@ def _pending(entry: PendingEntry) -> str:
     until = entry.since + entry.versions
     head = f"{entry.table}@{entry.since}..{until}: {count_text(entry.versions, 'version')}"
     if entry.files is None:
-        return f"{head}, the log does not say how much (any more)"
-    rows = "rows not known" if entry.rows is None else count_text(entry.rows, "row")
+        return f"{head}, the log no longer has its size"
+    rows = "unknown number of rows" if entry.rows is None else count_text(entry.rows, "row")
     size = "" if entry.bytes is None else f", {size_text(entry.bytes)}"
     return f"{head}, {rows} in {count_text(entry.files, 'file')}{size}"
 
@@ -101,20 +103,21 @@ def _provenance(result: StatusResult) -> str:
         case None:
             return ""
         case "given_up":
-            return ", provenance given up (kept by ranks)"
+            return ", maintained by ranks: provenance was too large"
         case ship:
-            return f", provenance kept ({ship})"
+            return f", provenance stored ({ship})"
 
 
 def _slack(result: StatusResult) -> str:
     found = result.verified
     if found is None:
-        return "unknown, never verified"
-    said = f"{found.slack}" if found.sound else "NOT SOUND"
-    return f"{said}, verified at {versions_text(found.versions)}, {moment_text(found.at)}"
+        return "not yet"
+    said = f"slack {found.slack}" if found.sound else "NOT SOUND"
+    return f"{said} at {versions_text(found.versions)}, {moment_text(found.at)}"
 
 
 def _run(run: RunEntry) -> str:
     changes = f", {count_text(run.changes, 'change')}" if run.changes else ""
     why = f": {run.reason}" if run.reason else ""
-    return f"{moment_text(run.at)}  {run.action}{changes}, {duration_text(run.elapsed_ms)}{why}"
+    took = duration_text(run.elapsed_ms)
+    return f"{moment_text(run.at)}  {mode_text(run.action)}{changes}, {took}{why}"

@@ -50,14 +50,14 @@ def comparison_lines(comparison: RecordComparison) -> list[str]:
         f"{count_text(len(places), 'cell')} compared, noise {comparison.noise:.0%}"
     ]
     lines += [f"  wrong: {_place(cell.figure, cell.labels)}" for cell in comparison.wrong]
-    edited = "of another query, partition, option or data"
+    edited = "the query, partition, option or data differ"
     lines += [
         f"  not compared, {edited}: {_place(cell.figure, cell.labels)}"
         for cell in comparison.edited
     ]
     judged = [change for change in comparison.changes if change.verdict != "unjudged"]
     if len(judged) < len(comparison.changes):
-        lines.append("  times are not judged, they are of two machines: only ratios and sizes are")
+        lines.append("  times of different machines are not compared, only ratios and sizes")
     differing = [change for change in judged if change.verdict != "same"]
     for change in differing:
         before = metric_text(change.metric, change.old)
@@ -114,7 +114,7 @@ def _break_even_texts(found: Sequence[tuple[str, str]]) -> list[str]:
     """A line per case that breaks even somewhere, or one for all of these where they agree."""
     texts = {text for _, text in found}
     if len(found) > 1 and len(texts) == 1:
-        return [f"break-even, {len(found)} cases alike: {texts.pop()}"]
+        return [f"break-even, {len(found)} equal cases: {texts.pop()}"]
     return [
         f"break-even, {case}: {text}" if case else f"break-even: {text}" for case, text in found
     ]

@@ -66,9 +66,10 @@ from impctl.cli.output.terminal import has_colour, marked, unmarked
 from impctl.cli.output.used import used_lines
 from impctl.cli.output.why import why_line, why_lines, without_line
 from impctl.cli.output.wording import (
+    assumed_text,
     carried_text,
-    fragments_text,
     left_text,
+    mode_text,
     pending_text,
     plain_sql,
     ranges_text,
@@ -130,15 +131,16 @@ class TextOutput:
         self._say(f"{result.query}: {done} {sketches_text(result.sketches)}")
         self._detail(result.reason)
         who, took = ("engine", result.engine_ms) if result.engine_ms else ("Spark", result.spark_ms)
+        versions = versions_text(result.versions, None, result.moments)
         self._detail(
-            f"{versions_text(result.versions, None, result.moments)}, mode {result.mode}, "
+            f"{versions}, mode {mode_text(result.mode)}, "
             f"{duration_text(result.elapsed_ms)} ({who} {duration_text(took)}){self._place}"
         )
         for entry in result.left:
             if entry.files_total > 1:
                 self._detail(left_text(entry))
         for assumption in result.assumptions:
-            self._detail(f"rests on: {assumption}")
+            self._detail(assumed_text(assumption))
 
     def apply(self, result: ApplyResult) -> None:
         """The new version and what changed."""
@@ -149,7 +151,9 @@ class TextOutput:
             return
         at = f"version {result.version}"
         if result.already_applied:
-            self._say(f"{result.name}: already applied, {result.table} {at} (--again repeats it)")
+            self._say(
+                f"{result.name}: already applied, {result.table} {at} (repeat it with `--again`)"
+            )
             return
         if not result.inserted + result.deleted + result.updated:
             self._say(f"{result.name}: no row of {result.table} changed ({at})")
@@ -184,13 +188,15 @@ class TextOutput:
             self._detail(result.reason if result.reason_code == NOT_DUE else "")
             self._drifted(result)
             return
-        self._words[result.query] = result.action
+        self._words[result.query] = mode_text(result.action)
         if result.foreseen:
             pending = pending_text(result.changes)
-            self._say(f"{result.query}: would be {result.action} {versions}, {sketch}{pending}")
-            self._detail(f"{result.reason} [{result.reason_code}]; the new sketch is not computed")
+            self._say(f"{result.query}: would {_verb(result.action)} {versions}, {sketch}{pending}")
+            self._detail(f"{result.reason} [{result.reason_code}]; the new sketch was not computed")
             return
-        self._say(f"{result.query}: {result.action} {versions}, {sketch}{_moved(result)}")
+        self._say(
+            f"{result.query}: {mode_text(result.action)} {versions}, {sketch}{_moved(result)}"
+        )
         self._detail(
             f"{carried_text(result.changes)} in {duration_text(result.elapsed_ms)} "
             f"(read {duration_text(result.read_ms)}, engine {duration_text(result.engine_ms)}, "
@@ -198,15 +204,16 @@ class TextOutput:
         )
         self._detail(f"{result.reason} [{result.reason_code}]" if result.reason else "")
         if result.answer_changed == ANSWER_SAME:
-            self._detail("the query's answer cannot have changed")
+            self._detail("the result of the query did not change")
         for step in result.steps if len(result.steps) > 1 else ():
             self._detail(
-                f"step {versions_text(step.versions)}: {step.action}, "
-                f"{carried_text(step.changes)}, +{len(step.added)} -{len(step.removed)} "
-                f"ranges, {duration_text(step.elapsed_ms)}"
+                f"step {versions_text(step.versions)}: "
+                f"{mode_text(step.action)}, {carried_text(step.changes)}, "
+                f"+{len(step.added):,} -{len(step.removed):,} ranges, "
+                f"{duration_text(step.elapsed_ms)}"
             )
         for path in result.change_files:
-            self._detail(f"changes of its answer: {path}")
+            self._detail(f"changes of its result: {path}")
         self._drifted(result)
 
     def plan(self, result: PlanResult) -> None:
@@ -238,10 +245,12 @@ class TextOutput:
         files = f"reads {result.files_kept} of {count_text(result.files_total, 'file')}"
         # Without ranges of a sketch the text is right for any version.
         versions = versions_text(result.versions, None, result.moments)
-        only = f", only for {versions}" if result.sketches else ""
+        only = f", valid only for {versions}" if result.sketches else ""
         self._remark(f"{result.query}: {sketches_text(result.sketches)}, {files}{only}", "")
         if shown != sql:
-            self._remark("control characters of the text are shown as escapes; a pipe has them")
+            self._remark(
+                "control characters of the text are shown as escapes; a pipe gets the original text"
+            )
         self._used(result)
 
     def _rows(self, result: ArrowAnswer) -> None:
@@ -309,9 +318,11 @@ class TextOutput:
             f"at {versions}{results_text(result)}"
         )
         if result.missing:
-            self._detail(f"missing {fragments_text(result.missing, result.total)}")
+            total = count_text(result.total + (result.total in result.missing), "range")
+            self._detail(f"the sketch lacks {len(result.missing):,} of {total}")
         if result.extra:
-            self._detail(f"more than needed {fragments_text(result.extra, result.total)}")
+            extra = count_text(len(result.extra), "range")
+            self._detail(f"the sketch has {extra} more than needed")
 
     def generate(self, result: GenerateResult) -> None:
         """Where the table is."""
@@ -431,7 +442,16 @@ def _broken(line: str, indent: str, stream: TextIO) -> list[str]:
     return wrapped(plain(line), width_for(os.environ, stream), indent, indent + "  ")
 
 
+def _verb(action: str) -> str:
+    """`recapture`, or `maintain (exact)`."""
+    return action if action == "recapture" else f"maintain ({mode_text(action)})"
+
+
 def _moved(result: MaintainResult) -> str:
-    added = f" +{fragments_text(result.added, result.total)}" if result.added else ""
-    removed = f" -{fragments_text(result.removed, result.total)}" if result.removed else ""
-    return added + removed if added or removed else " unchanged"
+    """How many ranges came and went, as `+3 -1 ranges`."""
+    counts = ((len(result.added), "+"), (len(result.removed), "-"))
+    moved = [f"{sign}{count:,}" for count, sign in counts if count]
+    if not moved:
+        return " unchanged"
+    last = len(result.removed or result.added)
+    return f" {' '.join(moved)} {'range' if last == 1 else 'ranges'}"

@@ -16,7 +16,7 @@ from impctl.app.results.results import (
     RewriteResult,
 )
 from impctl.app.results.unsketched import ASKED_FOR_NONE
-from impctl.cli.output.wording import sketches_text
+from impctl.cli.output.wording import mode_text, sketches_text
 
 
 def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
@@ -24,29 +24,31 @@ def used_lines(result: QueryResult | RewriteResult) -> Iterator[str]:
     than it saves."""
     if isinstance(result, QueryResult) and result.by != "state" and result.by_reason:
         who = "the engine" if result.by == "engine" else "Spark"
-        yield f"{who} answered: {result.by_reason}"
+        yield f"answered by {who}: {result.by_reason}"
         if result.quicker:
-            yield f"quicker elsewhere: {result.quicker}"
+            yield f"faster alternative: {result.quicker}"
     if isinstance(result, RewriteResult) and not result.runs_on_spark:
-        yield "for DuckDB, PostgreSQL or SQLite: Spark does not run WITH RECURSIVE of UNION"
+        yield "for DuckDB, PostgreSQL or SQLite: Spark does not support WITH RECURSIVE with UNION"
     for table, reason in result.left_away.items():
-        yield f"sketch of `{table}` left away: {reason} (--sketch always uses it)"
+        which = f" of `{table}`" if len(result.versions) > 1 else ""
+        yield f"sketch{which} not used: {reason} (force with `--sketch always`)"
     if result.reuse is not None:
         yield from _reuse(result.reuse)
         if result.reuse.query is None:
             return
     if result.action == NOT_USED:
-        yield "no sketch was to be used"
+        yield "no sketch was requested"
     elif result.action == NO_SKETCH:
         # A warning says so, unless the file asked for it.
         if result.reason == ASKED_FOR_NONE:
             yield f"no sketch: {result.reason}"
     elif result.action == "none":
-        yield "sketch was up to date"
+        if not result.left_away:
+            yield "sketch was up to date"
     elif result.action == "kept":
-        yield "sketch stored for these versions; nothing was maintained"
+        yield "used the sketch stored for these versions; nothing was maintained"
     else:
-        yield f"sketch maintained first ({result.action}): {result.reason}"
+        yield f"sketch maintained first ({mode_text(result.action)}): {result.reason}"
 
 
 def _reuse(reuse: ReuseEntry) -> Iterator[str]:
@@ -58,4 +60,4 @@ def _reuse(reuse: ReuseEntry) -> Iterator[str]:
         if entry.chosen:
             yield f"sketch of `{entry.query}` ({which}): {entry.reason}"
         else:
-            yield f"not that of `{entry.query}`: {entry.reason}"
+            yield f"sketch of `{entry.query}` not used: {entry.reason}"

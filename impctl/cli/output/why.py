@@ -17,9 +17,9 @@ from impctl.cli.output.wording import versions_text
 from impctl.plural import count_text
 
 _CLAIMS = {
-    "smallest": "a smallest set: no fewer rows derive it",
-    "minimal": "one derivation: no part of these rows derives it, but fewer other rows may",
-    "group": "all rows of the groups that it is made of",
+    "smallest": "a smallest set: fewer rows cannot derive it",
+    "minimal": "a minimal set: no row can be removed, but another set may be smaller",
+    "group": "all rows of its groups",
 }
 
 
@@ -37,10 +37,10 @@ def why_lines(result: WhyResult) -> list[str]:
 def why_line(result: WhyResult) -> str:
     """What was looked at."""
     versions = versions_text(result.versions, None, result.moments)
-    takes = "takes" if result.lineage == 1 else "take"
+    verb = "occurs" if result.lineage == 1 else "occur"
     return (
-        f"{result.query}: {count_text(result.lineage, 'row')} {takes} part in any derivation of "
-        f"it; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"{result.query}: {count_text(result.lineage, 'row')} {verb} in its derivations; "
+        f"{_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
     )
 
 
@@ -49,20 +49,20 @@ def without_line(result: WithoutResult) -> str:
     changed = result.answer.column("_change").to_pylist()
     went, came = changed.count("delete"), changed.count("insert")
     versions = versions_text(result.versions, None, result.moments)
-    come = f", {count_text(came, 'row')} would come" if came else ""
+    come = f", {count_text(came, 'row')} would appear" if came else ""
     removed = ", ".join(
         f"{count_text(rows, 'row')} of {table}" for table, rows in result.removed.items()
     )
     return (
-        f"{result.query}: without {removed}, {count_text(went, 'row')} of the answer would go"
-        f"{come}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
+        f"{result.query}: without {removed}, {count_text(went, 'row')} of the result would "
+        f"disappear{come}; {_by(result)} at {versions} in {duration_text(result.elapsed_ms)}"
     )
 
 
 def _by(result: WhyResult | WithoutResult) -> str:
     """What was looked at for it."""
     if result.by == STATE:
-        return "told from the kept provenance"
+        return "from the stored provenance"
     return f"the engine read {result.files_kept} of {count_text(result.files_total, 'file')}"
 
 

@@ -1,4 +1,4 @@
-"""How fragments, versions, counts and user text read in a line of text.
+"""How sketches, versions, counts and user text read in a line of text.
 
 Out of scope: whole lines (`cli.output.text`), sizes, durations and what keeps text from driving a
 terminal (`app.results.amounts`).
@@ -14,44 +14,22 @@ from impctl.app.results.explanations import ExpectedReading
 from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
 from impctl.plural import count_text
 
-_SHOWN_RUNS = 6
-
 
 def plain_sql(text: str) -> str:
     """The same of SQL, in the escapes that Spark reads in a literal, so that it can be copied."""
     return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
-def fragments_text(fragments: Sequence[int], total: int) -> str:
-    """`{0-2, 7}` out of `total` ranges; long lists are cut, with the number of ranges left out.
-
-    The fragment of NULL is named and not counted.
-    """
-    runs: list[list[int]] = []
-    counted = sorted(fragment for fragment in fragments if fragment != total)
-    for fragment in counted:
-        if runs and runs[-1][1] == fragment - 1:
-            runs[-1][1] = fragment
-        else:
-            runs.append([fragment, fragment])
-    words = [_run_text(first, last) for first, last in runs[:_SHOWN_RUNS]]
-    left = sum(last - first + 1 for first, last in runs[_SHOWN_RUNS:])
-    words += ["NULL"] if total in fragments else []
-    words += [f"and {left:,} more"] if left else []
-    return "{" + ", ".join(words) + "}"
-
-
-def _run_text(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
+def mode_text(mode: str) -> str:
+    """A way to maintain, or what a run did, in words: `touch` is conservative maintenance."""
+    return "conservative" if mode == "touch" else mode
 
 
 def sketch_text(sketch: SketchEntry) -> str:
-    """`sales.price 2 of 4 {2, 3}`; with NULL that counts on both sides, `3 of 5 {2, 3, NULL}`."""
+    """`sales.price 2 of 4 ranges`; the range of NULL counts on both sides: `3 of 5 ranges`."""
     total = sketch.total + (sketch.total in sketch.fragments)
-    shown = fragments_text(sketch.fragments, sketch.total)
-    return plain(f"{sketch.table}.{sketch.attribute} {len(sketch.fragments)} of {total} {shown}")
+    held = f"{len(sketch.fragments):,} of {count_text(total, 'range')}"
+    return plain(f"{sketch.table}.{sketch.attribute} {held}")
 
 
 def sketches_text(sketches: Sequence[SketchEntry]) -> str:
@@ -60,16 +38,20 @@ def sketches_text(sketches: Sequence[SketchEntry]) -> str:
 
 
 def left_text(entry: LeftEntry) -> str:
-    """Files and bytes that are left to read, and whether that was foreseen."""
+    """Files and bytes that remain to read, and the estimate."""
     said = f"reads {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
     said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
     return plain(said if entry.expected is None else f"{said}; {expected_text(entry.expected)}")
 
 
-def expected_text(expected: ExpectedReading) -> str:
-    """What was foreseen, and how surely."""
-    between = f"{expected.files_low:,} to {expected.files_high:,}"
-    return f"foreseen {count_text(expected.files, 'file')} ({between})"
+def expected_text(expected: ExpectedReading, total: str = "") -> str:
+    """The estimate of files to read, and its range where it has one."""
+    said = f"estimate: {count_text(expected.files, 'file')}"
+    if total:
+        said = f"estimate: {expected.files:,} of {total} files"
+    if expected.files_low == expected.files_high:
+        return said
+    return f"{said} ({expected.files_low:,} to {expected.files_high:,})"
 
 
 def results_text(result: VerifyResult) -> str:
@@ -78,19 +60,27 @@ def results_text(result: VerifyResult) -> str:
         return ""
     said = ", results equal" if result.results_equal else ", results differ"
     if result.answer_equal is not None:
-        said += ", kept answer equal" if result.answer_equal else ", kept answer differs"
-    return f"{said} (only counted: a LIMIT without ORDER BY)" if result.counts_only else said
+        said += (
+            ", materialized result equal"
+            if result.answer_equal
+            else ", materialized result differs"
+        )
+    return (
+        f"{said} (only the number of rows: LIMIT without ORDER BY)" if result.counts_only else said
+    )
+
+
+def assumed_text(assumption: str) -> str:
+    """What the sketch is safe under, such as "`sales.price` >= 0"."""
+    return f"assumes {assumption} (re-checked on every change)"
 
 
 def ranges_text(entry: RangesEntry) -> str:
-    """How even the ranges are, now and when they were chosen."""
+    """How uneven the ranges are, now and at capture: rows of the largest over the mean."""
     if not entry.rows:
         return plain(f"ranges of {entry.table}.{entry.attribute}: no rows")
     now, before = number_text(entry.imbalance), number_text(entry.at_capture)
-    return plain(
-        f"ranges of {entry.table}.{entry.attribute}: the largest holds {now} times the mean,"
-        f" {before} times when they were chosen"
-    )
+    return plain(f"ranges of {entry.table}.{entry.attribute}: skew {now} ({before} at capture)")
 
 
 def versions_text(
@@ -112,16 +102,23 @@ def versions_text(
     return plain(f"{found} ({told})" if told else found)
 
 
+def at_text(versions: Mapping[str, int], moments: Mapping[str, str]) -> str:
+    """`version 3 of sales`, of several tables each, and the values of the current time."""
+    found = ", ".join(f"version {version} of {table}" for table, version in versions.items())
+    told = ", ".join(f"{name} = {value}" for name, value in moments.items())
+    return plain(f"{found} ({told})" if told else found)
+
+
 def carried_text(changes: int | None) -> str:
-    """The changed rows carried on; a recapture reads whole tables instead."""
+    """The changed rows processed; a recapture reads whole tables instead."""
     return "whole tables" if changes is None else count_text(changes, "change")
 
 
 def pending_text(changes: int | None) -> str:
-    """What would be carried on, after the rest; of nothing for a recapture."""
+    """What would be processed, after the rest; nothing for a recapture."""
     return "" if changes is None else f", {count_text(changes, 'change')}"
 
 
 def expiry_text(instant: str) -> str:
-    """When the next row expires, as `status` tells it."""
-    return "no row that is there" if instant == "never" else f"no row before {instant}"
+    """When the next row expires."""
+    return "none of the present rows" if instant == "never" else f"no row before {instant}"

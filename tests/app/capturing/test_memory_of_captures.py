@@ -82,7 +82,7 @@ def test_an_answer_that_trees_tell_goes_along(cli: Cli) -> None:
     asked(cli, answer=True)
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
-    assert not any("beside the sketch" in warning for warning in ran.document["warnings"])
+    assert not any("along with the sketch" in warning for warning in ran.document["warnings"])
     assert len(cli.one("query", "--by", "state")["rows"]) == ROWS - 2
 
 
@@ -91,7 +91,7 @@ def test_an_answer_that_no_tree_tells_is_left_out_first(cli: Cli) -> None:
     asked(cli, answer=True, sql=SQL.replace("AS t", counted))
     ran = cli.good("capture")
     assert ran.results[0]["mode"] == "exact"
-    assert any("beside the sketch" in warning for warning in ran.document["warnings"])
+    assert any("along with the sketch" in warning for warning in ran.document["warnings"])
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_trees_stay_trees_where_the_answer_is_left_out(
         write_deltalake(path, rows, mode="overwrite")
     asked(cli, answer=True)
     assert any(
-        "beside the sketch" in warning for warning in cli.good("capture").document["warnings"]
+        "along with the sketch" in warning for warning in cli.good("capture").document["warnings"]
     )
     explained = cli.one("explain")
     assert (explained["trees"][0]["used"], explained["answer"]["kept"]) == (True, False)
-    assert "could not keep it" in explained["answer"]["reason"]
+    assert "could not store it" in explained["answer"]["reason"]
 
 
 def test_an_index_that_was_asked_for_leaves_the_sketch_alone(

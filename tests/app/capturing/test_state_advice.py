@@ -55,7 +55,7 @@ def state(cli: Cli, query: str) -> int:
 def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: str) -> None:
     (text,) = told(cli, query)
     assert f"the state of query `{query}` takes " in text
-    assert f"`buffer: 1000` on it would save {about} " in text
+    assert f"`buffer: 1000` would save {about} " in text
     assert not any("would save" in text for text in told(cli, f"{query}_bounded"))
     number, unit = text.split(f"save {about} ")[1].split(",")[0].split()
     saved = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
@@ -131,13 +131,13 @@ def test_all_rows_lead_to_the_answer(
     cli = circle(tmp_path, capsys, WIDE, "answer")
     assert not any("lead to the answer" in line["why"] for line in cli.one("explain")["plan"])
     (warning,), why = told_of_lineage(cli)
-    assert "60 of the 60 rows of its recursion lead to the answer" in warning
-    assert "60 of its 60 rows lead to the answer, so `lineage: all` would do with" in why
+    assert "60 of 60 rows of its recursion lead to the answer" in warning
+    assert "60 of its 60 rows lead to the answer, so `lineage: all` would need" in why
     with_answer, sketches = state_of(cli), cli.good("status").results[0]["sketches"]
     cli.edit("lineage: answer", "lineage: all")
     assert told_of_lineage(cli)[0] == []
     assert cli.good("status").results[0]["sketches"] == sketches, "the same ranges"
-    saved = float(why.split("would do with ")[1].split(" kB")[0]) * 1000
+    saved = float(why.split("would need ")[1].split(" kB")[0]) * 1000
     assert with_answer - state_of(cli) >= 0.8 * saved > 0
 
 

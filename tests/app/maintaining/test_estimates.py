@@ -35,7 +35,7 @@ def test_the_dearer_way_is_told_with_both_estimates() -> None:
     assert found.maintain_ms == pytest.approx(4005)
     assert found.recapture_ms == pytest.approx(1000)
     assert reason_text(found) == (
-        "maintaining is estimated to take 4 s, a recapture 1 s (by 3 and 1 recorded runs)"
+        "estimate: 4 s to maintain, 1 s to recapture (from 3 and 1 recorded runs)"
     )
 
 

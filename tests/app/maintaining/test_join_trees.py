@@ -137,7 +137,7 @@ def test_explain_draws_the_tree_and_names_what_stands_in_the_way(cli: Cli) -> No
     assert tree["drawn"][2].strip().startswith("'- r#2  inner on a")
     (other,) = results["path_index"]["trees"]
     assert not other["used"]
-    assert "`join: tree` asks for it" in other["reason"]
+    assert "request it with `join: tree`" in other["reason"]
     assert results["one_tree"]["trees"] == []
 
 
@@ -312,7 +312,7 @@ def test_many_to_many_is_a_tree_and_a_key_is_looked_up(choosing: Cli) -> None:
     assert (pairs["used"], pairs["joined"], pairs["touched"]) == (True, 20.0, 2.0)
     assert pairs["reason"].startswith("chosen: a changed row joins about 20 rows")
     assert (keyed["used"], keyed["joined"] < 11, keyed["touched"] < 4) == (False, True, True)
-    assert "`join: tree` asks for it" in keyed["reason"]
+    assert "request it with `join: tree`" in keyed["reason"]
     choosing.good("capture")
     kept = trees(choosing)
     assert kept["pairs"][0]
@@ -337,7 +337,7 @@ def test_a_condition_on_rows_turns_the_choice_and_is_told(choosing: Cli) -> None
     assert few["index_bytes"] < most["index_bytes"] / 10
     assert few["reason"].endswith(
         "keys were counted only for these rows: many where id < 3 (1.5%), other where id < 3 (1.5%)"
-        "; `join: tree` asks for it"
+        "; request it with `join: tree`"
     )
     assert "counted" not in pairs["reason"]
 
@@ -376,7 +376,7 @@ def test_constants_that_move_with_the_clock_stay_with_the_index(choosing: Cli) -
             query["sql"] = query["sql"].replace("GROUP BY", moving)
     (entry,) = choosing.good("explain", "--query", "pairs").results[0]["trees"]
     assert not entry["used"]
-    assert "move with the clock" in entry["reason"]
+    assert "time-dependent" in entry["reason"]
 
 
 def test_check_reads_no_rows_of_keys(choosing: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_the_marker_is_the_request(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (spec(group=5), "Option `group` is unknown to example `synthetic`"),
+        (spec(group=5), "Example `synthetic` has no option `group`"),
         (spec(groups=0), "Option `groups` of `t` must be above 0"),
         (spec(groups="x"), "Option `groups` of `t` must be a number"),
         (spec(groups=True), "Option `groups` of `t` must be a number"),
@@ -170,9 +170,9 @@ def test_the_marker_is_the_request(tmp_path: Path) -> None:
             ", chain, forest, random, power_law, communities, circles, sensors, alarms"
             ", worked_example, given",
         ),
-        (spec("network", exponent=2), "Option `exponent` is unknown to example `network`"),
-        (spec("social", groups=2), "Option `groups` is unknown to example `social`"),
-        (spec("crimes", groups=2), "Option `groups` is unknown to example `crimes`"),
+        (spec("network", exponent=2), "Example `network` has no option `exponent`"),
+        (spec("social", groups=2), "Example `social` has no option `groups`"),
+        (spec("crimes", groups=2), "Example `crimes` has no option `groups`"),
         (spec("tpch", scale_factor="x"), "Option `scale_factor` of `t` must be a number"),
     ],
 )
@@ -212,7 +212,7 @@ def test_a_folder_that_is_not_there_is_no_reason_to_generate_other_data(
     with refused(UsageError, "source_missing") as caught:
         requests_of([spec("tpch")], scale=1, seed=1, source=tmp_path / "typo")
     assert caught.value.message.endswith("/typo")
-    assert "or none to run it" in (caught.value.hint or "")
+    assert "or omit it to run" in (caught.value.hint or "")
     assert caught.value.location == PLACE
 
 

@@ -140,7 +140,7 @@ def test_what_is_asked_for_is_what_is_measured(
 def test_names_that_are_not_there(workload: Path) -> None:
     with pytest.raises(UsageError) as caught:
         run(workload, SuiteRequest(str(workload), only=("change",)))
-    assert caught.value.message == "Figure `change` is not among those of `mine`"
+    assert caught.value.message == "Suite `mine` has no figure `change`"
     assert caught.value.hint == "did you mean `changes`?"
     with pytest.raises(UsageError) as caught:
         run(workload, None, "godo")

@@ -75,7 +75,7 @@ def test_full_size_has_the_sizes_of_the_papers_and_what_is_wrong_there_is_found_
         check_suite(
             write(tmp_path, wrong.replace("version: 1", "version: 1\nscale: 0.1")), SilentReporter()
         )
-    assert "Option `knid` is unknown" in caught.value.problems[0].message
+    assert "Measure `maintain` has no option `knid`" in caught.value.problems[0].message
 
 
 def test_cases_of_the_full_size_count(tmp_path: Path) -> None:
@@ -116,12 +116,12 @@ def test_wrong_requests(tmp_path: Path, request_: dict[str, object], code: str) 
     ("old", "new", "message"),
     [
         ("kind: both", "kind: none", "must be one of `insert`, `delete`, `both`, `del"),
-        ("kind: both", "kinds: both", "Option `kinds` is unknown to measure `maintain`"),
+        ("kind: both", "kinds: both", "Measure `maintain` has no option `kinds`"),
         ("kind: both", "changes: 0", "must be whole numbers of at least 1"),
         ("kind: both", "changes: [1, 2.5]", "must be whole numbers of at least 1"),
         ("kind: both", "changes: true", "must be whole numbers of at least 1"),
         ("kind: both", "shares: [-0.1]", "must be numbers of at least 0"),
-        ("kind: both", "processes: 7", "must be sizes that `changes` has too"),
+        ("kind: both", "processes: 7", "must be sizes that also occur in `changes`"),
         ("kind: both", "shares: x", "must be numbers of at least 0"),
     ],
 )
@@ -135,7 +135,7 @@ def test_wrong_options_have_their_place_and_are_all_told(
     assert message in first.message
     assert first.location is not None
     assert (first.location.line, first.location.column) == (9, 47)
-    assert "Option `x` is unknown to measure `query`" in second.message
+    assert "Measure `query` has no option `x`" in second.message
     assert first.hint
     assert second.hint
 

@@ -109,8 +109,8 @@ def test_a_failed_check_is_the_gravest_failure(suite: Path) -> None:
     assert decisive.error.exit_code == 5
     assert record.failures[1:] == (
         "Figure `second`, query good, at 1: The maintained sketch of query `good` is too small",
-        "Figure `second`, query good, at 2: Query `good` has another result with its sketch than "
-        "without",
+        "Figure `second`, query good, at 2: Query `good` has a different result with its sketch "
+        "than without",
     )
     assert len(record.cells_of("second")) == 2
 

@@ -88,7 +88,7 @@ def test_a_list_that_is_none_is_told_before_anything_is_measured(tmp_path: Path)
     request = SuiteRequest(str(suite), repeat=1, folder=tmp_path / "data", source=links)
     with pytest.raises(UsageError, match="line 3 has fewer than two columns") as caught:
         run_suite(request, SilentReporter())
-    assert "two nodes a line" in (caught.value.hint or "")
+    assert "two nodes and an optional cost" in (caught.value.hint or "")
 
 
 TREES = """\

@@ -77,7 +77,7 @@ def test_inserted_rows_count_and_deleted_ones_do_not(
     for rows in ([], inserted, [*((value, -1) for value in bad), *inserted]):
         look_at(snapshot, assumption, rows)
     for value in bad:
-        with pytest.raises(AssumptionBrokenError, match=f"t.{column} is {kind}"):
+        with pytest.raises(AssumptionBrokenError, match=f"`t.{column}` (>= 0|<= 0|has no)"):
             look_at(snapshot, assumption, [*inserted, (value, 1)])
 
 
@@ -89,7 +89,7 @@ def test_all_assumptions_are_looked_at(snapshot: Snapshot) -> None:
     rows = pa.table({"i": pa.array([1]), "d": pa.array([None], pa.float64())})
     facts = [assumed("i", NONNEGATIVE), assumed("i", NOT_NULL), assumed("d", NOT_NULL)]
     recheck(facts[:2], snapshot, rows, np.array([1]))
-    with pytest.raises(AssumptionBrokenError, match="t.d is not null"):
+    with pytest.raises(AssumptionBrokenError, match="`t.d` has no NULL"):
         recheck(facts, snapshot, rows, np.array([1]))
 
 
@@ -116,4 +116,4 @@ def test_columns_and_words() -> None:
     ]
     assert columns_assumed(facts, "t") == ("d", "i")
     assert columns_assumed(facts, "v") == ()
-    assert assumption_text(facts[0]) == "t.d is nonnegative"
+    assert assumption_text(facts[0]) == "`t.d` >= 0"

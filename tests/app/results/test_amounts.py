@@ -65,13 +65,13 @@ def test_numbers(value: float, text: str) -> None:
 def test_room_on_a_large_disk(tmp_path: Path) -> None:
     folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
     found = _room(Subject(Area.STORE, "s"), folder)
-    assert found.message == "1.8 TB free, the store takes 1 MB"
+    assert found.message == "1.8 TB free, the store uses 1 MB"
 
 
 def test_long_estimates() -> None:
     said = reason_text(Estimates(2_000_000.0, 3, 999_900.0, 1))
     assert said == (
-        "maintaining is estimated to take 33.3 min, a recapture 16.7 min (by 3 and 1 recorded runs)"
+        "estimate: 33.3 min to maintain, 16.7 min to recapture (from 3 and 1 recorded runs)"
     )
 
 

@@ -243,8 +243,8 @@ def test_every_setting_is_in_the_table_and_drawn() -> None:
         (116_000_000, 942_000.0),
         (20_200_000, 0.0),
     ]
-    assert work["groups"] == reads["groups"] == ["as the file has it", "use"]
-    assert age["categories"] == runs["categories"] == ["as the file has it", "use"]
+    assert work["groups"] == reads["groups"] == ["as in the file", "use"]
+    assert age["categories"] == runs["categories"] == ["as in the file", "use"]
     # What was reckoned is no median of runs.
     assert ">runs</th>" not in page.split('id="figure-3"')[0].split('id="figure-1"')[1]
     assert render(RESULT) == page

@@ -75,8 +75,8 @@ def test_duckdb_is_named_with_the_command_for_it(cli: Cli) -> None:
     result = cli.one("query", "--query", "plain")
     assert result["by"] == "engine"
     assert result["quicker"] == (
-        "DuckDB over all files, where it runs the query, would take some 20 ms instead of 1.5 s: "
-        "`impctl rewrite --sketch auto --files FILE` gives it text and files"
+        "DuckDB over all files, if it supports the query, would take about 20 ms instead of 1.5 s: "
+        "`impctl rewrite --sketch auto --files FILE` writes its text and file list"
     )
 
 
@@ -105,7 +105,7 @@ def test_of_a_table_that_is_not_its_files_python_tells_what_to_read(
 ) -> None:
     monkeypatch.setattr(answer_costs, "why_not_plain", lambda snapshot: "it has deletion vectors")
     result = cli.one("query", "--query", "plain")
-    assert result["quicker"].endswith("`files` of the Python interface tells it what to read")
+    assert result["quicker"].endswith("`files` of the Python interface lists the files to read")
 
 
 KINDS = (LONG, DOUBLE, decimal(10, 2), STRING, BOOLEAN, DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY)
@@ -196,11 +196,11 @@ def test_the_reason_names_both_estimates(cli: Cli) -> None:
     planted(cli, ENGINE_SLOW, SPARK_QUICK)
     reason = cli.one("check", "--query", "plain")["answered"]["reason"]
     assert reason == (
-        "of 4 rows, the engine is estimated to take 11.4 s (by 1 run), Spark 10.8 s (by 1 run), "
-        "4.0 s of it to start"
+        "estimate for 4 rows: engine 11.4 s (from 1 run), Spark 10.8 s (from 1 run), "
+        "including 4.0 s to start"
     )
     text = cli.text("explain", "--query", "plain")
-    assert "answered by Spark: of 4 rows," in text
+    assert "answered by Spark: estimate for 4 rows:" in text
 
 
 def test_an_answer_is_recorded_by_its_text_and_who_gave_it(cli: Cli) -> None:

@@ -134,7 +134,7 @@ def test_what_is_kept_is_the_answer(held: Cli) -> None:
 def test_auto_takes_what_is_kept_and_says_so(held: Cli) -> None:
     result = held.one("query", "--query", "kept", "--sketch", "auto")
     assert (result["by"], result["files_total"]) == ("state", 0)
-    assert "kept" in result["by_reason"]
+    assert "materialized" in result["by_reason"]
     assert held.one("query", "--query", "kept", "--sketch", "always")["by"] == "engine"
 
 
@@ -152,7 +152,7 @@ def test_other_constants_and_versions_are_not_in_the_state(held: Cli) -> None:
 def test_an_answer_that_cannot_be_kept_leaves_the_sketch(cli: Cli) -> None:
     ran = cli.good("capture", "--query", "lacking")
     (warning,) = ran.document["warnings"]
-    assert "not kept" in warning
+    assert "not materialized" in warning
     assert "mode" in warning.lower()
     told = cli.one("explain", "--query", "lacking")
     assert told["answer"]["kept"] is False
@@ -170,8 +170,8 @@ def test_check_says_whether_the_answer_would_be_kept(cli: Cli) -> None:
     assert told["lacking"]["kept"] is False
     assert told["kept"]["row_bytes"] > 0
     shown = cli.text("check")
-    assert shown.count("answer kept of") == 4
-    assert shown.count("answer not kept: ") == 1
+    assert shown.count("result materialized (columns") == 4
+    assert shown.count("result not materialized: ") == 1
 
 
 CONDITIONS: list[tuple[str, str, Any]] = [
@@ -228,7 +228,7 @@ def test_conditions_that_are_none_and_those_that_only_spark_finds_the_truth_of(h
         for by in ("state", "engine"):
             ran = held("query", "--query", "kept", "--by", by, "--where", where)
             assert ran.refusal == (2, "where_unread"), where
-            assert "of the answer" in ran.error["message"]
+            assert "the result" in ran.error["message"]
 
 
 def test_rows_of_a_later_commit_are_told_with_its_versions(
@@ -299,7 +299,7 @@ def test_damaged_rows_are_read_anew_with_a_warning(held: Cli, name: str, policy:
     assert (result["by"], result["action"]) == ("engine", "none")
     assert sorted(result["rows"], key=repr) == sorted(wanted, key=repr) != []
     (warning,) = ran.document["warnings"]
-    assert f"the kept answer of query `{name}` is not used" in warning
+    assert f"the materialized result of query `{name}` is not used" in warning
     assert "checksum" in warning
     assert "`impctl capture`" in warning
     held.good("capture", "--query", name)

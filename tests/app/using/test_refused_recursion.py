@@ -126,7 +126,7 @@ def test_a_sketch_of_a_table_that_only_these_name(unused: Cli) -> None:
     ran = unused("capture", "--query", "wished")
     error = ran.document["error"] or ran.results[0]["error"]
     assert error["code"] == "sketch_table_unused"
-    assert error["message"].endswith("`links`, which only a WITH entry names that nothing uses")
+    assert error["message"].endswith("`links`, which only an unused WITH entry names")
 
 
 def test_a_bag_that_nothing_uses_is_no_matter() -> None:

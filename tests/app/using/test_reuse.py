@@ -81,7 +81,7 @@ def test_the_smallest_sketch_allowed_is_taken(cli: Cli) -> None:
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=4", "--param", "low=6")
     assert _reuse(ran)["query"] == "narrow"
     assert _reasons(ran) == {
-        "wide": "it would serve too, but a smaller one was taken",
+        "wide": "also usable, but a smaller one was chosen",
         "narrow": IMPLIED,
     }
     assert ran.results[0]["sql"] == (
@@ -113,7 +113,7 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
         "the query says `COUNT(*) >= 1`"
     )
     assert ran.document["warnings"] == [
-        "query `wide` runs without a sketch, because no stored sketch may be used"
+        "query `wide` runs without a sketch, because no stored sketch can be used"
     ]
     ran = cli("rewrite", "--query", "wide", "--param", "few=1", "--policy", "strict")
     assert ran.refusal == (4, "no_sketch_to_reuse")
@@ -121,11 +121,11 @@ def test_none_serves_and_the_whole_table_is_read(cli: Cli) -> None:
 
 def test_a_query_never_captured_is_told(cli: Cli) -> None:
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
-    assert _reasons(ran) == {"wide": "it was never captured"}
+    assert _reasons(ran) == {"wide": "it has not been captured"}
     cli.good("capture", "--query", "narrow")
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=3")
     assert _reasons(ran) == {
-        "wide": "it was never captured",
+        "wide": "it has not been captured",
         "narrow": IMPLIED,
     }
 
@@ -171,7 +171,7 @@ def test_another_writer_is_no_reason_to_stop(cli: Cli, folder: Path) -> None:
         # `narrow` is stale, `wide` can be used as it stands.
         ran = cli.good("rewrite", *asked)
         assert _reuse(ran)["query"] == "wide"
-        assert _reasons(ran)["narrow"].startswith("it could not be brought up to date: ")
+        assert _reasons(ran)["narrow"].startswith("it could not be maintained: ")
         _insert(folder, (7, 15, "m"))
         ran = cli.good("rewrite", *asked)
         assert (_reuse(ran)["query"], ran.results[0]["sketches"]) == (None, [])
@@ -185,7 +185,7 @@ def test_a_definition_that_changed_is_left_alone(cli: Cli, folder: Path) -> None
     changed = WORKLOAD.replace("few: 2", "few: 3")
     (folder / "w.yaml").write_text(changed)
     ran = cli.good("rewrite", "--query", "wide", "--param", "few=4")
-    assert _reasons(ran) == {"wide": "it changed since it was captured", "narrow": IMPLIED}
+    assert _reasons(ran) == {"wide": "it changed since the capture", "narrow": IMPLIED}
 
 
 def test_safety_is_judged_for_the_new_constants(cli: Cli, folder: Path) -> None:

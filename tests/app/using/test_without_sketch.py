@@ -65,7 +65,7 @@ def test_a_query_that_was_never_captured_is_answered_and_told(cli: Cli) -> None:
         "SELECT g, COUNT(*) AS n FROM t GROUP BY g HAVING COUNT(*) > 2",
         "no_sketch",
     )
-    assert "never captured" in warning
+    assert "not been captured" in warning
     assert "run `impctl capture" in warning
     assert not (cli.workload.parent / ".impctl").exists()
 
@@ -227,4 +227,4 @@ def test_verify_says_what_it_left_out(cli: Cli) -> None:
     ran = cli.good("verify", "--query", "whole")
     assert ran.results == []
     [warning] = ran.document["warnings"]
-    assert warning == "`whole` is not verified: the workload file says `sketch: none`"
+    assert warning == "`whole` is not verified: the workload file sets `sketch: none`"

@@ -277,7 +277,7 @@ def test_another_ending_is_refused_with_those_there_are(tmp_path: Path, name: st
 
 def test_what_is_in_the_way_is_told_before(tmp_path: Path) -> None:
     (tmp_path / "folder.csv").mkdir()
-    for path, about in (("no/a.csv", "no folder"), ("folder.csv", "it is a folder")):
+    for path, about in (("no/a.csv", "does not exist"), ("folder.csv", "it is a folder")):
         with refused(StorageError, "answer_not_written", about):
             check_goal(tmp_path / path, {})
     check_goal(tmp_path / "a.csv", {})

@@ -72,7 +72,7 @@ def test_time_and_nodes_are_limits_too() -> None:
 
 
 def test_rows_alone_do_not_keep_best_paths() -> None:
-    with pytest.raises(ValueError, match="beaten"):
+    with pytest.raises(ValueError, match="not best"):
         Simulation(Paths((2,)), Scheme.DRED, 2)
 
 

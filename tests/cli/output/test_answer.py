@@ -93,7 +93,7 @@ def test_rows_in_a_file_are_not_on_stdout(fake, impctl) -> None:
     [
         (("--json", "--format", "csv"), "`--json` excludes `--format`"),
         (("--out", "a.csv", "--format", "csv"), "`--out` excludes `--format`"),
-        (("--out", "a.xlsx"), "The ending of the file names no format"),
+        (("--out", "a.xlsx"), "`--out` does not support the file name extension"),
         (("--format", "xml"), "`xml` is not one of `table`, `csv`, `json`,\n  `jsonl`, `markdown`"),
         (("--limit", "-1"), "Invalid value for `--limit`"),
         (("--escape-formulas",), "`--escape-formulas` is for CSV alone"),

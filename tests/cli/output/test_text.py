@@ -38,32 +38,32 @@ q_top: supported, exact
   sales.price safe, chosen: a group only grows (price > 0)
 """,
     "capture": """\
-q_top: captured sales.price 2 of 4 {2, 3}
+q_top: captured sales.price 2 of 4 ranges
   sales@0, mode exact, 1.23 s (Spark 900 ms)
-  rests on: sales.price > 0
+  assumes sales.price > 0 (re-checked on every change)
 """,
     "maintain": """\
-q_top: exact sales@0..1, sales.price +{1}
+q_top: exact sales@0..1, sales.price +1 range
   1 change in 2.35 ms (read 1.5 ms, engine 0.25 ms, commit 0.5 ms)
   the change was carried through the circuit [change_feed]
 """,
     "status": """\
-q_top: stale, sales.price 4 of 5 {1-3, NULL}
+q_top: stale, sales.price 4 of 5 ranges
   why      the table has newer versions
   pending  sales@1..3: 2 versions, 1,000 rows in 3 files, 2.05 kB
-  pending  brands@0..1: 1 version, the log does not say how much (any more)
-  stands   sales@1, mode exact, policy auto
+  pending  brands@0..1: 1 version, the log no longer has its size
+  at       version 1 of sales, mode exact, policy auto
   size     sketch 2 B, state 1.23 kB
-  slack    1, verified at sales@1, 2026-01-31 12:00:30Z
+  verified slack 1 at sales@1, 2026-01-31 12:00:30Z
   runs     2026-01-31 12:00:30Z  exact, 1 change, 2.35 ms: 1 change
-           2026-01-31 12:00:30Z  capture, 1.2 s: capture was asked for
+           2026-01-31 12:00:30Z  capture, 1.2 s: capture was requested
 """,
     "gc": """\
-removed 12 old sketch versions of q_top, 3.1 kB
-removed 1 partition that no sketch uses, 812 B
-removed state that no run refers to: demo/.impctl/state/3f2a.arrow, 5.2 MB
-left scratch of a run that was killed: demo/.impctl-bench-x1, 1.23 kB
-removed 5.2 MB in all; each query keeps its latest 8 sketch versions
+deleted 12 old sketch versions of q_top, 3.1 kB
+deleted 1 partition that no sketch uses, 812 B
+deleted unused state: demo/.impctl/state/3f2a.arrow, 5.2 MB
+not deleted: files of an interrupted run: demo/.impctl-bench-x1, 1.23 kB
+deleted 5.2 MB in total; each query keeps its latest 8 sketch versions
 """,
     "explain": """\
 q_top: exact (policy auto)
@@ -83,7 +83,7 @@ q_top: exact (policy auto)
 """,
     "verify": """\
 q_top: sound, sales.price slack 1 at sales@1, results equal
-  more than needed {0}
+  the sketch has 1 range more than needed
 """,
 }
 
@@ -91,7 +91,7 @@ q_top: sound, sales.price slack 1 at sales@1, results equal
 def test_gc_that_foresees(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["gc"], foreseen=True),))
     lines = impctl("gc", "w.yaml", "--dry-run").stdout.splitlines()
-    assert all(line.startswith("would remove ") for line in lines)
+    assert all(line.startswith("would delete ") for line in lines)
 
 
 def test_what_to_run_next_is_whole_however_narrow_the_terminal(fake, impctl, monkeypatch) -> None:
@@ -113,18 +113,18 @@ def test_reuse_says_whose_sketch_and_why_not_the_others(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml", "--param", "a=1", "--param", "b=2")
     assert fake.calls[-1][1][1:-1] == (None, ("a=1", "b=2"), None, None, None)
     assert ran.stderr.splitlines()[1:] == [
-        "  not that of `q_low`: LIMIT asks for 2 rows, but the sketch covers only 1",
-        "  sketch of `q_top` (sales.price 2 of 4 {2, 3}): it was captured for the same",
+        "  sketch of `q_low` not used: LIMIT asks for 2 rows, but the sketch covers only 1",
+        "  sketch of `q_top` (sales.price 2 of 4 ranges): it was captured for the same",
         "  sketch was up to date",
     ]
-    none = ReuseEntry(None, "no stored sketch may be used", (refused,))
+    none = ReuseEntry(None, "no stored sketch can be used", (refused,))
     fake.answer = Outcome((replace(own, sketches=(), reuse=none),))
     ran = impctl("rewrite", "w.yaml", "--sql", "SELECT 1")
     assert fake.calls[-1][1][1:-1] == (None, (), "SELECT 1", None, None)
     assert ran.stderr.splitlines() == [
         "q_top: no sketch, reads 2 of 3 files",
-        "  no sketch: no stored sketch may be used",
-        "  not that of `q_low`: LIMIT asks for 2 rows, but the sketch covers only 1",
+        "  no sketch: no stored sketch can be used",
+        "  sketch of `q_low` not used: LIMIT asks for 2 rows, but the sketch covers only 1",
     ]
 
 
@@ -133,7 +133,7 @@ def test_an_older_version_is_said_to_be_one(fake, impctl) -> None:
     ran = impctl("rewrite", "w.yaml", "--at", "a=1", "--at", "b=2")
     assert fake.calls[-1][1][1:-1] == (None, (), None, ("a=1", "b=2"), None)
     assert ran.stderr.splitlines()[1:] == [
-        "  sketch stored for these versions; nothing was maintained"
+        "  used the sketch stored for these versions; nothing was maintained"
     ]
 
 
@@ -161,13 +161,13 @@ def test_changes_prints_rows_on_stdout_and_between_what_on_stderr(fake, impctl) 
     ]
     assert ran.stderr == (
         "q_top: changes, 2 rows, sales@1..3 in 12 ms\n"
-        "  nothing is kept of these versions, so both answers were computed\n"
+        "  no result is stored for these versions, so both results were computed\n"
     )
     whole = replace(EXAMPLES["changes"], since={}, by="state")
     fake.answer = Outcome((whole,))
     ran = impctl("changes", "w.yaml", "--all", "--format", "csv")
     assert ran.stdout.startswith("_change,_copies,_sure,brand,rev\ndelete,1,true,Apple,5074.10\n")
-    assert ran.stderr == "q_top: the whole answer, 2 rows, sales@3 in 12 ms\n"
+    assert ran.stderr == "q_top: the whole result, 2 rows, sales@3 in 12 ms\n"
 
 
 def test_quiet_leaves_results_and_errors_only(fake, impctl) -> None:
@@ -209,13 +209,16 @@ def test_a_query_of_several_sketches_is_counted_once(fake, impctl) -> None:
     assert "2 queries: 1 exact; 1 up to date" in impctl("maintain", "w.yaml").stderr
 
 
-def test_the_fragment_of_null_has_its_name_everywhere(fake, impctl) -> None:
+def test_the_range_of_null_counts_everywhere(fake, impctl) -> None:
     fake.answer = Outcome((replace(EXAMPLES["maintain"], added=(4,), removed=(1, 4)),))
-    assert ", sales.price +{NULL} -{1, NULL}\n" in impctl("maintain", "w.yaml").stdout
+    assert ", sales.price +1 -2 ranges\n" in impctl("maintain", "w.yaml").stdout
     fake.answer = Outcome((replace(EXAMPLES["verify"], covers=False, missing=(0, 4), extra=(4,)),))
     ran = impctl("verify", "w.yaml")
-    assert "  missing {0, NULL}\n  more than needed {NULL}\n" in ran.stdout
-    assert "on `sales.price`, it lacks ranges: 0, NULL" in " ".join(ran.stderr.split())
+    assert (
+        "  the sketch lacks 2 of 5 ranges\n  the sketch has 1 range more than needed\n"
+        in ran.stdout
+    )
+    assert "on `sales.price`; it lacks the ranges 0, NULL" in " ".join(ran.stderr.split())
 
 
 def test_every_problem_of_a_workload_file_has_its_line(fake, impctl) -> None:
@@ -367,12 +370,12 @@ def test_break_evens_that_agree_are_one_line(fake, impctl) -> None:
     alike = tuple(replace(cell, metrics=fast) if cell in groups else cell for cell in record.cells)
     fake.answer = Outcome((replace(record, cells=alike),))
     told = [line for line in impctl("bench", "micro").stdout.splitlines() if "break-even" in line]
-    assert told == ["  break-even, 2 cases alike: above 100,000 changes"]
+    assert told == ["  break-even, 2 equal cases: above 100,000 changes"]
 
 
 NARROW = """\
-8,442 commits with 659,699 rows in 58 days replayed, from 2026-01-31 12:00:30Z
-  on, by the histories of the tables; a look every 5 s
+8,442 commits with 659,699 rows in 58 days replayed, from 2026-01-31 12:00:30Z,
+  by the histories of the tables; a check every 5 s
 as it is:
   8,400 runs, 33,000 steps, 15.7 min of work, 0 late
   age 2.64 s, 99% 5.1 s, worst 10.4 s
@@ -381,11 +384,11 @@ as it is:
   0 runs, 0 steps, 0 ms of work, 2 late
   age -, 99% -, worst 1,344 h
   state 20.2 MB, reads 77,912, converts 12
-  work: 2 queries by recorded runs; 1 query by captures, as no run is recorded;
-    1 query by prior times
-  over their budget, with the least that will do: 10 MB, use
+  work: 2 queries from recorded runs; 1 query from captures, because no run is
+    recorded; 1 query from default times
+  over budget even with the minimum of state: 10 MB, use
   recorded since 2026-01-31 12:00:30Z: 8,000 runs, 33,000 steps, 16.7 min; the
-    model has 8,400 (+5%), 33,000 (+0%), 15.7 min (-6%)
+    model: 8,400 runs (+5%), 33,000 steps (+0%), 15.7 min (-6%)
 """
 
 TABLE = """\
@@ -403,7 +406,7 @@ def test_where_it_fits_settings_are_a_table(fake, impctl, monkeypatch) -> None:
         monkeypatch.setenv("COLUMNS", columns)
         shown = impctl("simulate", "w.yaml").stdout
         assert TABLE.replace("RULE", rule) in shown
-        assert shown.endswith("no runs are recorded of this time to hold the model against\n")
+        assert shown.endswith("no recorded runs of this time to compare the model with\n")
     monkeypatch.setenv("COLUMNS", "101")
     assert "converts 12" in impctl("simulate", "w.yaml").stdout
 
@@ -413,8 +416,10 @@ def test_rows_that_come_late_are_told(fake, impctl, monkeypatch) -> None:
     fake.answer = Outcome((late,))
     monkeypatch.setenv("COLUMNS", "300")
     shown = impctl("simulate", "w.yaml").stdout
-    assert "histories of the tables, rows late (p 0.9, every 1m); a look" in " ".join(shown.split())
-    assert shown.endswith("no run carried on rows that came late like this\n")
+    assert "histories of the tables, rows late (p 0.9, every 1m); a check" in " ".join(
+        shown.split()
+    )
+    assert shown.endswith("no recorded run had rows that arrived late like this\n")
 
 
 WHY = EXAMPLES["why"]
@@ -425,14 +430,13 @@ def test_the_rows_and_what_is_proved_of_them(fake, impctl) -> None:
     ran = impctl("why", "w.yaml", "--row", "n=17")
     assert ran.stdout == (
         "reach: n=17, at=2026-01-31T12:00:00, name=NULL is derived from 3 rows, a\n"
-        "  smallest set: no fewer rows derive it\n"
+        "  smallest set: fewer rows cannot derive it\n"
         "  links: src=1, dst=4, cost=1.50\n"
         "  links: src=4, dst=17, cost=NULL\n"
         "  ... and 1 row more\n"
     )
     assert " ".join(ran.stderr.split()) == (
-        "reach: 12 rows take part in any derivation of it; the engine read 1 of 4 files at "
-        "links@3 in 12 ms"
+        "reach: 12 rows occur in its derivations; the engine read 1 of 4 files at links@3 in 12 ms"
     )
 
 
@@ -441,7 +445,8 @@ def test_what_would_go_and_come(fake, impctl) -> None:
     ran = impctl("why", "w.yaml", "--without", "links: src = 4", "--format", "csv")
     assert ran.stdout == "_change,_copies,n\ndelete,1,17\ninsert,2,\n"
     assert " ".join(ran.stderr.split()) == (
-        "reach: without 2 rows of links, 1 row of the answer would go, 1 row would come; the "
+        "reach: without 2 rows of links, 1 row of the result would disappear, "
+        "1 row would appear; the "
         "engine read 1 of 4 files at links@3 in 12 ms"
     )
 
@@ -457,7 +462,7 @@ CAPTURE = CaptureResult(
     query="q_top", action="none", sketches=(SketchEntry("sales", "price", (), 4),),
     versions={"sales": 0}, mode="exact", elapsed_ms=0.0, spark_ms=0.0, engine_ms=0.0,
     considered=(CandidateEntry("sales", "sid", False, False, "it cuts groups apart"),),
-    assumptions=("sales.price is nonnegative",),
+    assumptions=("`sales.price` >= 0",),
     foreseen=True, by="engine", reads=(ReadEntry("sales", 0, 7, 1, 1920),), stored="stale",
 )  # fmt: skip
 
@@ -468,13 +473,13 @@ CAPTURE = CaptureResult(
         (
             {},
             "at 2026-01-31 12:00:30Z, starts 2026-01-31 11:00:00Z: fresh_within 10m"
-            " (1.23 s, 1.85 s with margin)",
+            " (estimate 1.23 s, 1.85 s with safety factor)",
         ),
         ({"cost_ms": None, "start_at": None}, "fresh_within 10m"),
         (
             {"due": True},
-            "now, to be done by 2026-01-31 12:00:30Z: fresh_within 10m"
-            " (1.23 s, 1.85 s with margin)",
+            "now, deadline 2026-01-31 12:00:30Z: fresh_within 10m"
+            " (estimate 1.23 s, 1.85 s with safety factor)",
         ),
         (
             {"pending": False, "why": "w"},
@@ -499,10 +504,10 @@ def test_a_plan_that_knows_little(fake, impctl) -> None:
     )
     lines = impctl("plan", "w.yaml").stdout.splitlines()
     assert lines[2:6] == [
-        "  a: 1 version, rows not counted in 1 file, 10 B",
-        "  b: 6 versions, rows not counted, its log cannot be read that far back",
-        "  estimated to maintain: unknown, the log does not tell the change's size",
-        "  estimated to recapture: unknown, no recorded run yet",
+        "  a: 1 version, unknown number of rows in 1 file, 10 B",
+        "  b: 6 versions, unknown number of rows, the log cannot be read that far back",
+        "  estimated to maintain: unknown, because the log lacks the size of the change",
+        "  estimated to recapture: unknown, because no run is recorded yet",
     ]
 
 
@@ -522,14 +527,14 @@ COMING = NextChange(
             "by the same time of day",
         ),
         (NextChange(unknown="1 change is known"), "unknown: 1 change is known"),
-        (replace(COMING, tables=("t",), in_s=0.0), "t: any moment (within 1 h 10), 1,010 rows"),
+        (replace(COMING, tables=("t",), in_s=0.0), "t: any time (within 1 h 10), 1,010 rows"),
         (replace(COMING, tables=("t",), in_s=0.0, in_s_high=0.0), "t: overdue, 1,010 rows"),
         (
             NextChange(tables=("t",), in_s=7200.0, rows=200.0, by="the workload file"),
             "t: in 2 h, 200 rows, by the workload file",
         ),
-        (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any moment, rows not known, by x"),
-        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), rows not"),
+        (NextChange(tables=("t",), in_s=0.0, by="x"), "t: any time, unknown number of rows, by x"),
+        (replace(COMING, rows=None), "lineitem, orders: in 41 min (25 min to 1 h 10), unknown"),
         (replace(COMING, in_s_low=2461.0, in_s_high=2462.0, rows=1.0), "in 41 min (41 min), 1 row"),
     ],
 )
@@ -613,15 +618,15 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         EXAMPLES["rewrite"],
         "SELECT brand FROM sales WHERE price >= 601\n",
     ),
-    "nothing to remove": (
+    "nothing to delete": (
         "gc w.yaml",
         replace(EXAMPLES["gc"], entries=(), bytes=0, keep=1),
-        "nothing to remove; each query keeps its latest 1 sketch version\n",
+        "nothing to delete; each query keeps its latest 1 sketch version\n",
     ),
     "not captured": (
         "status w.yaml",
         replace(EXAMPLES["status"], sketches=(), versions={}),
-        "q_top: not captured (policy auto); `impctl check` says whether it can be\n",
+        "q_top: not captured (policy auto); `impctl check` shows if it can be\n",
     ),
     "what is in the way of a sketch, with its place": (
         "check w.yaml",
@@ -630,7 +635,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
             hint="leave it out",
             place=Location("w.yaml", 9, 14),
         ),
-        "q_top: can have no sketch\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n",
+        "q_top: no sketch possible\n  It uses RAND (w.yaml:9:14)\n  hint: leave it out\n",
     ),
     "a record, a table per figure": (
         "bench micro",
@@ -654,8 +659,8 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         "bench --compare a.json b.json",
         UNJUDGED,
         "micro: 2 metrics of 1 cell compared, noise 21%\n"
-        "  not compared, of another query, partition, option or data: groups, groups 9\n"
-        "  times are not judged, they are of two machines: only ratios and sizes are\n"
+        "  not compared, the query, partition, option or data differ: groups, groups 9\n"
+        "  times of different machines are not compared, only ratios and sizes\n"
         "  nothing differs beyond the noise\n"
         "  only in the old record: groups, groups 9\n"
         "  differs between the runs: cpu: x, then y\n",
@@ -682,13 +687,13 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         "q_top: would capture sales.price in 4 ranges at sales@0, mode exact by engine\n"
         "  would read sales@0: 7 rows in 1 file, 1.92 kB\n"
         "  sales.sid not safe: it cuts groups apart\n"
-        "  rests on: sales.price is nonnegative\n"
+        "  assumes `sales.price` >= 0 (re-checked on every change)\n"
         "  replaces a sketch that is not current\n",
     ),
     "a dry rebalance": (
         "capture w.yaml --dry-run",
         replace(CAPTURE, reason="would even out `sales.price`"),
-        "q_top: sales.price 0 of 4 {}\n  would even out `sales.price`\n",
+        "q_top: sales.price 0 of 4 ranges\n  would even out `sales.price`\n",
     ),
     "a dry apply": (
         "apply w.yaml --all --dry-run",
@@ -702,7 +707,7 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
 }
 SAID = {
     "a rewrite, SQL alone on stdout": (
-        "q_top: sales.price 2 of 4 {2, 3}, reads 2 of 3 files, only for sales@1\n"
+        "q_top: sales.price 2 of 4 ranges, reads 2 of 3 files, valid only for sales@1\n"
         "  sketch was up to date\n"
     ),
     "a record, a table per figure": "measuring micro\nrecord: r.json\n",
@@ -726,17 +731,17 @@ PARTS: dict[str, tuple[str, Any, str]] = {
     "files of changes": (
         "maintain",
         replace(EXAMPLES["maintain"], change_files=("out/q_top/000003_sales-1-3.parquet",)),
-        "\n  changes of its answer: out/q_top/000003_sales-1-3.parquet\n",
+        "\n  changes of its result: out/q_top/000003_sales-1-3.parquet\n",
     ),
     "answers of which only the numbers of rows were compared": (
         "verify",
         replace(EXAMPLES["verify"], counts_only=True),
-        "sales@1, results equal (only counted: a\n  LIMIT without ORDER BY)\n",
+        "sales@1, results equal (only the number of\n  rows: LIMIT without ORDER BY)\n",
     ),
     "a long sketch, in one line": (
         "status",
         replace(EXAMPLES["status"], sketches=(MANY,)),
-        "q_top: stale, sales.price 200 of 400 {0, 2, 4, 6, 8, 10, and 194 more}\n",
+        "q_top: stale, sales.price 200 of 400 ranges\n",
     ),
     "nothing to do": (
         "plan",
@@ -755,9 +760,9 @@ def test_a_part_of_stdout(fake, impctl, command: str, result: Any, part: str) ->
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"lineage": 1}, "1 row takes part in any derivation of it"),
-        ({"claim": "minimal"}, "no part of these rows derives it"),
-        ({"claim": "group"}, "all rows of the groups"),
+        ({"lineage": 1}, "1 row occurs in its derivations"),
+        ({"claim": "minimal"}, "no row can be removed"),
+        ({"claim": "group"}, "all rows of its groups"),
     ],
 )
 def test_what_is_not_smallest_is_not_said_to_be(fake, impctl, changed, told: str) -> None:

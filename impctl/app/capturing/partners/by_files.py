@@ -48,7 +48,7 @@ class FilePartners:
 
         Raises HistoryGoneError for a file that is gone.
         """
-        self.desk.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         return self._read(self.compiled.read_side(side), keys)
 
     def _read(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
@@ -81,7 +81,7 @@ class FilePartners:
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
         """The rows of a side over one table that meet the one condition and not the other, of files
         that may hold some; in parts."""
-        self.desk.reporter.step("reading rows that moved with a scalar")
+        self.desk.reporter.step("reading rows affected by a changed scalar")
         wanted = self.compiled.read_side(side)
         ((access, source),) = Transient(wanted, self.partitions).sources.items()
         snapshot = self._snapshot(source.table)

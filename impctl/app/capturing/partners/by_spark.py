@@ -60,7 +60,7 @@ class Partners:
         from impctl.spark.partners import with_keys
 
         wanted = self.compiled.read_side(side)
-        self.desk.reporter.step(f"reading partners of {len(keys[0]):,} keys")
+        self.desk.reporter.step(f"reading rows with {len(keys[0]):,} join keys")
         names = [name for name, _ in wanted.columns]
         places = [names.index(key) for key in wanted.keys]
         table = pa.table([_typed(key) for key in keys], [f"k{at}" for at in range(len(keys))])

@@ -126,7 +126,7 @@ def _pending(
     )
     mark = (stored.generation, tuple(desk.tables.versions_of(stored.versions).items()), str(told))
     if not is_captured_alike(desk, spec, stored):
-        return Pending(unsure="the query or impctl is another one than captured it", mark=mark)
+        return Pending(unsure="the query or impctl changed since the capture", mark=mark)
     if is_current(stored, desk.tables) and not moved:
         return Pending(mark=mark)
     changes: list[Change] = []
@@ -135,11 +135,11 @@ def _pending(
     for pin in stored.pins:
         commits = _commits(desk.tables.source(pin.table), pin, log)
         if commits is None:
-            return Pending(unsure=f"the log of table `{pin.table}` does not tell", mark=mark)
+            return Pending(unsure=f"the log of table `{pin.table}` does not show it", mark=mark)
         said = [one.at for one in commits]
         if stored.maintained_at > now and any(not _is_told(at, now) for at in said[:1]):
             # The clock was put back, so the sketch says no more than the commit.
-            why = f"nothing tells when the changes of table `{pin.table}` came"
+            why = f"the times of the changes of table `{pin.table}` are unknown"
             return Pending(unsure=why, mark=mark)
         times = in_order(said, stored.maintained_at, now)
         moved_at += times[:1]
@@ -158,7 +158,7 @@ def _pending(
         moved_at.append(min(turned, now))
     if not moved_at:
         # Versions are the stored ones, and yet it is not current: another log stands there.
-        return Pending(unsure="a table is another one than the sketch was captured from", mark=mark)
+        return Pending(unsure="a table is not the one the sketch was captured from", mark=mark)
     ordered = tuple(sorted(changes, key=lambda change: change.at))
     return Pending(ordered, None, min(moved_at), mark, tuple(sorted(tables)))
 

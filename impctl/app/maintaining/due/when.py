@@ -137,7 +137,7 @@ def taken(
     elif any(due.query not in failed for due in chosen):
         known = {due.query for due in chosen}
         chosen += [
-            replace(due, early="shares the run of others")
+            replace(due, early="shares a run with other queries")
             for due in found
             if due.query not in known and _goes_along(due, of[due.query], now)
         ]
@@ -185,7 +185,7 @@ def _wishes(one: Waiting, now: float) -> Iterator[_Wish]:
             yield _Wish(pending.unsure, now)
         return
     if trigger.is_on_commit and pending.moved_at is not None:
-        yield _Wish("at the next look after a commit", pending.moved_at)
+        yield _Wish("at the next check after a commit", pending.moved_at)
     oldest = pending.oldest
     if oldest is not None and trigger.fresh_within is not None:
         deadline = oldest + trigger.fresh_within
@@ -240,7 +240,7 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
     why, start = wish.why, wish.at
     work = 0.0
     if not is_pending:
-        why = f"nothing is pending; next by {wish.why}"
+        why = f"nothing is pending; next: {wish.why}"
     elif wish.deadline is not None:
         work = pace.margin * (pace.opening + loads.until(wish.deadline))
         if wish.left is None:
@@ -252,7 +252,7 @@ def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending
     early, is_too_much = wish.at - work, work > wish.left
     # Once is as late as possible; a run that was made since then did what could be done ahead.
     if is_too_much and (one.last is None or one.last < early):
-        return replace(due, start_at=early, why=f"{wish.why}, ahead for ready_within")
+        return replace(due, start_at=early, why=f"{wish.why}, started early for ready_within")
     return due
 
 
@@ -260,9 +260,9 @@ def _why_not(one: Waiting) -> str:
     """Why nothing makes the query due as things stand."""
     trigger, rows = one.trigger, one.pending.rows
     if trigger.alone is Alone.USE:
-        return "use: when its sketch is used, or `maintain` names it"
+        return "use: when its sketch is used, or when `maintain` names the query"
     if _is_point_alone(trigger):
-        return f"point: by `maintain --point {trigger.point}`"
+        return f"point: on `maintain --point {trigger.point}`"
     if not one.pending.is_some:
         return "nothing is pending"
     return f"{rows or 0:,} of {trigger.rows or 0:,} rows are pending"
@@ -279,10 +279,10 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
         found.append(
             (
                 "fresh_impossible",
-                f"query `{one.query}` cannot be held to fresh_within {written(fresh)}: a look every"
-                f" {duration_text(pace.look * 1000)}{step} take at least"
-                f" {duration_text(least * 1000)}, opening a run and a margin of"
-                f" {pace.margin:g} times included",
+                f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
+                f"every {duration_text(pace.look * 1000)}{step} take at least "
+                f"{duration_text(least * 1000)}, including opening a run and a safety "
+                f"factor of {pace.margin:g}",
             )
         )
     least_ready = pace.margin * (pace.opening + one.costs.each_look)
@@ -290,8 +290,9 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
         found.append(
             (
                 "ready_impossible",
-                f"query `{one.query}` cannot be held to ready_within {written(ready)}: opening a"
-                f" run and the rows of one look may take {duration_text(least_ready * 1000)}",
+                f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
+                "run and processing the rows of one check may take "
+                f"{duration_text(least_ready * 1000)}",
             )
         )
     return found

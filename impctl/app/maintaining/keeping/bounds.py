@@ -220,14 +220,15 @@ class _Asked:
 def unheld_text(one: Unheld, fixed: int) -> str:
     """What is told of a bound; `fixed` are bytes of state that is no choice."""
     verb = "changes" if len(one.tables) == 1 else "change"
-    by = f" (by {one.runs} runs)" if one.runs else ""
+    by = f" (from {one.runs} runs)" if one.runs else ""
     text = (
-        f"query `{one.query}` may miss {one.bound.text}: when {', '.join(one.tables)} {verb},"
-        f" maintaining is estimated to take {duration_text(one.ms)}{by} with the state that is kept"
+        f"query `{one.query}` may miss {one.bound.text}: when {', '.join(one.tables)} "
+        f"{verb}, maintaining is estimated to take {duration_text(one.ms)}{by} with the "
+        "state that is stored"
     )
     if one.enough is None:
         return f"{text}, and would take too long with all of it [{BOUND_IMPOSSIBLE}]"
     return (
-        f"{text}; with {enough_text(one.enough + fixed)} of state for all queries it would take"
-        f" {duration_text(one.enough_ms)} [{BOUND_IMPOSSIBLE}]"
+        f"{text}; with {enough_text(one.enough + fixed)} of state for all queries it would "
+        f"take {duration_text(one.enough_ms)} [{BOUND_IMPOSSIBLE}]"
     )

@@ -56,7 +56,7 @@ def keep_to_budget(
             return [_put_off(seen)] if seen.bytes > budget else []
         return _looked(desk, store, specs, seen, coming, has_captured=has_captured)
     except ImpctlError as error:
-        return [f"the state stays as it is, whatever its budget: {error.message}"]
+        return [f"the state does not change, whatever its budget: {error.message}"]
 
 
 def _seen(
@@ -115,21 +115,22 @@ def _looked(
 
 def _put_off(seen: Seen) -> str:
     return (
-        f"state takes {size_text(seen.bytes)}, more than its budget of {size_text(seen.budget)}: "
-        f"this run was late, so the next one that is not looks at it [{BUDGET_EXCEEDED}]"
+        f"state uses {size_text(seen.bytes)}, more than its budget of "
+        f"{size_text(seen.budget)}: this run was late, so the next run that is on time will "
+        f"reduce it [{BUDGET_EXCEEDED}]"
     )
 
 
 def _exceeded(store: Store, specs: Sequence[QuerySpec], size: int, budget: int, least: int) -> str:
     """That the budget is exceeded, and what would help: a larger one, or fewer results kept."""
-    needed, why = size, "the rest cannot be read or made again"
+    needed, why = size, "the rest cannot be read from tables or rebuilt"
     if 0 < budget < least < size:
         needed = least
-        why = f"even the least takes {size_text(least)}, so no more of it is left out"
+        why = f"even the minimum uses {size_text(least)}, so no more of it is removed"
     return (
-        f"state takes {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
-        f"raise the budget to {enough_text(needed)}, or {_less(store, specs, needed - budget)}"
-        f" [{BUDGET_EXCEEDED}]"
+        f"state uses {size_text(size)}, more than its budget of {size_text(budget)}: {why}; "
+        f"raise the budget to {enough_text(needed)}, or "
+        f"{_less(store, specs, needed - budget)} [{BUDGET_EXCEEDED}]"
     )
 
 
@@ -142,7 +143,7 @@ def _less(store: Store, specs: Sequence[QuerySpec], excess: int) -> str:
             names.append(f"`{name}`")
             saved += size
     if not names or saved < excess:
-        return "keep the state of fewer queries"
+        return "store the state of fewer queries"
     noun = "result of query" if len(names) == 1 else "results of queries"
     return f"drop the {noun} {', '.join(names)} ({size_text(saved)})"
 
@@ -156,7 +157,7 @@ def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]
     sides = [side.side for side in query.compiled.pieces]
     sides += [one.piece for one in query.compiled.buffers if one.piece not in sides]
     reasons = {side: choice.pieces[side].reason for side in sides if side in choice.pieces}
-    desk.reporter.step(f"bringing the state of {name} within the budget")
+    desk.reporter.step(f"reducing the state of {name} to the budget")
     try:
         convert(desk, store, query, wanted, reasons)
     except ImpctlError as error:
@@ -165,4 +166,4 @@ def converted(desk: Workbench, store: Store, kept: Kept, name: str) -> list[str]
 
 
 def _left(name: str, why: str) -> str:
-    return f"the state of query `{name}` stays as it is: {why}"
+    return f"the state of query `{name}` does not change: {why}"

@@ -140,7 +140,11 @@ class _Ways:
             return plain.reason
         plain.run()  # so that the view is made of all files
         self.view = signed_view(connection, rewrite_sql(prepared.query, {}, is_local=True))
-        return through.reason if self.view is not None else "no view is kept by hand of this query"
+        return (
+            through.reason
+            if self.view is not None
+            else "there is no manually maintained view for this query"
+        )
 
     def warmed_up(self, rows: pa.Table) -> None:
         """A change there and back, and each way until Spark has compiled it."""

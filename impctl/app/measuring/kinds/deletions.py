@@ -104,7 +104,7 @@ def _only_table(ground: Ground) -> str:
     tables = prepare(ground.desk, ground.query).tables
     if len(tables) != 1:
         raise UnsupportedError(
-            f"Measure `deletions` wants a query over one table; `{ground.query.name}` reads "
+            f"Measure `deletions` needs a query over one table; `{ground.query.name}` reads "
             f"{len(tables)}",
             code="deletions_of_one_table",
             hint="name another query in the figure's cases",
@@ -122,7 +122,8 @@ def _ordered(tables: PinnedTables, table: str, options: _Options) -> Keys:
     keys: Keys = rows.column(1).take(order).to_numpy()
     if len(np.unique(keys)) != len(keys):
         raise UsageError(
-            f"Column `{options.key}` of table `{table}` has equal values, so it tells no row apart",
+            f"Column `{options.key}` of table `{table}` has duplicate values, so it does "
+            "not identify rows",
             hint="name a column of distinct whole numbers with `with.key`",
         )
     return keys

@@ -76,7 +76,7 @@ def duckdb_recapture(
         return Offered(None, f"DuckDB cannot run the capture: {error}")
     wrong = [access for access, fragments in expected.items() if found[access] != fragments]
     if wrong:
-        return Offered(None, "DuckDB's arithmetic gives another sketch than Spark's")
+        return Offered(None, "DuckDB's arithmetic gives a different sketch than Spark's")
     return Offered(recapture)
 
 

@@ -67,7 +67,7 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
     def beside(connection: ParquetSql) -> Beside:
         offered = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
         if offered.run is not None and not same_answer(offered.run(), expected):
-            return Beside(note="DuckDB gives another result than Spark")
+            return Beside(note="DuckDB gives a different result than Spark")
         return _timed("duckdb_plain_ms", offered, turns)
 
     return _connected(beside)
@@ -89,7 +89,7 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
         if len(works) < len(runs):
             return Beside(note=plain.reason or through.reason)
         if not all(same_answer(work(), expected) for work in works.values()):
-            return Beside(note="DuckDB gives another result than Spark")
+            return Beside(note="DuckDB gives a different result than Spark")
         times = in_turns(works, turns)
         return Beside({name: Metric.of(found) for name, found in times.items()})
 
@@ -105,7 +105,7 @@ def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
         try:
             return beside(connection)
         except (SqlFailed, pa.ArrowException) as error:
-            return Beside(note=f"DuckDB failed after it had answered once: {error}")
+            return Beside(note=f"DuckDB failed after one successful answer: {error}")
 
 
 def _timed(name: str, offered: Offered, turns: int) -> Beside:

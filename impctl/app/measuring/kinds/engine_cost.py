@@ -28,7 +28,7 @@ def _cells(ground: Ground, sizes: tuple[int, ...]) -> Iterator[Cell]:
         folder = measured.scratch.store_path.parent
         with measured.scratch.writing("bench"):
             for size in sizes:
-                ground.step(f"{ground.query.name} with {size} changes beside the yardstick")
+                ground.step(f"{ground.query.name} with {size} changes, and the reference")
                 rows = measured.rows_like_the_table(size, ground.seed)
                 checked = worse_of(*measured.checked_both_ways(rows))
                 times: list[float] = []

@@ -73,7 +73,7 @@ def _run_afresh(verb: str, scratch: Workbench, spec: QuerySpec) -> ProcessRun:
         raise
     if launcher.returncode:
         raise StorageError(
-            f"`impctl {verb}` in a process of its own failed: {complaints.strip()[-500:]}",
+            f"`impctl {verb}` in a separate process failed: {complaints.strip()[-500:]}",
             hint="run the suite again",
         )
     peak, elapsed = said.split()

@@ -75,11 +75,11 @@ def measure_maintain(ground: Ground) -> Iterator[Cell]:
     changes = ground.whole_numbers("changes", () if shares else _CHANGES)
     processes = ground.whole_numbers("processes")
     if not set(processes) <= set(changes):
-        raise ground.refuse("processes", "sizes that `changes` has too")
+        raise ground.refuse("processes", "sizes that also occur in `changes`")
     kinds = ground.choices("kind", KINDS, ("both",))
     if OLD in kinds and shares:
         raise ground.refuse(
-            "shares", f"left out where `kind` has `{OLD}`: its rows are of one file"
+            "shares", f"not measured where `kind` has `{OLD}`: its rows are of one file"
         )
     return _cells(ground, _Options(changes, processes, shares, kinds, ground.key()))
 
@@ -156,7 +156,7 @@ def _with_processes(
     """The size with the times of fresh processes, where they were asked for; the store is free."""
     if entry.rows not in options.processes:
         return entry
-    ground.step(f"{ground.query.name} with {entry.rows} changes, a process each")
+    ground.step(f"{ground.query.name} with {entry.rows} changes, each in a new process")
     scratch = measured.scratch
     rows = measured.rows_like_the_table(entry.rows, ground.seed)
     times: list[tuple[str, float]] = []

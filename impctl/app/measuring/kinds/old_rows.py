@@ -62,7 +62,7 @@ def _spelled(snapshot: Snapshot, key: str) -> str:
     column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
-            f"Table `{snapshot.table}` has no column `{key}` of whole numbers to tell rows by",
+            f"Table `{snapshot.table}` has no column `{key}` of whole numbers to identify rows by",
             hint="name one with `with.key`, or a query over another table in the figure's cases",
         )
     return column.name

@@ -91,7 +91,7 @@ def measure_peers(ground: Ground) -> Iterator[Cell]:
     if not all(0 < share <= 1 for share in options.shares):
         raise ground.refuse("shares", "above 0 and at most 1")
     if list(options.shares) != sorted(set(options.shares)):
-        raise ground.refuse("shares", "shares that rise")
+        raise ground.refuse("shares", "increasing shares")
     return _cells(ground, options)
 
 

@@ -51,7 +51,7 @@ def measure_rivals(ground: Ground) -> Iterator[Cell]:
 
 
 def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
-    ground.step(f"running {ground.query.name} and its rivals")
+    ground.step(f"running {ground.query.name} and its alternatives")
     with measured_copy(ground.desk, ground.query) as measured:
         view = _View.of(measured)
         upkeep = _appended(ground, measured, view, appends, size)
@@ -62,12 +62,12 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
         works["sketch_ms"] = lambda: measured.answer(measured.weighed().pruned)
         if view is not None:
             works["view_ms"] = view.answer
-        ground.step(f"comparing the answers of {ground.query.name} and its rivals")
+        ground.step(f"comparing the answers of {ground.query.name} and its alternatives")
         answers = {name: warmed_up(work) for name, work in works.items()}
         whole = answers["plain_ms"]
         expected = answer_of(whole).rows
         equal = all(same_rows(answer_of(found).rows, expected) for found in answers.values())
-        ground.step(f"timing {ground.query.name} and its rivals in turns")
+        ground.step(f"timing {ground.query.name} and its alternatives in turns")
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
         times.setdefault("pruned_ms", times["plain_ms"])
         beside = both_beside(measured, whole, ground.repeat)

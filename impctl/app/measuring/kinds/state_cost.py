@@ -105,7 +105,7 @@ def measure_state(ground: Ground) -> Iterator[Cell]:
     if max((*options.come, *options.expected)) > len(tables):
         raise ground.refuse("come", f"numbers of tables, at most {len(tables)}")
     if options.late and options.deletes != (0.0,):
-        raise ground.refuse("deletes", "left out where changes are `late`")
+        raise ground.refuse("deletes", "not measured where changes are `late`")
     return _cells(ground, options)
 
 

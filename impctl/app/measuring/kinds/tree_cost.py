@@ -223,7 +223,7 @@ def _taken(ground: Ground, way: Way) -> str:
     """What the query's own `join` takes, and why where it is a choice."""
     what = "the tree" if way.has_tree else "the index join"
     why = "" if way.trees is None else f": {way.trees.reason}"
-    return f"`join: {ground.query.join}` takes {what}{why}"
+    return f"`join: {ground.query.join}` chooses {what}{why}"
 
 
 def _expected(taken: Way | None) -> dict[str, float]:

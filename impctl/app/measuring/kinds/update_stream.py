@@ -46,7 +46,7 @@ def pool_of(tables: PinnedTables, table: TableName, key: ColumnName, seed: int) 
     column = snapshot.schema.find(key)
     if column is None or not column.type.is_integral:
         raise UsageError(
-            f"Table `{table}` has no column `{key}` of whole numbers to give new rows keys in",
+            f"Table `{table}` has no column `{key}` of whole numbers for the keys of new rows",
             hint="name such a column with `with.key`",
         )
     rows = drawn_rows(snapshot, _POOL_ROWS, np.random.default_rng(seed))

@@ -89,7 +89,7 @@ class Kept:
     def answer(self) -> pa.Table:
         """The rows that the query asks for."""
         kept = self._session.compiled.kept
-        assert kept is not None, "the circuit keeps its answer"
+        assert kept is not None, "the circuit materializes its result"
         return answer_of_rows(self._query.answer.ending, kept.whole(), self._query.zone)
 
     def against(self, other: Kept) -> AgainstRecapture:
@@ -126,7 +126,8 @@ def _partitions(
         column = schemas[table].find(attribute)
         if column is None:
             raise UsageError(
-                f"Query `{ground.query.name}` is sketched on `{attribute}`, which `{table}` lacks",
+                f"Query `{ground.query.name}` is sketched on `{attribute}`, which `{table}` "
+                "does not have",
                 hint="name a column of the table",
                 location=ground.query.location,
             )

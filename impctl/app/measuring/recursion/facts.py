@@ -74,7 +74,7 @@ def _with(ground: Ground, tables: Sequence[pa.Table], columns: Sequence[str]) ->
     raise UnsupportedError(
         f"Query `{ground.query.name}` reads no table with the columns {listed}",
         code="not_a_network",
-        hint="name a table of example `network` in its text",
+        hint="use a table of example `network` in its text",
         location=ground.query.location,
     )
 

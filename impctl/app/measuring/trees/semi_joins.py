@@ -115,7 +115,7 @@ def _survivors(block: PlannedBlock, renderer: Renderer) -> tuple[exp.Select, lis
     assert block.block is not None
     decided = block.block.decided
     if not isinstance(decided, Select):
-        raise NoSemiJoinsError("a LIMIT decides, whose ties DuckDB does not keep")
+        raise NoSemiJoinsError("a LIMIT decides, and DuckDB does not keep its ties")
     there = {attribute.id for attribute in attributes_of(decided)}
     keys = [key.attribute.id for key in shape.top.keys]
     if not there.issuperset(keys):

@@ -37,7 +37,7 @@ from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 
 TREE_MS, INDEX_MS = "tree_ms", "index_ms"
-ALONE = "compared with a tree filled anew alone"
+ALONE = "compared with a separately filled tree"
 
 Sketches = Mapping[AccessId, FragmentSet]
 
@@ -104,11 +104,11 @@ class SideBySide:
         try:
             question = sketch_question(core, self.choices.partitions)
         except (NoSemiJoinsError, SqlglotError) as error:
-            self.notes.append(f"DuckDB not asked: {error}")
+            self.notes.append(f"not run in DuckDB: {error}")
             return
         joined = self.joined or 0
         if question.has_groups and joined > bounds.asked:
-            self.notes.append(f"DuckDB not asked: groups of {_count(joined)} joined rows")
+            self.notes.append(f"not run in DuckDB: groups of {_count(joined)} joined rows")
             return
         self.question, self.connection = question, ParquetSql.open()
         if self.connection is None:
@@ -150,7 +150,7 @@ class SideBySide:
             put_rows(self.connection, self.now)
             return self.question.asked(self.connection)
         except SqlFailed as error:
-            self.notes.append(f"DuckDB cannot run the question: {error}")
+            self.notes.append(f"DuckDB cannot run the query: {error}")
             self.question = None
             return None
 
@@ -183,7 +183,7 @@ def _compared(held: Sketches, accurate: Sketches) -> AgainstRecapture:
 
 def _nothing_joined(choices: Choices) -> UnsupportedError:
     return UnsupportedError(
-        f"Query `{choices.prepared.spec.name}` joins nothing, so it has no tree to measure",
+        f"Query `{choices.prepared.spec.name}` has no join, so it has no tree to measure",
         code="no_join_tree",
         hint="measure it with `maintain`",
         location=choices.prepared.spec.location,

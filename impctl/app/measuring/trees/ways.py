@@ -57,7 +57,7 @@ class Choices:
             raise UnsupportedError(
                 f"Query `{spec.name}` has no circuit to measure: {found.reason}",
                 code="not_incremental",
-                hint="`impctl explain` says what stands in the way",
+                hint="`impctl explain` shows the reason",
                 location=self.prepared.place(found.span),
             )
         return found

@@ -88,7 +88,7 @@ def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf
     compiled.circuit.start()
     if len(rows):
         compiled.circuit.step(rows)
-    assert compiled.kept is not None, "an answer is kept"
+    assert compiled.kept is not None, "a result is materialized"
     return RowsOf(answer.ending, compiled.kept.whole(), compiled.kept.bounded)
 
 

@@ -129,7 +129,7 @@ def test_commits_that_only_move_rows_are_for_who_runs_at_each() -> None:
     ],
 )
 def test_who_is_unsure_maintains(trigger: Trigger, is_due: bool) -> None:
-    found = due(trigger, Pending(unsure="the log does not tell", mark=1))
+    found = due(trigger, Pending(unsure="the log does not show it", mark=1))
     assert found.is_now(NOON + 100) == is_due
 
 

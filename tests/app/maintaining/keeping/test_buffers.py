@@ -231,7 +231,7 @@ def test_what_the_workload_says_of_buffers_holds(cli: Cli, said: str) -> None:
         explained = cli.one("explain", "--query", name)
         (top,) = (one for one in explained["buffers"] if one["name"] == "top0")
         assert top["buffer"] == (None if said == "all" else 5000)
-        assert top["reason"] == "as `buffer` asks"
+        assert top["reason"] == "as set by `buffer`"
         assert not top["chosen"]
 
 
@@ -239,7 +239,7 @@ def test_plan_explain_and_history_tell_what_is_bounded(few: Cli) -> None:
     cli, tmp_path = few, few.workload.parent
     (top,) = cli.one("explain", "--query", "first")["buffers"]
     assert (top["mode"], top["buffer"], top["tables"]) == ("kept", None, ["t"])
-    assert top["reason"].startswith("all are kept until a budget")
+    assert top["reason"].startswith("all are stored unless a budget")
     assert top["state_bytes"] == bytes_of(tmp_path, "first", "top0")
     (piece,) = cli.one("plan", "--query", "first", "--disk", "0")["state"]
     assert (piece["name"], piece["mode"], piece["now"]) == ("top0", "bounded", "kept")
@@ -279,7 +279,7 @@ def test_first_rows_of_an_older_store_wait_for_a_capture(
     assert bounded(tmp_path, "ends").keys() == {"aggregate0"}
     assert not bounded(tmp_path, "first")
     (top,) = cli.one("explain", "--query", "first")["buffers"]
-    assert top["reason"].endswith("the next capture counts them")
+    assert top["reason"].endswith("unknown until the next capture")
     cli.good("capture", "--disk", "0", *names)
     assert bounded(tmp_path, "first").keys() == {"top0"}
 

@@ -143,8 +143,8 @@ def test_plan_and_explain_tell_what_is_read(make: Make, tmp_path: Path) -> None:
     change(tmp_path, random.Random(1), 0)
     maintained(cli, tmp_path, ["by_s"], "--disk", "0")
     after = cli.one("explain", "--query", "by_s")
-    assert how_it_groups(before) == "keeps a row per group and counts per group and range"
-    assert how_it_groups(after).startswith("reads the rows of groups that change, keeps a filter")
+    assert how_it_groups(before) == "stores a row per group and counts per group and range"
+    assert how_it_groups(after).startswith("reads the rows of changed groups, stores a filter")
     (groups,) = after["groups"]
     assert (groups["mode"], groups["tables"]) == ("read", ["t", "u"])
     (run,) = cli.good("status", "--query", "by_s").results[0]["runs"][:1]
@@ -170,7 +170,7 @@ def test_ranges_of_a_query_whose_groups_are_read_are_mended(tmp_path: Path, cli_
     cli.good("maintain", "--disk", "0", "--imbalance", "2")
     assert read_pieces(tmp_path, "q") == ["aggregate0"]
     mended = {r["query"]: r["reason"] for r in cli.good("capture", "--rebalance").results}
-    assert "captured anew" in mended["q"]
+    assert "recaptured" in mended["q"]
     assert "derived" in mended["twin"]
     assert read_pieces(tmp_path, "q") == ["aggregate0"]
     for low in (30, 140):

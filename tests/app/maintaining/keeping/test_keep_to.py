@@ -178,7 +178,7 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
 @pytest.mark.parametrize(
     ("part", "error", "told"),
     [
-        ((conversion, "hand_over"), HistoryGoneError("gone"), "stays as it is: gone"),
+        ((conversion, "hand_over"), HistoryGoneError("gone"), "does not change: gone"),
         ((keep_to, "kept_within"), StorageError("no log"), "whatever its budget: no log"),
     ],
     ids=["a conversion", "a choice"],
@@ -214,7 +214,7 @@ def test_a_query_that_cannot_be_opened_fails_no_run_of_others(captured: Cli) -> 
     (folder / "far").rename(folder / "away")
     change(folder, random.Random(1), 0)
     ran = captured.good("maintain", "--disk", "0", "--query", "two", "--query", "two_kept")
-    assert any("`other` stays as it is: Table `far`" in one for one in ran.document["warnings"])
+    assert any("`other` does not change: Table `far`" in one for one in ran.document["warnings"])
     assert [result["action"] for result in ran.results] == ["exact"] * len(ran.results)
     assert read_pieces(folder, "two")
     assert state_bytes(folder, ("other",)) == whole > 0

@@ -317,7 +317,7 @@ def test_a_query_whose_row_was_altered_fails_no_run_of_others(
         ran = cli.good("maintain", "--query", "two", "--disk", "0")
         assert {result["action"] for result in ran.results} == {"none" if turn else "exact"}
         if not turn:
-            assert any("stays as it is" in one for one in ran.document["warnings"])
+            assert any("does not change" in one for one in ran.document["warnings"])
     assert bool(read_pieces(tmp_path, "two")) == is_converted
 
 
@@ -531,7 +531,7 @@ def test_a_budget_out_of_reach_drops_nothing_and_says_what_would_do(
     rng = random.Random(1)
     change(tmp_path, rng, 0)
     said = _warning(cli.good("maintain", "--disk", "100B").document)
-    assert ", so no more of it is left out; raise the budget to " in said
+    assert ", so no more of it is removed; raise the budget to " in said
     assert not read_pieces(tmp_path, "two")
     assert not read_pieces(tmp_path, "l")
     enough = said.split("raise the budget to ")[1].split(", or ")[0].replace(" ", "")
@@ -564,7 +564,7 @@ def test_the_result_whose_rows_exceed_the_budget_is_named(
     asked = [("two", QUERIES["two"], "index"), ("l", QUERIES["l"], "index, answer: true")]
     cli = Cli(capsys, write_workload(tmp_path, asked))
     said = _warning(cli.captured().good("maintain", "--disk", "0").document)
-    assert said.endswith("or keep the state of fewer queries [budget_exceeded]")
+    assert said.endswith("or store the state of fewer queries [budget_exceeded]")
     with Store.open(tmp_path / ".impctl", create=False) as store:
         size = sum(run.bytes for name in ("two", "l") for run in store.run_refs(name))
     said = _warning(cli.good("maintain", "--disk", f"{size - 1}B").document)

@@ -223,7 +223,7 @@ def test_duckdb_finds_the_same_sketch(desk: Workbench, query: str) -> None:
         assert offered.run() == held
         less = {access: fragments.minus(fragments) for access, fragments in held.items()}
         refused = duckdb_recapture(connection, scratch, prepared, verdict, partitions, less)
-        assert "another sketch" in refused.reason
+        assert "a different sketch" in refused.reason
         assert duckdb_plain(connection, scratch.tables, prepared).run is not None
         connection.close()
 
@@ -252,7 +252,7 @@ def test_duckdb_that_fails_later_is_a_note(
         monkeypatch.setattr(duckdb_times, "same_answer", lambda found, rows: True)
         beside = answer_beside(measured, expected, 3)
         assert not beside.metrics
-        assert "DuckDB failed after it had answered once: IO Error" in beside.note
+        assert "DuckDB failed after one successful answer: IO Error" in beside.note
         with pytest.raises(SqlFailed, match="Connection"):
             opened[0].run("SELECT 1")
 

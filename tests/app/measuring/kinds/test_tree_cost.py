@@ -91,7 +91,7 @@ def test_without_duckdb_a_note_says_so(desk: Workbench, monkeypatch: pytest.Monk
     assert "duckdb_ms" not in cell.metrics
     (alone,) = cells(desk, "pair", changes=10, most_joined=1)
     assert (alone.covers, alone.slack) == (True, 0)
-    assert alone.note.endswith(f"{NO_DUCKDB}; compared with a tree filled anew alone")
+    assert alone.note.endswith(f"{NO_DUCKDB}; compared with a separately filled tree")
 
 
 @pytest.mark.slow

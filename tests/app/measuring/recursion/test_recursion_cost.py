@@ -236,7 +236,7 @@ def test_a_circuit_that_went_astray_is_told(
 def test_a_table_or_column_that_is_not_there(desk: Workbench) -> None:
     with pytest.raises(WorkloadError):
         cells(desk, "few", changed="near")
-    with pytest.raises(UsageError, match="which `triggered` lacks"):
+    with pytest.raises(UsageError, match="which `triggered` does not have"):
         cells(desk, "strange")
     with pytest.raises(UnsupportedError, match="no sketch to maintain"):
         cells(desk, "unsketched")
