@@ -35,7 +35,7 @@ def check_word(result: CheckResult) -> str:
     """How the query stands, in a few words."""
     if result.mode == SKETCH_NONE:
         return "without a sketch"
-    return f"supported, {mode_text(result.mode)}" if result.supported else _NO_SKETCH
+    return f"supported, {mode_text(result.mode or '')}" if result.supported else _NO_SKETCH
 
 
 def summed_up(words: Sequence[str]) -> str:

@@ -57,7 +57,7 @@ def test_what_a_bound_would_save_is_what_it_saves(cli: Cli, query: str, about: s
     assert f"the state of query `{query}` takes " in text
     assert f"`buffer: 1000` would save {about} " in text
     assert not any("would save" in text for text in told(cli, f"{query}_bounded"))
-    number, unit = text.split(f"save {about} ")[1].split(",")[0].split()
+    number, unit = text.split(f"save {about} ")[1].split(";")[0].split()
     saved = float(number) * {"B": 1, "kB": 1e3, "MB": 1e6}[unit]
     really = state(cli, query) - state(cli, f"{query}_bounded")
     # Of four groups each keeps its 1000, so that less is saved than of one.
