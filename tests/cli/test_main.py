@@ -116,7 +116,7 @@ def test_without_a_name_the_workload_file_is_that_of_the_folder(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "There is no file `impctl.yaml` here (the default workload file)" in shown.err
-    assert "`impctl init TABLE`" in shown.err
+    assert "`impctl init TABLE`" in " ".join(shown.err.split())
     (tmp_path / "impctl.yaml").write_text("version: 2\n")
     assert run(build_app(), [command]) == 2
     assert "impctl.yaml:1:10: `version` must be the number 1" in capsys.readouterr().err
