@@ -32,7 +32,7 @@ def test_every_workload_loads_without_any_variable(path: Path) -> None:
 
 
 def test_the_workloads_are_there() -> None:
-    names = ["crimes", "joins", "running-example", "synthetic", "tpch"]
+    names = ["crimes", "joins", "orders", "running-example", "synthetic", "tpch"]
     assert [path.stem for path in WORKLOADS] == names
 
 
