@@ -44,7 +44,9 @@ def explain(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:
         with Isolated(failures, spec):
             results.append(_explained(desk, spec, trials, warnings))
     warnings += extra_warnings([result.query for result in results if result.provenance])
-    return Outcome(tuple(results), tuple(warnings), tuple(failures))
+    is_new = any(one.mode != "none" and one.state_bytes is None for one in results)
+    note = f"next: impctl capture {desk.workload.file}" if is_new else ""
+    return Outcome(tuple(results), tuple(warnings), tuple(failures), note)
 
 
 def _explained(

@@ -33,6 +33,11 @@ _DIMENSIONS = {
     Unit.NONE: "Value",
 }
 _WORDS = {
+    "files_count": "files read",
+    "wall_ms": "wall time",
+    "cpu_ms": "CPU time",
+    "gain_ratio": "speed-up",
+    "cpu_gain_ratio": "CPU speed-up",
     "plain_ms": "without sketch",
     "sketch_ms": "with sketch",
     "duckdb_ms": "recapture in DuckDB",

@@ -126,9 +126,21 @@ def _of_code(path: Path) -> Iterator[Sentence]:
             text = node.value
         else:
             continue
+        if _is_code(text):
+            # Users read its comments.
+            comments = (line.partition("# ")[2] for line in text.split("\n"))
+            text = "\n\n".join(filter(None, comments))
         if _is_prose(text):
             for paragraph in re.split(r"\n\s*\n", text):
                 yield from _sentences(path, node.lineno, " ".join(paragraph.split()))
+
+
+def _is_code(text: str) -> bool:
+    """Several lines of YAML, properties or Python, or a list of names."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    given = [line for line in lines if re.match(r"\s*[\w.-]+ ?[:=]", line)]
+    is_list = len(text.split()) > LONGEST and not re.search(r"[,;:]", text)
+    return len(given) >= 3 or is_list
 
 
 def _is_prose(text: str) -> bool:

@@ -34,6 +34,8 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
         plain(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"), width
     )
     lines += _under(result.reason, width, "  ")
+    for text in _readings(result):
+        lines += _under(text, width, "  ")
     if result.plan:
         kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
         lines.append(f"  plan{kept}")
@@ -69,6 +71,15 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
     return lines + attribute_lines(result.attributes, width, "    ")
 
 
+def _readings(result: ExplainResult) -> Iterator[str]:
+    """What each chosen sketch skips."""
+    for entry in result.attributes:
+        if entry.chosen and (expected := entry.expected) is not None:
+            share = 1 - expected.files / max(expected.files_total, 1)
+            read = f"{expected_text(expected)}, {size_text(expected.bytes)}"
+            yield f"the sketch skips {share:.0%} of {entry.table}: {read}"
+
+
 def attribute_lines(
     candidates: Sequence[CandidateEntry], width: int | None, indent: str = "  "
 ) -> list[str]:
@@ -92,8 +103,7 @@ def _judgement(entry: CandidateEntry) -> str:
     if entry.safe and not entry.chosen and entry.reason.startswith("safe"):
         said = entry.reason
     if entry.expected is not None:
-        total = f"{entry.expected.files_total:,}"
-        said += f"; {expected_text(entry.expected, total)}, {size_text(entry.expected.bytes)}"
+        said += f"; {expected_text(entry.expected)}, {size_text(entry.expected.bytes)}"
         if entry.expected.upkeep:
             said += f", state {size_text(entry.expected.upkeep)}"
     return said

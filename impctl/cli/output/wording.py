@@ -38,17 +38,18 @@ def sketches_text(sketches: Sequence[SketchEntry]) -> str:
 
 
 def left_text(entry: LeftEntry) -> str:
-    """Files and bytes that remain to read, and the estimate."""
+    """Files and bytes that remain to read."""
     said = f"reads {entry.files:,} of {count_text(entry.files_total, 'file')} of {entry.table}"
     said += f", {size_text(entry.bytes)} of {size_text(entry.bytes_total)}"
-    return plain(said if entry.expected is None else f"{said}; {expected_text(entry.expected)}")
+    return plain(said)
 
 
-def expected_text(expected: ExpectedReading, total: str = "") -> str:
-    """The estimate of files to read, and its range where it has one."""
-    said = f"estimate: {count_text(expected.files, 'file')}"
-    if total:
-        said = f"estimate: {expected.files:,} of {total} files"
+def expected_text(expected: ExpectedReading) -> str:
+    """The files to read: measured, or an estimate with its range where it has one."""
+    said = f"{expected.files:,} of {count_text(expected.files_total, 'file')}"
+    if expected.is_measured:
+        return f"reads {said}"
+    said = f"estimate: {said}"
     if expected.files_low == expected.files_high:
         return said
     return f"{said} ({expected.files_low:,} to {expected.files_high:,})"
