@@ -30,12 +30,7 @@ _DEEPEST = 12
 
 def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
     """The lines of one query."""
-    lines = wrapped(
-        plain(f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"), width
-    )
-    lines += _under(result.reason, width, "  ")
-    for text in _readings(result):
-        lines += _under(text, width, "  ")
+    lines = _summary(result, width)
     if result.plan:
         kept = "" if result.state_bytes is None else f", state {size_text(result.state_bytes)}"
         lines.append(f"  plan{kept}")
@@ -71,13 +66,18 @@ def explain_lines(result: ExplainResult, width: int | None) -> list[str]:
     return lines + attribute_lines(result.attributes, width, "    ")
 
 
-def _readings(result: ExplainResult) -> Iterator[str]:
-    """What each chosen sketch skips."""
+def _summary(result: ExplainResult, width: int | None) -> list[str]:
+    """How the query is maintained, and what each of its sketches skips."""
+    head = f"{result.query}: {mode_text(result.mode)} (policy {result.policy})"
+    lines = [*wrapped(plain(head), width), *_under(result.reason, width, "  ")]
     for entry in result.attributes:
         if entry.chosen and (expected := entry.expected) is not None:
             share = 1 - expected.files / max(expected.files_total, 1)
+            skipped = f"{share:.0%}" if share else "no file"
             read = f"{expected_text(expected)}, {size_text(expected.bytes)}"
-            yield f"the sketch skips {share:.0%} of {entry.table}: {read}"
+            text = f"the sketch skips {skipped} of {entry.table}: {read}"
+            lines += _under(text, width, "  ")
+    return lines
 
 
 def attribute_lines(
