@@ -39,8 +39,8 @@ WORDS = re.compile(
 _NO_PROSE = re.compile(r"\\[dwsb]|\(\?|\[\^|^\s*(?:SELECT|WITH|CREATE|INSERT|DESCRIBE|<)")
 """A pattern, or text in another language."""
 
-ASIDE = frozenset({"soundness.md", "glossary.md", "reason-codes.md"})
-"""Documents whose sentences may be long: proofs, and lists of messages."""
+ASIDE = frozenset({"soundness.md"})
+"""Documents whose sentences may be long: proofs."""
 
 
 @dataclass(frozen=True, slots=True)
