@@ -1,7 +1,7 @@
 """What a query's sketch will skip, by a capture that stores nothing.
 
-The engine runs the capture in memory, where that takes about two seconds at most. Otherwise there
-is no trial, and the estimate from a sample stands (`app.preparing.estimate`).
+The engine runs the capture in memory, where that takes about two seconds at most and the tables are
+on the local disk. Otherwise the estimate from a sample is shown (`app.preparing.estimate`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredSketch
 from impctl.tables.snapshot import bytes_of, rows_in
+from impctl.tables.storage import local_path
 
 MOST_ROWS = 6_000_000
 """Rows of a query's tables, at most: the engine reads about three million a second."""
@@ -44,12 +45,14 @@ class Trials:
     ) -> tuple[CandidateEntry, ...]:
         """The candidates, the chosen ones with what their sketches leave to read."""
         desk, compiled = self._desk, way.compiled
-        rows = sum(desk.tables.snapshot(table).likely_rows for table in prepared.tables)
+        snapshots = [desk.tables.snapshot(table) for table in prepared.tables]
+        rows = sum(snapshot.likely_rows for snapshot in snapshots)
         if (
             way.mode is not Mode.EXACT
             or compiled is None
             or compiled.asks_spark
             or not 0 < rows <= min(MOST_ROWS, self._rows_left)
+            or any(local_path(snapshot.path) is None for snapshot in snapshots)
             or not is_loaded_here(desk, compiled)
         ):
             return tuple(candidates)
