@@ -116,7 +116,7 @@ def test_what_changes_nothing_is_told_with_its_place_and_reason(
         assert lines[line - 1].startswith(f"  {name}:")
         assert lines[line - 1][column - 1 :].startswith("answer}")
         if name in UNUSED:
-            assert "changes nothing: " in text
+            assert "has no effect: " in text
             assert UNUSED[name][2] in text
         else:
             assert "leaves `links` without a sketch: NOT EXISTS or NOT IN keeps rows" in text

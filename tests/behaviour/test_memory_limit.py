@@ -47,6 +47,8 @@ SHAPES = {
 }
 LIMITS = (4_000_000, 8_000_000)
 FAST = ("self_join", "groups", "wide")
+CHECKED = ("dimension", "recursion", "sorted")
+"""More of them in `make check`; the rest by hand."""
 
 
 def facts(rows: int) -> pa.Table:
@@ -115,10 +117,16 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tracemalloc.stop()
 
 
+def _marks(shape: str) -> tuple[pytest.MarkDecorator, ...]:
+    if shape in FAST:
+        return ()
+    return (pytest.mark.slow,) if shape in CHECKED else (pytest.mark.slow, pytest.mark.long)
+
+
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(
     "shape",
-    [pytest.param(one, marks=() if one in FAST else pytest.mark.slow) for one in SHAPES],
+    [pytest.param(one, marks=_marks(one)) for one in SHAPES],
 )
 def test_queries_keep_to_their_limit(cli: Cli, monkeypatch: pytest.MonkeyPatch, shape: str) -> None:
     """By a quarter at most they exceed it; where it suffices, the answer is the same."""

@@ -200,7 +200,7 @@ def test_two_mapped_columns_changed_names(mapped: Place) -> None:
 def test_used_columns_changed_places(mapped: Place) -> None:
     """The state numbers columns in the table's order."""
     commit(mapped.table, 2, x="col-2", g="col-1", note="col-3")
-    expect_recapture(mapped, "schema_changed", "`t`", "another order")
+    expect_recapture(mapped, "schema_changed", "`t`", "order of columns")
 
 
 def test_columns_are_mapped_by_id_from_now_on(mapped: Place) -> None:

@@ -158,7 +158,7 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     found = explained(captured, "two")
     assert {strategy for strategy, _ in found.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
-    assert tree["reason"].startswith("possible, not chosen: a changed row is joined to")
+    assert tree["reason"].startswith("possible, not chosen: a changed row joins")
     history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
     for side, (_, reason) in found.items():
         assert f"{side}: {reason}" in history

@@ -319,4 +319,4 @@ def test_a_plan_says_by_how_many_runs(cli: Cli, tmp_path: Path) -> None:
         cli.good("maintain")
         told = [one["reason"] for one in cli.one("plan", "--disk", "1GB")["state"]]
         is_known = turn == FEWEST - 1
-        assert any(f"by {turn + 1} runs" in one for one in told) == is_known, told
+        assert any(f"from {turn + 1} runs" in one for one in told) == is_known, told

@@ -74,4 +74,4 @@ def test_a_plan_tells_what_is_rebuilt(cli: Cli, tmp_path: Path) -> None:
     pieces = [piece for one in plans for piece in one["state"]]
     assert {"read", "rebuilt"} <= {piece["mode"] for piece in pieces}
     reasons = [piece["reason"] for piece in pieces if piece["mode"] == "rebuilt"]
-    assert any("as it is rebuilt" in reason for reason in reasons), reasons
+    assert any("because it is rebuilt" in reason for reason in reasons), reasons
