@@ -36,7 +36,7 @@ $(READY): pyproject.toml
 	@touch $(READY)
 
 $(TESTS_READY): $(READY)
-	@echo "installing what tests need into $(VENV): about 500 MB more, about a minute"
+	@echo "installing what tests need into $(VENV): about 400 MB more, under a minute"
 	@$(call PIP_INSTALL,".[dev]")
 	@touch $(TESTS_READY)
 

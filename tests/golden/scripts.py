@@ -13,6 +13,7 @@ import os
 import re
 import shlex
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -191,8 +192,15 @@ def _inside(folder: Path, variables: Mapping[str, str], *, spark: bool = False) 
     environment = {**outside, **({} if spark else {"JAVA_HOME": "absent"}), **variables}
     thresholds = gc.get_threshold()
     gc.set_threshold(50_000, 20, 50)  # as the console script does
+    # `impctl gc` looks for what runs of other processes left in the folder for temporary files.
+    temporary = folder.parent / "temporary"
+    temporary.mkdir(exist_ok=True)
     try:
-        with chdir(folder), mock.patch.dict(os.environ, environment, clear=True):
+        with (
+            chdir(folder),
+            mock.patch.dict(os.environ, environment, clear=True),
+            mock.patch.object(tempfile, "tempdir", str(temporary)),
+        ):
             yield
     finally:
         gc.set_threshold(*thresholds)

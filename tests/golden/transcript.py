@@ -126,7 +126,7 @@ def _prose(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _depends_on_load(text: Any) -> bool:
     """Whether this is a warning of `bench` that other work slowed the machine down."""
-    return isinstance(text, str) and "the machine was not quiet" in text
+    return isinstance(text, str) and "the machine was busy" in text
 
 
 def _portable(value: Any) -> Any:
