@@ -1,7 +1,8 @@
 """Use case: what would be done with a query, and why, before anything runs.
 
-Law: reads metadata and the store, writes nothing, never starts Spark; every operator says how it
-would be maintained, every attribute whether it is safe, what is refused where in the SQL it stands.
+Law: writes nothing, never starts Spark; reads metadata, the store and a sample, and the rows of
+small tables on the local disk (`app.examining.trial`). Every operator says how it would be
+maintained, every attribute whether it is safe, what is refused where in the SQL it stands.
 Out of scope: doing it (`app.capture`, `app.maintain`).
 """
 
