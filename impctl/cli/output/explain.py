@@ -73,9 +73,9 @@ def _summary(result: ExplainResult, width: int | None) -> list[str]:
     for entry in result.attributes:
         if entry.chosen and (expected := entry.expected) is not None:
             share = 1 - expected.files / max(expected.files_total, 1)
-            skipped = f"{share:.0%}" if share else "no file"
-            read = f"{expected_text(expected)}, {size_text(expected.bytes)}"
-            text = f"the sketch skips {skipped} of {entry.table}: {read}"
+            skipped = f"skips {share:.0%}" if share else "skips none"
+            read = f"{expected_text(expected)} of {entry.table}, {size_text(expected.bytes)}"
+            text = f"with the sketch: {read} ({skipped})"
             lines += _under(text, width, "  ")
     return lines
 
