@@ -21,7 +21,7 @@ from tests.support.running_example import write_running_example
 
 _ROOT = Path(__file__).parents[2]
 _OWN = {"impctl", "pip", "setuptools"}
-_TEST_ONLY = ("pytest", "hypothesis", "mypy", "duckdb")
+_TEST_ONLY = ("pytest", "hypothesis", "mypy", "duckdb", "benchmarks")
 
 
 def _run(*command: object, cwd: Path) -> str:

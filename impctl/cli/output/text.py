@@ -22,7 +22,7 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
+from impctl.app.results.made import GenerateResult, WrittenResult
 from impctl.app.results.results import (
     ANSWER_SAME,
     ApplyResult,
@@ -341,12 +341,6 @@ class TextOutput:
     def written(self, result: WrittenResult) -> None:
         """Where the file is."""
         self._note(f"{result.kind}: {result.path}")
-
-    def suite(self, result: SuiteResult) -> None:
-        """What the suite measures."""
-        figures = f"{count_text(len(result.figures), 'figure')}, {count_text(result.cases, 'case')}"
-        self._say(f"{result.suite}: {result.title} ({figures})")
-        self._detail(", ".join(result.figures))
 
     def gc(self, result: GcResult) -> None:
         """A line per thing, then all of it."""
