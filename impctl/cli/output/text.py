@@ -59,9 +59,9 @@ from impctl.cli.output.foreseen import (
 from impctl.cli.output.gain import gain_lines, total_lines
 from impctl.cli.output.gc import gc_lines
 from impctl.cli.output.protocol import show
+from impctl.cli.output.records import comparison_lines, record_lines
 from impctl.cli.output.simulated import simulated_lines
 from impctl.cli.output.status import status_lines
-from impctl.cli.output.suite import comparison_lines, record_lines
 from impctl.cli.output.terminal import has_colour, marked, unmarked
 from impctl.cli.output.used import used_lines
 from impctl.cli.output.why import why_line, why_lines, without_line
