@@ -2,7 +2,7 @@
 
 Law: every case is told once, with the way whose median was least and how far the next one lies
 behind; where that is within the noise, both are named and neither is said to win.
-Out of scope: what the ways are (`app.measuring.kinds.answer_ways`).
+Out of scope: what the ways are (`benchmarks.measures.answer_ways`).
 """
 
 from __future__ import annotations

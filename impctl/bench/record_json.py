@@ -61,7 +61,7 @@ def _foreign(name: str, why: str) -> UsageError:
     return UsageError(
         f"File `{name}` is not a record of `impctl bench`: {why}",
         code="record_foreign",
-        hint="give a file that `impctl bench SUITE|WORKLOAD --out FILE` wrote",
+        hint="give a file that `impctl bench WORKLOAD --out FILE` wrote",
     )
 
 

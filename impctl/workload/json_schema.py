@@ -52,15 +52,15 @@ def workload_json_schema() -> JsonSchema:
             "`${VAR}` or `${VAR:-default}`; `$$` is a literal `$`.",
             {
                 "version": or_variable({"const": 1}, "Version of this file format: 1."),
-                **workload_sections(),
+                **_sections(),
             },
             required=["version", *REQUIRED],
         ),
     }
 
 
-def workload_sections() -> dict[str, JsonSchema]:
-    """The sections of a workload, as its file and a suite's `workload` hold them."""
+def _sections() -> dict[str, JsonSchema]:
+    """The sections of a workload."""
     return {
         "name": text_of("Name of the workload; default: the name of the file."),
         "catalog": text_of("Catalog of table names without one; default: `spark_catalog`."),

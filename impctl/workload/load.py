@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from yaml.nodes import MappingNode, Node, ScalarNode
+from yaml.nodes import Node
 
 from impctl.errors import Location, UsageError, WorkloadError
 from impctl.workload.budgets import read_budget, read_limits
@@ -150,21 +150,7 @@ def all_problems(path: Path, reading: FileReading) -> WorkloadError:
     return WorkloadError(f"File `{path}` has {count}", problems)
 
 
-def is_suite(root: Node | None) -> bool:
-    """Whether a file holds a suite, told by its figures."""
-    return isinstance(root, MappingNode) and any(
-        isinstance(key, ScalarNode) and key.value == "figures" for key, _ in root.value
-    )
-
-
 def _read_root(path: Path, root: Node, reading: FileReading) -> Workload | None:
-    if is_suite(root):
-        reading.report(
-            root,
-            "The file is a suite, not a workload",
-            "measure it with `impctl bench`; other commands take a workload file",
-        )
-        return None
     fields = reading.record(root, "the workload file", ("version", *REQUIRED), OPTIONAL)
     if fields is None:
         return None

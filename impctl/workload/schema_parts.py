@@ -1,7 +1,7 @@
-"""Pieces that the JSON Schemas of workload and suite files are put together from.
+"""Pieces that the JSON Schema of workload files is put together from.
 
 Law: every piece carries a description, which an editor shows.
-Out of scope: which keys a file has (`workload.json_schema`, `workload.suite_schema`).
+Out of scope: which keys a file has (`workload.json_schema`).
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ _ALLOWED = {
     "bench/machine.py": {"os.sched_getaffinity", "os.sysconf"},
     "spark/launch.py": {"os.sysconf"},
     "app/workbench/memory_limit.py": {"os.sysconf"},
-    "app/measuring/kinds/fresh_process.py": {"os.killpg", "signal.SIGKILL"},
     "spark/starting.py": {"signal.SIGKILL"},
 }
 """What is used behind a question whether it is there."""

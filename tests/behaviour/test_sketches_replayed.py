@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from impctl.bench.large_joins.social import social_tables
+from benchmarks.large_joins.social import social_tables
 from impctl.tables.write.create import create_table
 from tests.behaviour.sketches_replayed import replayed
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from impctl.app.measuring.data import _generator
+from benchmarks.data import _generator
 from impctl.app.measuring.generate import generate
 from impctl.app.workbench.reporter import SilentReporter
 from impctl.app.workbench.settings import Example, GenerateRequest

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from impctl.app.measuring.registry import MEASURES, Drawable
+from benchmarks.registry import MEASURES
+from impctl.app.measuring.registry import Drawable
 from impctl.bench.record import Cell, Chart, Figure, Label, Metric, Record
 from tests.bench.paper_records import small_record
 

@@ -1,5 +1,5 @@
 """Tables to measure on: the rows that every document speaks of, days split off, refreshes under
-keys that nobody has, the same rows in every order, and synthetic ones."""
+keys that nobody has, and synthetic ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ import pytest
 
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
-from impctl.bench.layout import DAYS, TOP, Order, layout_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import MEASURES, SYNTHETIC_SCHEMA, synthetic_batches
 from impctl.errors import UsageError
@@ -133,56 +131,6 @@ def test_equal_arguments_give_equal_rows() -> None:
     (different,) = refreshes(ORDERS, lineitem_of, sizes=(50,), seed=4)
     assert not different.orders.equals(one[0].orders)
     assert np.unique(different.orders.column("o_orderkey").to_numpy()).size == len(different.orders)
-
-
-ROWS, GROUPS, FILES = 40_000, 400, 50
-
-
-def files(order: Order, count: int = FILES, seed: int = 1) -> list[pa.Table]:
-    return list(layout_files(ROWS, GROUPS, order, count, seed))
-
-
-def mean_span(parts: list[pa.Table], name: str) -> float:
-    spans = (pc.min_max(part[name]).as_py() for part in parts)
-    return float(np.mean([found["max"] - found["min"] for found in spans]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", list(Order))
-def test_rows_depend_on_neither_order_nor_files(order: Order) -> None:
-    plain = pa.concat_tables(files(Order.SORTED, 1))
-    found = files(order)
-    assert len(found) == FILES
-    assert all(len(part) == ROWS // FILES for part in found)
-    assert pa.concat_tables(found).sort_by("id").equals(plain.combine_chunks())
-    assert not pa.concat_tables(files(order, seed=2)).sort_by("id").equals(plain)
-
-
-def test_each_order_places_rows_as_it_says() -> None:
-    starts = [part["a"][0].as_py() for part in files(Order.SORTED)]
-    assert all(low < high for low, high in pairwise(starts))
-    span = {order: mean_span(files(order), "a") for order in Order}
-    assert span[Order.SORTED] < span[Order.NEARLY] < span[Order.ZORDER] < span[Order.RANDOM]
-    assert span[Order.NEARLY] < 0.1 * GROUPS
-    assert (
-        mean_span(files(Order.ZORDER), "day") < 0.3 * DAYS < mean_span(files(Order.NEARLY), "day")
-    )
-
-
-@pytest.mark.parametrize("column", ["p", "q"])
-def test_groups_that_pass_lie_together_or_scattered(column: str) -> None:
-    rows = pa.concat_tables(files(Order.RANDOM))
-    means = rows.group_by("a").aggregate([(column, "mean")])
-    passing = means.filter(pc.less(means[f"{column}_mean"], TOP // 20))["a"].to_numpy()
-    assert abs(len(passing) - GROUPS // 20) <= 1
-    width = int(passing.max() - passing.min()) + 1
-    assert (width <= 1.1 * len(passing)) == (column == "p")
-
-
-@pytest.mark.parametrize(("rows", "groups", "count"), [(10, 11, 1), (10, 1, 11), (0, 1, 1)])
-def test_too_few_rows_are_refused(rows: int, groups: int, count: int) -> None:
-    with pytest.raises(UsageError):
-        layout_files(rows, groups, Order.SORTED, count, 1)
 
 
 def table(rows: int, groups: int, seed: int = 7, **options: object) -> pa.Table:

@@ -79,9 +79,8 @@ USE_CASES = {
     "doctor": ("doctor",),
     "init": ("init",),
     "measuring.generate": ("generate",),
-    "measuring.run": ("run_suite", "run_workload"),
+    "measuring.run": ("run_workload",),
     "measuring.keep": ("compare_files", "report_file"),
-    "measuring.plan": ("check_suite", "list_suites", "suite_schema_text"),
 }
 
 

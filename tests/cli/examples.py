@@ -13,7 +13,7 @@ from impctl.app.results.due import DueResult
 from impctl.app.results.explanations import CandidateEntry, CheckResult, ExplainResult, PlanEntry
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlannedChange, PlanResult
-from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
+from impctl.app.results.made import GenerateResult, WrittenResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.results import (
     ApplyResult,
@@ -382,5 +382,4 @@ EXAMPLES: dict[str, Result] = {
         ),
         5_203_912,
     ),
-    "suite": SuiteResult("micro", "Micro-benchmarks", "m.yaml", ("t",), ("groups",), 3),
 }

@@ -12,16 +12,16 @@ from impctl.app.results.results import Outcome
 from impctl.app.workbench.settings import (
     Example,
     GenerateRequest,
+    MeasureRequest,
     Policy,
     Settings,
     SimulateRequest,
     SketchUse,
-    SuiteRequest,
 )
 
 BENCH = "the workbench"
 APPLY_NEEDS = "Command `apply` needs the names of updates, or `--all`"
-BENCH_NEEDS = "Command `bench` needs either a suite, a workload file, `--generate`, `--compare`"
+BENCH_NEEDS = "Command `bench` needs either a workload file, `--generate` or `--compare`"
 
 
 def applied(*, all_updates: bool = False, again: bool = False) -> dict[str, bool]:
@@ -78,11 +78,11 @@ CALLED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "gc w.yaml": ("gc", (BENCH, None), {}),
     "gc w.yaml --keep 8": ("gc", (BENCH, 8), {}),
     "bench w.yaml": (
-        *("run_workload", (BENCH, SuiteRequest("w.yaml"), ())),
+        *("run_workload", (BENCH, MeasureRequest(), ())),
         {"delta_rows": ()},
     ),
     "bench w.yaml --query a --delta-rows 1 --delta-rows 7": (
-        *("run_workload", (BENCH, SuiteRequest("w.yaml"), ("a",))),
+        *("run_workload", (BENCH, MeasureRequest(), ("a",))),
         {"delta_rows": (1, 7)},
     ),
 }
@@ -97,48 +97,26 @@ def test_the_use_case_called(fake, impctl, words: str) -> None:
     assert fake.closed == 1
 
 
-def test_a_suite_and_all_its_options(fake, impctl) -> None:
-    impctl(
-        "bench", "micro", "--only", "groups", "--only", "ranges", "--scale", "0.5", "--repeat", "2",
-        "--data", "d", "--source", "s", "--out", "r.json", "--report", "r.html",
-    )  # fmt: skip
-    ((name, (request, _), _),) = fake.calls
-    assert name == "run_suite"
-    assert request == SuiteRequest(
-        "micro",
-        only=("groups", "ranges"),
-        scale=0.5,
-        repeat=2,
-        folder=Path("d"),
-        source=Path("s"),
-        out=Path("r.json"),
-        report=Path("r.html"),
-    )
-
-
-def test_a_workload_and_the_options_it_shares_with_suites(fake, impctl) -> None:
+def test_what_bench_is_asked_to_measure(fake, impctl) -> None:
     impctl(
         "bench", "w.yaml", "--only", "changes", "--repeat", "2", "--out", "r.json",
         "--report", "r.html",
     )  # fmt: skip
     ((name, (_, request, _), _),) = fake.calls
     assert name == "run_workload"
-    assert request == SuiteRequest(
-        "w.yaml", only=("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
+    assert request == MeasureRequest(
+        only=("changes",), repeat=2, out=Path("r.json"), report=Path("r.html")
     )
 
 
 @pytest.mark.parametrize(
     ("words", "name", "first"),
     [
-        (["bench", "--list"], "list_suites", None),
         (["bench", "--compare", "a.json", "b.json"], "compare_files", Path("a.json")),
         (["bench", "r.json", "--report", "r.html"], "report_file", Path("r.json")),
-        (["check", "micro"], "check_suite", "micro"),
-        (["check", "--suite-schema"], "suite_schema_text", None),
     ],
 )
-def test_other_ways_of_suites(fake, impctl, words: list[str], name: str, first: Any) -> None:
+def test_records(fake, impctl, words: list[str], name: str, first: Any) -> None:
     assert impctl(*words).code == 0
     ((called, arguments, _),) = fake.calls
     assert called == name
@@ -239,17 +217,11 @@ def test_an_empty_variable_is_unset(fake, impctl, monkeypatch) -> None:
          "Option `--detailed-exitcode` requires `--dry-run`"),
         ("bench", BENCH_NEEDS),
         ("bench w.yaml --generate d", BENCH_NEEDS),
-        ("bench micro --compare a.json b.json", BENCH_NEEDS),
-        ("bench micro --delta-rows 9", "Option `--delta-rows` does not go with a suite"),
-        ("bench micro --rows 9", "Option `--rows` does not go with a suite"),
-        ("bench w.yaml --scale 1", "Option `--scale` does not go with a workload"),
-        ("bench w.yaml --data a", "Option `--data` does not go with a workload"),
-        ("bench --list --scale 1", "Option `--scale` does not go with `--list`"),
+        ("bench w.yaml --compare a.json b.json", BENCH_NEEDS),
+        ("bench w.yaml --rows 9", "Option `--rows` does not go with a workload"),
         ("bench --generate d --repeat 1", "Option `--repeat` does not go with `--generate`"),
         ("bench --compare a b --only f", "Option `--only` does not go with `--compare`"),
         ("bench r.json", "File `r.json` is a record, which is not measured again"),
-        ("check micro --query q", "Option `--query` does not go with a suite"),
-        ("check --schema --suite-schema", "`--schema` and `--suite-schema` exclude each other"),
         ("status w.yaml -q -v", "`--quiet` and `--verbose` exclude each other"),
         ("nope", "No such command `nope`"),
         ("status w.yaml --nope", "No such option: --nope"),

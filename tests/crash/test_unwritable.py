@@ -35,7 +35,6 @@ COMMANDS = (
     "--version",
     "maintain --help",
     "completion bash",
-    "bench --list",
     "check {}",
     "rewrite {} --query by_g",
     "status {} --json",

@@ -27,7 +27,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 import impctl
-from impctl.bench.large_joins.partners import partners_table
+from benchmarks.large_joins.partners import partners_table
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 

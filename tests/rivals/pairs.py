@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.measuring.trees.streams import Step
-from impctl.bench.large_joins.partners import MEASURES, partners_table
+from benchmarks.large_joins.partners import MEASURES, partners_table
+from benchmarks.trees.streams import Step
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery

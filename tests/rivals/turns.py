@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from impctl.app.measuring.trees.streams import Step
+from benchmarks.trees.streams import Step
 from tests.rivals.pairs import Pairs, Tree
 from tests.rivals.peer import Peer, PeerFailedError
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.registry import MEASURES
+from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec
 from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.registry import MEASURES
 from impctl.bench.record import Cell
 from impctl.errors import Location
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec
 
 
 def cells_of(ground: Ground) -> list[Cell]:

@@ -10,7 +10,6 @@ import yaml
 from impctl.errors import UsageError, WorkloadError
 from impctl.workload.load import MAX_BYTES, load_spark_profile, load_workload
 from impctl.workload.models import MaintainMode, Policy
-from impctl.workload.suites import holds_suite
 
 from .conftest import HEAD, Load, Problems
 
@@ -300,7 +299,6 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert code_of(latin) == "workload_encoding"
     assert code_of(large) == "workload_too_large"
     assert code_of(Path("/dev/zero")) == "workload_too_large"
-    assert not holds_suite(Path("/dev/zero"))
 
 
 def test_a_byte_order_mark_and_windows_line_ends(load: Load) -> None:

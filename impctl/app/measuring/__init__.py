@@ -1,4 +1,4 @@
-"""The use cases under a stopwatch: suites of figures and what they are measured on.
+"""The use cases under a stopwatch: figures of a workload, and what they are measured on.
 
 Law: an answer is checked before it is timed.
 """

@@ -1,6 +1,6 @@
 """A short hash of what a case measures, for records: what the labels of its cells leave out.
 
-Law: two cells of one suite, figure and labels have one fingerprint exactly where they had the same
+Law: two cells of one figure with equal labels have one fingerprint exactly where they had the same
 query, partition, options and data; how often and on which machine counts no more than the names of
 files. Options whose values stand in the labels are left out, so a size more changes no other cell.
 Out of scope: what a comparison makes of it (`bench.compare`).
@@ -10,37 +10,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, replace
 
+from impctl.app.measuring.figures import CaseSpec
 from impctl.app.measuring.ground import words_of
-from impctl.app.measuring.plan import PlannedSuite, data_read
-from impctl.app.measuring.registry import MEASURES
+from impctl.app.measuring.plan import PlannedFigure, PlannedRun
 from impctl.data.identifiers import name_parts
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
-from impctl.workload.suite_models import CaseSpec, FigureSpec
 
 
-def case_fingerprint(planned: PlannedSuite, figure: FigureSpec, case: CaseSpec) -> str:
+def case_fingerprint(planned: PlannedRun, figure: PlannedFigure, case: CaseSpec) -> str:
     """Of one case of one figure, as this run measures it."""
-    workload = planned.suite.workload
+    workload = planned.desk.workload
     query = workload.queries[case.query]
-    specs = data_read(planned.suite, [replace(figure, cases=(case,))], planned.folder)
-    read = {spec.name for spec in specs}
     facts = {
-        "measure": figure.measure,
+        "measure": figure.spec.measure,
         "options": _options(figure),
         "query": _query_facts(query),
         "partitions": [_partition_facts(one) for one in workload.partitions if _is_of(one, query)],
-        # A source is told by the rows of its tables: its place and time differ by machine.
-        "data": [{**asdict(one), "source": None} for one in planned.data if one.name in read],
+        "data": list(planned.data_of(case)),
     }
     text = json.dumps(facts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _options(figure: FigureSpec) -> dict[str, object]:
-    labelled = MEASURES[figure.measure].labelled
-    return {name: value for name, value in figure.options.items() if name not in labelled}
+def _options(figure: PlannedFigure) -> dict[str, object]:
+    labelled, options = figure.measure.labelled, figure.spec.options
+    return {name: value for name, value in options.items() if name not in labelled}
 
 
 def _query_facts(query: QuerySpec) -> dict[str, object]:

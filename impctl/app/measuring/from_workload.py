@@ -1,51 +1,39 @@
-"""A suite made from a workload file: what its queries' sketches cost and save on the user's data.
+"""The figures of a workload file: what its queries' sketches cost and save on the user's data.
 
 Law: every query asked for is a case of every figure under its own name, at the full size of its
 tables; nothing is generated. Without sizes of a change there are both rows and shares of the
 table, so that a break-even is told on small and on large tables.
-Out of scope: measuring (`app.measuring.run`), suites written as files (`workload.suites`).
+Out of scope: measuring (`app.measuring.run`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from impctl.app.measuring.figures import CaseSpec, ChartSpec, FigureSpec, OptionValue
 from impctl.errors import Location
 from impctl.workload.models import QuerySpec, Workload
-from impctl.workload.suite_models import CaseSpec, ChartSpec, FigureSpec, OptionValue, Suite
 
 _CHANGES = (10, 100, 1000)
 _SHARES = (0.01, 0.1)
-_REPEAT = 3
+REPEAT = 3
 """Runs of each thing: a small workload takes about a minute with them."""
 
-_SEED = 1
+SEED = 1
 
 
-def suite_of(
+def figures_of(
     workload: Workload, queries: Sequence[QuerySpec], delta_rows: Sequence[int] = ()
-) -> Suite:
-    """The suite of these queries; `delta_rows`, where given, are all the sizes of a change."""
-    cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
-    return Suite(
-        name=workload.name,
-        title=f"Workload {workload.name}",
-        file=workload.file,
-        seed=_SEED,
-        scale=1.0,
-        repeat=_REPEAT,
-        data={},
-        workload=workload,
-        figures=_figures(workload, cases, tuple(delta_rows)),
-    )
-
-
-def _figures(
-    workload: Workload, cases: tuple[CaseSpec, ...], delta_rows: tuple[int, ...]
 ) -> tuple[FigureSpec, ...]:
+    """The figures of these queries; `delta_rows`, where given, are all the sizes of a change."""
+    cases = tuple(CaseSpec(spec.name, {"query": spec.name}, spec.location) for spec in queries)
     place = Location(workload.file, 1, 1)
-    figures = (_changes(cases, delta_rows, place), _skipping(cases, place), _capture(cases, place))
-    return (*figures, _ways(cases, place))
+    return (
+        _changes(cases, tuple(delta_rows), place),
+        _skipping(cases, place),
+        _capture(cases, place),
+        _ways(cases, place),
+    )
 
 
 def _changes(

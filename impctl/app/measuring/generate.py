@@ -1,8 +1,8 @@
 """Write the tables that the shipped workloads and benchmarks read.
 
 Law: only new tables are written, below the folder asked for; equal requests give equal rows.
-Out of scope: what the rows are (`bench.synthetic`, `bench.layout`, `bench.examples`,
-`bench.daily`, `bench.large_joins`, `bench.networks`).
+Out of scope: what the rows are (`bench.synthetic`, `bench.orders`, `bench.examples`,
+`bench.daily`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.app.measuring.networks import in_files, network_tables
 from impctl.app.results.made import GenerateResult
 from impctl.app.results.results import Outcome
 from impctl.app.workbench.output import check_output
@@ -21,10 +20,6 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import Example, GenerateRequest
 from impctl.bench.daily import split_last_days
 from impctl.bench.examples import running_example_table
-from impctl.bench.large_joins.partners import partners_table
-from impctl.bench.large_joins.power_law import USUAL_EXPONENT, power_law_graph
-from impctl.bench.large_joins.social import social_tables
-from impctl.bench.layout import Order, layout_files
 from impctl.bench.orders import orders_files
 from impctl.bench.refresh import refreshes
 from impctl.bench.synthetic import SYNTHETIC_SCHEMA, synthetic_batches
@@ -46,16 +41,10 @@ _TPCH_FILE = 64 << 20
 _ORDERS_FILE = 5_000
 """Rows of a file of orders: small files, as a stream of appends writes them."""
 
-_GROUP_ROWS = 100
-_EDGES_OF_NODE = 7
-
 _NAMES = {
     Example.RUNNING: "sales",
     Example.SYNTHETIC: "synthetic",
     Example.CRIMES: "crimes",
-    Example.LAYOUT: "layout",
-    Example.PARTNERS: "partners",
-    Example.GRAPH: "graph",
     Example.ORDERS: "orders",
 }
 _TPCH = ("customer", "lineitem", "nation", "orders", "part", "partsupp", "region", "supplier")
@@ -66,10 +55,6 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
     check_output(request.folder)
     if request.example is Example.TPCH:
         return _tpch(request, reporter)
-    if request.example is Example.SOCIAL:
-        return _social(request, reporter)
-    if request.example is Example.NETWORK:
-        return _network(request, reporter)
     name = _NAMES[request.example] if request.table is None else request.table
     path = request.folder / name
     reporter.step(f"writing {path}")
@@ -80,12 +65,6 @@ def generate(request: GenerateRequest, reporter: Reporter) -> Outcome:
             rows = _synthetic(path, request)
         case Example.ORDERS:
             rows = _orders(path, request)
-        case Example.LAYOUT:
-            rows = _layout(path, request)
-        case Example.PARTNERS:
-            rows = _written(path, partners_table(*_rows_and_partners(request), request.seed))
-        case Example.GRAPH:
-            rows = _written(path, _graph(request))
         case _:
             rows = _crimes(path, request)
     return Outcome((GenerateResult(name, str(path), rows, 0),))
@@ -157,62 +136,8 @@ def _synthetic(path: Path, request: GenerateRequest) -> int:
 
 def _orders(path: Path, request: GenerateRequest) -> int:
     rows = ORDERS_ROWS if request.rows is None else request.rows
-    files = request.files or max(rows // _ORDERS_FILE, 1)
+    files = max(rows // _ORDERS_FILE, 1)
     return create_laid_out_table(str(path), orders_files(rows, files, request.seed))
-
-
-def _layout(path: Path, request: GenerateRequest) -> int:
-    rows = DEFAULT_ROWS if request.rows is None else request.rows
-    groups = max(rows // _GROUP_ROWS, 1) if request.groups is None else request.groups
-    order = Order.SORTED if request.sort_rows else Order(request.order)
-    files = layout_files(rows, groups, order, request.files or _FILES, request.seed)
-    return create_laid_out_table(str(path), files)
-
-
-def _rows_and_partners(request: GenerateRequest) -> tuple[int, int]:
-    """Rows, and how many have one key."""
-    rows = DEFAULT_ROWS if request.rows is None else request.rows
-    keys = max(rows // _GROUP_ROWS, 1) if request.groups is None else request.groups
-    return rows, max(rows // keys, 1)
-
-
-def _graph(request: GenerateRequest) -> pa.Table:
-    edges = DEFAULT_ROWS if request.rows is None else request.rows
-    nodes = edges // _EDGES_OF_NODE if request.groups is None else request.groups
-    exponent = USUAL_EXPONENT if request.exponent is None else request.exponent
-    return power_law_graph(edges, nodes, exponent, request.seed)
-
-
-def _social(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    """Five tables below the folder, or below the table's name in it."""
-    folder = request.folder if request.table is None else request.folder / request.table
-    rows = DEFAULT_ROWS if request.rows is None else request.rows
-    return _several(folder, social_tables(rows, request.seed), reporter)
-
-
-def _network(request: GenerateRequest, reporter: Reporter) -> Outcome:
-    """One table of links, or several below its name."""
-    name = "network" if request.table is None else request.table
-    tables = network_tables(request)
-    if tables.keys() == {""}:
-        return _several(request.folder, {name: tables[""]}, reporter, request.files)
-    return _several(request.folder / name, tables, reporter, request.files)
-
-
-def _several(
-    folder: Path, tables: Mapping[str, pa.Table], reporter: Reporter, files: int | None = None
-) -> Outcome:
-    """Each table written as it is, or in order and in so many files."""
-    results = []
-    for name, table in tables.items():
-        path = folder / name
-        reporter.step(f"writing {path}")
-        if files is None:
-            rows = _written(path, table)
-        else:
-            rows = create_laid_out_table(str(path), in_files(table, files))
-        results.append(GenerateResult(name, str(path), rows, 0))
-    return Outcome(tuple(results))
 
 
 def _crimes(path: Path, request: GenerateRequest) -> int:

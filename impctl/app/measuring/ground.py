@@ -1,4 +1,4 @@
-"""What a measure is given: the suite's tables, the figure with one case, its options read.
+"""What a measure is given: the workload, the figure with one case, its options read.
 
 Law: a measure is called once per case, and all of them before a table is generated or anything is
 timed; so it reads its options when it is called, touches tables only when it is iterated, and
@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from impctl.aliases import TableName
+from impctl.app.measuring.figures import CaseSpec, FigureSpec, OptionValue
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
@@ -19,7 +20,6 @@ from impctl.errors import Location, Problem, WorkloadError
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import shown, suggestion
-from impctl.workload.suite_models import CaseSpec, FigureSpec, OptionValue
 
 
 def words_of(sql: str) -> frozenset[str]:

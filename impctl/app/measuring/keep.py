@@ -16,7 +16,7 @@ from impctl.app.results.made import WrittenResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.output import try_output, write_whole
 from impctl.app.workbench.reporter import Reporter
-from impctl.app.workbench.settings import SuiteRequest
+from impctl.app.workbench.settings import MeasureRequest
 from impctl.bench.compare import compare_records
 from impctl.bench.record import Record
 from impctl.bench.record_json import record_from_json, record_to_json
@@ -27,7 +27,7 @@ _MOST_BYTES = 256 << 20
 """Of a record to read."""
 
 
-def try_kept(request: SuiteRequest, reserved: Mapping[str, str]) -> None:
+def try_kept(request: MeasureRequest, reserved: Mapping[str, str]) -> None:
     """StorageError where a file asked for could not be written, UsageError where both are one."""
     asked = {"record": request.out, "report": request.report}
     paths = {kind: path for kind, path in asked.items() if path is not None}
@@ -40,7 +40,7 @@ def try_kept(request: SuiteRequest, reserved: Mapping[str, str]) -> None:
         _tried(kind, path, reserved)
 
 
-def write_kept(request: SuiteRequest, record: Record) -> tuple[WrittenResult, ...]:
+def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, ...]:
     """Write the record and its report where they were asked for."""
     written: list[WrittenResult] = []
     if request.out is not None:
@@ -58,7 +58,7 @@ def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
     if not found.wrong:
         return Outcome((found,))
     text = f"Record `{new}` has cells whose check failed: {len(found.wrong)}"
-    hint = "its figures are not reliable until this is fixed; please report it, with suite and seed"
+    hint = "its figures are not reliable until this is fixed; please report it, with the record"
     return Outcome((found,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
 
 
@@ -78,7 +78,7 @@ def _read(file: Path) -> Record:
         raise UsageError(
             f"Record `{file}` cannot be read: {reason}",
             code="record_unreadable",
-            hint="give a file that `impctl bench SUITE|WORKLOAD --out FILE` wrote",
+            hint="give a file that `impctl bench WORKLOAD --out FILE` wrote",
         ) from None
     return record_from_json(text, str(file))
 

@@ -1,66 +1,55 @@
-"""Measure the figures of a suite or a workload, one after another, into one record.
+"""Measure the figures of a run, one after another, into one record.
 
-Law: a case that fails, by a bug too, is named in `failures` and among the run's failures, its cells
-so far are kept and the others go on; a sketch found too small, or a result that differs, fails the
-run. A workload is measured as the suite that is made from it. The yardstick is timed before every
-figure and at the end. Files asked for hold every cell that is done, so an interrupt keeps those.
-Out of scope: what a case measures (`app.measuring.registry`), files (`app.measuring.keep`).
+A case that fails, by a bug too, is named in `failures` and among the run's failures; its cells so
+far are kept and the others go on. A sketch found too small, or a result that differs, fails the
+run. The yardstick is timed before every figure and at the end. Files asked for hold every cell
+that is done, so an interrupt keeps those.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
 from impctl.aliases import QueryName
-from impctl.app.measuring.data import make_data
+from impctl.app.measuring.figures import CaseSpec, FigureSpec
 from impctl.app.measuring.fingerprint import case_fingerprint
 from impctl.app.measuring.keep import try_kept, write_kept
 from impctl.app.measuring.machine_facts import machine_facts
-from impctl.app.measuring.plan import PlannedFigure, PlannedSuite, planned_suite, planned_workload
+from impctl.app.measuring.plan import PlannedFigure, PlannedRun, planned_workload
 from impctl.app.preparing.prepared import prepare
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.scratch import folder_beside
-from impctl.app.workbench.settings import SuiteRequest
+from impctl.app.workbench.settings import MeasureRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
 from impctl.values import dataclass
-from impctl.workload.suite_models import CaseSpec, FigureSpec
-
-
-def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
-    """The record, the files asked for, and what failed."""
-    planned = planned_suite(request, reporter)
-    with closing(planned.desk):
-        try_kept(request, planned.desk.reserved)
-        make_data(planned.data, planned.folder, reporter)
-        return _recorded(planned, request, reporter)
 
 
 def run_workload(
     desk: Workbench,
-    request: SuiteRequest,
+    request: MeasureRequest,
     queries: Sequence[QueryName] | None,
     *,
     delta_rows: Sequence[int],
 ) -> Outcome:
-    """The same for a workload that is open: no data, but a folder on the disk of its tables."""
+    """Measure an open workload; the yardstick runs on the disk of its tables."""
     try_kept(request, desk.reserved)
     with scratch_folder(BENCH_SCRATCH, folder_beside(desk, desk.workload.tables)) as folder:
         planned = planned_workload(desk, request, queries, delta_rows, folder)
-        return _recorded(planned, request, desk.reporter)
+        return measured(planned, request, desk.reporter)
 
 
-def _recorded(planned: PlannedSuite, request: SuiteRequest, reporter: Reporter) -> Outcome:
-    """The record written after every cell."""
+def measured(planned: PlannedRun, request: MeasureRequest, reporter: Reporter) -> Outcome:
+    """Measure a planned run; the files of the request are written after every cell."""
     run = _Run(planned, reporter)
     unwritten: StorageError | None = None
     for record in run.records():
@@ -82,7 +71,7 @@ def _recorded(planned: PlannedSuite, request: SuiteRequest, reporter: Reporter) 
 class _Run:
     """One run: what was measured so far, and what failed."""
 
-    planned: PlannedSuite
+    planned: PlannedRun
     reporter: Reporter
     failures: list[Failure] = field(default_factory=list)
     cells: list[Cell] = field(default_factory=list)
@@ -111,11 +100,11 @@ class _Run:
     def _record(self, figures: int, elapsed_s: float) -> Record:
         planned = self.planned
         return Record(
-            suite=planned.suite.name,
-            title=planned.suite.title,
+            suite=planned.name,
+            title=planned.title,
             scale=planned.scale,
             repeat=planned.repeat,
-            seed=planned.suite.seed,
+            seed=planned.seed,
             started=self.started.isoformat(timespec="seconds"),
             elapsed_s=elapsed_s,
             noise=noise_of(self.medians),
@@ -145,8 +134,8 @@ class _Run:
     def _measured(self, figure: PlannedFigure) -> Iterator[Cell]:
         """Every cell as soon as it is there and judged."""
         for case, cells in figure.cases:
-            spec = self.planned.suite.workload.queries[case.query]
-            fingerprint = case_fingerprint(self.planned, figure.spec, case)
+            spec = self.planned.desk.workload.queries[case.query]
+            fingerprint = case_fingerprint(self.planned, figure, case)
             failed: list[Failure] = []
             with Isolated(failed, spec):
                 for cell in cells:

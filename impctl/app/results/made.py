@@ -1,4 +1,4 @@
-"""Frozen records of what measuring writes, and of what it would: tables, files, a suite's plan.
+"""Frozen records of what measuring writes: tables and files.
 
 Law: as for `app.results.results`, whose documents they are part of.
 Out of scope: what was measured (`bench.record`).
@@ -25,15 +25,3 @@ class WrittenResult:
 
     kind: str
     path: str
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteResult:
-    """A suite file that is right: what it would generate and measure; `file` is where it is."""
-
-    suite: str
-    title: str
-    file: str
-    data: tuple[str, ...]
-    figures: tuple[str, ...]
-    cases: int

@@ -28,7 +28,7 @@ from impctl.app.results.explanations import (
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult, ReadEntry
 from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
+from impctl.app.results.made import GenerateResult, WrittenResult
 from impctl.app.results.past_runs import PendingEntry, RunEntry, VerifiedEntry
 from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.started import StartedResult
@@ -366,7 +366,6 @@ Result = (
     | Record
     | RecordComparison
     | WrittenResult
-    | SuiteResult
     | GcResult
     | SimulateResult
 )

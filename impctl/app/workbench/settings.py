@@ -215,21 +215,14 @@ class Example(StrEnum):
     SYNTHETIC = "synthetic"
     CRIMES = "crimes"
     TPCH = "tpch"
-    LAYOUT = "layout"
-    PARTNERS = "partners"
-    GRAPH = "graph"
-    SOCIAL = "social"
-    NETWORK = "network"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     """A table to write below `folder`; None leaves a choice to the example.
 
-    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `order` and `files` in place
-    of `sort_rows` that of the suite `skipping`, `exponent` and `groups`, the nodes, a graph;
-    `shape` is that of a network, which is in order where it has `files`, `source` its list of links
-    or the Parquet file of `crimes`. The running example has no choices.
+    `rows`, `groups`, `sort_rows` and `seed` shape the synthetic table, `rows` and `seed` the
+    orders; `source` is what `crimes` and `tpch` are made from. The running example has no choices.
     """
 
     folder: Path
@@ -239,30 +232,16 @@ class GenerateRequest:
     rows: int | None = None
     groups: int | None = None
     sort_rows: bool = False
-    order: str = "random"
-    files: int | None = None
-    exponent: float | None = None
-    shape: str | None = None
     seed: int = 1
     source: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SuiteRequest:
-    """A suite or workload to run, by name or path; None leaves a choice to the suite.
+class MeasureRequest:
+    """Which figures `bench` measures, how often, and the files to write the record and its page to;
+    None leaves a choice to the workload."""
 
-    `folder` holds the generated data; `source` is what examples are made from that are not drawn
-    at random; `out` and `report` are files to write the record and its page to. A workload has no
-    use for `scale`, `folder` and `source`.
-    """
-
-    suite: str
-    _: KW_ONLY
     only: tuple[str, ...] = ()
-    scale: float | None = None
     repeat: int | None = None
-    folder: Path | None = None
-    source: Path | None = None
     out: Path | None = None
     report: Path | None = None
-    spark_profile: Path | None = None

@@ -1,4 +1,4 @@
-"""`impctl bench`: measure suites or workloads, compare records, or write tables to measure on."""
+"""`impctl bench`: measure a workload, compare records, or write tables to measure on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from impctl.app.workbench.envvars import CRIMES
-from impctl.app.workbench.settings import Example, GenerateRequest, Settings, SuiteRequest
+from impctl.app.workbench.settings import Example, GenerateRequest, MeasureRequest, Settings
 from impctl.cli.completion import left_to_shell
 from impctl.cli.help import EXAMPLE_DATA, INPUT, MEASUREMENT, OUTPUT
 from impctl.cli.job import Job, display_of, in_workbench
@@ -50,7 +50,7 @@ Repeat = Annotated[
         metavar="N",
         min=1,
         show_default=False,
-        help="Number of runs per measurement. Default: 3 for a workload, or as the suite defines.",
+        help="Number of runs per measurement. Default: 3.",
         rich_help_panel=MEASUREMENT,
     ),
 ]
@@ -61,27 +61,6 @@ Only = Annotated[
         metavar="FIGURE",
         help="Only this figure; can be repeated. Default: all figures.",
         rich_help_panel=MEASUREMENT,
-    ),
-]
-Scale = Annotated[
-    float | None,
-    typer.Option(
-        "--scale",
-        metavar="SHARE",
-        show_default=False,
-        help="Fraction of the suite's full size. Default: as the suite defines.",
-        rich_help_panel=MEASUREMENT,
-    ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="FOLDER",
-        show_default=False,
-        help="Folder for the generated tables of the suite. Default: .impctl/suites/SUITE.",
-        autocompletion=left_to_shell,
-        rich_help_panel=EXAMPLE_DATA,
     ),
 ]
 Out = Annotated[
@@ -117,10 +96,6 @@ Compare = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
-ListSuites = Annotated[
-    bool,
-    typer.Option("--list", help="List the suites that come with impctl.", rich_help_panel=INPUT),
-]
 Generate = Annotated[
     Path | None,
     typer.Option(
@@ -138,8 +113,8 @@ ExampleName = Annotated[
         "--example",
         metavar="NAME",
         show_default=False,
-        help="With --generate: the table to write: orders, running, synthetic, crimes, tpch, "
-        "layout, partners, graph, social or network. Default: synthetic.",
+        help="With --generate: the table to write: orders, running, synthetic, crimes or tpch. "
+        "Default: synthetic.",
         rich_help_panel=EXAMPLE_DATA,
     ),
 ]
@@ -199,8 +174,8 @@ Source = Annotated[
         metavar="FILE",
         envvar=CRIMES,
         show_default=False,
-        help="Source data of a table: a Parquet file (crimes), a folder (tpch) or a file of links "
-        "(network).",
+        help="With --generate: source data of the table: a Parquet file (crimes) or a folder "
+        "(tpch).",
         autocompletion=left_to_shell,
         rich_help_panel=EXAMPLE_DATA,
     ),
@@ -209,9 +184,8 @@ Source = Annotated[
 Word = Annotated[
     Path | None,
     typer.Argument(
-        metavar="SUITE|WORKLOAD",
-        help="Name or file of a suite, or a workload file (YAML). With --report, also a record "
-        "(JSON).",
+        metavar="WORKLOAD",
+        help="Workload file (YAML). With --report, also a record (JSON).",
         autocompletion=left_to_shell,
         rich_help_panel=INPUT,
         show_default=False,
@@ -221,12 +195,10 @@ Word = Annotated[
 _BELONGS: Mapping[str, tuple[str, ...]] = {
     "--query": ("a workload",),
     "--delta-rows": ("a workload",),
-    "--repeat": ("a workload", "a suite"),
-    "--only": ("a workload", "a suite"),
-    "--scale": ("a suite",),
-    "--data": ("a suite",),
-    "--out": ("a workload", "a suite"),
-    "--report": ("a workload", "a suite", "a record"),
+    "--repeat": ("a workload",),
+    "--only": ("a workload",),
+    "--out": ("a workload",),
+    "--report": ("a workload", "a record"),
     "--example": ("`--generate`",),
     "--table": ("`--generate`",),
     "--rows": ("`--generate`",),
@@ -243,7 +215,7 @@ class _Asked:
 
     word: Path | None
     options: Mapping[str, object]
-    suite: SuiteRequest
+    figures: MeasureRequest
     table: GenerateRequest | None
     queries: tuple[str, ...]
     delta_rows: tuple[int, ...]
@@ -265,12 +237,9 @@ def bench(
     delta_rows: DeltaRows = None,
     repeat: Repeat = None,
     only: Only = None,
-    scale: Scale = None,
-    data: Data = None,
     out: Out = None,
     report: Report = None,
     compare: Compare = None,
-    list_suites: ListSuites = False,
     generate: Generate = None,
     example: ExampleName = None,
     table: TableName = None,
@@ -285,49 +254,42 @@ def bench(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Measure a workload or a suite of figures (starts Spark).
+    """Measure what sketches of a workload cost and save (starts Spark).
 
-    The figures of a workload are changes, skipping and capture, and answers for its queries with
-    `answer: true`. impctl measures on copies of your tables. With --generate, it writes an example
-    table instead. With --compare, it shows the differences between two records.
+    The figures are changes, skipping, capture and ways. impctl measures on copies of your tables.
+    With --generate, it writes an example table instead. With --compare, it shows the differences
+    between two records.
 
-    Example: impctl bench micro --only groups --out groups.json
+    Example: impctl bench workload.yaml --only changes --out changes.json
     """
-    word = "" if workload is None else str(workload)
-    suite = SuiteRequest(word, only=tuple(only or ()), scale=scale, repeat=repeat, folder=data)
-    suite = replace(suite, source=source, out=out, report=report, spark_profile=spark_profile)
+    figures = MeasureRequest(tuple(only or ()), repeat, out, report)
     kind, first = example or Example.SYNTHETIC, 1 if seed is None else seed
     request = None
     if generate is not None:
         request = GenerateRequest(generate, kind, table=table, rows=rows, groups=groups)
         request = replace(request, sort_rows=sort_rows, seed=first, source=source)
-    for_measuring = (query, delta_rows, repeat, only, scale, data, out, report)
+    for_measuring = (query, delta_rows, repeat, only, out, report)
     for_generating = (example, table, rows, groups, sort_rows, seed)
     options = dict(zip(_BELONGS, for_measuring + for_generating, strict=True))
-    settings = settings_of(Path(word), store=store, spark_profile=spark_profile)
+    word = Path("") if workload is None else workload
+    settings = settings_of(word, store=store, spark_profile=spark_profile)
     sizes = tuple(delta_rows or ())
-    asked = _Asked(workload, options, suite, request, tuple(query or ()), sizes, settings)
-    work = _work(asked, compare, list_suites)
+    asked = _Asked(workload, options, figures, request, tuple(query or ()), sizes, settings)
+    work = _work(asked, compare)
     return Job("bench", display_of(json, quiet, verbose), work, is_long=True)
 
 
-def _work(
-    asked: _Asked, records: tuple[Path, Path] | None, list_suites: bool
-) -> Callable[[Reporter], Outcome]:
+def _work(asked: _Asked, records: tuple[Path, Path] | None) -> Callable[[Reporter], Outcome]:
     """The one thing that is asked for."""
-    wishes = [asked.word, asked.table, records, list_suites or None]
+    wishes = [asked.word, asked.table, records]
     if sum(wish is not None for wish in wishes) != 1:
         raise UsageError(
-            "Command `bench` needs either a suite, a workload file, `--generate`, `--compare` or "
-            "`--list`",
-            hint="give one of them; `impctl bench --list` shows the suites",
+            "Command `bench` needs either a workload file, `--generate` or `--compare`",
+            hint="give one of them",
         )
     if records is not None:
         asked.only_with("`--compare`")
         return partial(_compare, *records)
-    if list_suites:
-        asked.only_with("`--list`")
-        return _list
     if asked.table is not None:
         asked.only_with("`--generate`")
         return partial(_generate, asked.table)
@@ -335,27 +297,17 @@ def _work(
 
 
 def _measure(asked: _Asked, reporter: Reporter) -> Outcome:
-    """A suite, the page of a record, or a workload: as the word turns out to be."""
-    from impctl.app.measuring.shipped import can_only_name_a_suite, suite_file
-
-    word = asked.suite.suite
-    if word.endswith(".json"):
-        return _report(asked, Path(word), reporter)
-    if suite_file(word) is not None or can_only_name_a_suite(word):
-        asked.only_with("a suite")
-        # Before the rest is loaded, which takes seconds.
-        reporter.step(f"measuring {word}")
-        from impctl.app.measuring.run import run_suite
-
-        return run_suite(asked.suite, reporter)
+    """The page of a record, or a workload: as the word turns out to be."""
+    word = asked.settings.workload
+    if word.suffix == ".json":
+        return _report(asked, word, reporter)
 
     def use_case(desk: Workbench) -> Outcome:
-        # Not before the file was read: one that is missing or broken may be meant as a suite.
         asked.only_with("a workload")
         reporter.step(f"measuring {word}")
         from impctl.app.measuring.run import run_workload
 
-        return run_workload(desk, asked.suite, asked.queries, delta_rows=asked.delta_rows)
+        return run_workload(desk, asked.figures, asked.queries, delta_rows=asked.delta_rows)
 
     return in_workbench(asked.settings, use_case, reporter)
 
@@ -364,24 +316,18 @@ def _report(asked: _Asked, record: Path, reporter: Reporter) -> Outcome:
     from impctl.app.measuring.keep import report_file
 
     asked.only_with("a record")
-    if asked.suite.report is None:
+    if asked.figures.report is None:
         raise UsageError(
             f"File `{record}` is a record, which is not measured again",
             hint="give `--report FILE` for its page, or `--compare OLD NEW`",
         )
-    return report_file(record, asked.suite.report, reporter)
+    return report_file(record, asked.figures.report, reporter)
 
 
 def _compare(old: Path, new: Path, reporter: Reporter) -> Outcome:
     from impctl.app.measuring.keep import compare_files
 
     return compare_files(old, new, reporter)
-
-
-def _list(reporter: Reporter) -> Outcome:
-    from impctl.app.measuring.plan import list_suites
-
-    return list_suites(reporter)
 
 
 def _generate(request: GenerateRequest, reporter: Reporter) -> Outcome:

@@ -21,7 +21,6 @@ from impctl.cli.options import (
     WorkloadFile,
     settings_of,
 )
-from impctl.errors import UsageError
 
 if TYPE_CHECKING:
     from impctl.app.results.results import Outcome
@@ -39,14 +38,6 @@ def check(
             rich_help_panel=OUTPUT,
         ),
     ] = False,
-    suite_schema: Annotated[
-        bool,
-        typer.Option(
-            "--suite-schema",
-            help="Print the JSON Schema of suite files and exit.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
     query: QueryNames = None,
     strict: Strict = False,
     now: Now = None,
@@ -54,37 +45,21 @@ def check(
     quiet: Quiet = False,
     verbose: Verbose = 0,
 ) -> Job:
-    """Check a workload file and its queries, or a suite file.
+    """Check a workload file and its queries.
 
     A query that cannot have a sketch is reported. It is a failure only with --strict.
 
     Example: impctl check workloads/running-example.yaml
     """
     display = display_of(json, quiet, verbose)
-    if schema and suite_schema:
-        raise UsageError(
-            "`--schema` and `--suite-schema` exclude each other", hint="give one of them"
-        )
-    if schema or suite_schema:
-        return Job("check", display, _schema if schema else _suite_schema)
+    if schema:
+        return Job("check", display, _schema)
     return Job("check", display, partial(_check, workload, tuple(query or ()), strict, now))
 
 
 def _check(
     workload: Path, queries: tuple[str, ...], strict: bool, now: str | None, reporter: Reporter
 ) -> Outcome:
-    """A suite or a workload, as the file turns out to be."""
-    from impctl.app.measuring.shipped import suite_file
-
-    if suite_file(str(workload)) is not None:
-        from impctl.app.measuring.plan import check_suite
-
-        if queries:
-            raise UsageError(
-                "Option `--query` does not go with a suite", hint="a suite is checked as a whole"
-            )
-        return check_suite(str(workload), reporter)
-
     def use_case(desk: Workbench) -> Outcome:
         from impctl.app.check import check
 
@@ -97,9 +72,3 @@ def _schema(reporter: Reporter) -> str:
     from impctl.app.check import schema_text
 
     return schema_text()
-
-
-def _suite_schema(reporter: Reporter) -> str:
-    from impctl.app.measuring.plan import suite_schema_text
-
-    return suite_schema_text()

@@ -41,7 +41,7 @@ class JsonOutput:
     why = without = _keep
     cluster = gain = finding = started = _keep
     status = explain = verify = generate = plan = due = simulate = _keep
-    record = comparison = written = suite = gc = _keep
+    record = comparison = written = gc = _keep
 
     def finished(self, result: Result, place: str) -> bool:
         """A document has all results, at its end."""

@@ -16,7 +16,7 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
+from impctl.app.results.made import GenerateResult, WrittenResult
 from impctl.app.results.results import (
     ApplyResult,
     CaptureResult,
@@ -61,7 +61,6 @@ class Output(Protocol):
     def record(self, result: Record) -> None: ...
     def comparison(self, result: RecordComparison) -> None: ...
     def written(self, result: WrittenResult) -> None: ...
-    def suite(self, result: SuiteResult) -> None: ...
     def gc(self, result: GcResult) -> None: ...
 
     def finished(self, result: Result, place: str) -> bool:
@@ -107,8 +106,8 @@ def show(output: Output, result: Result) -> None:
             output.verify(result)
         case GenerateResult():
             output.generate(result)
-        case Record() | RecordComparison() | WrittenResult() | SuiteResult():
-            _show_of_suite(output, result)
+        case Record() | RecordComparison() | WrittenResult():
+            _show_record(output, result)
         case _:
             assert_never(result)
 
@@ -159,9 +158,7 @@ def _show_explanation(
             assert_never(result)
 
 
-def _show_of_suite(
-    output: Output, result: Record | RecordComparison | WrittenResult | SuiteResult
-) -> None:
+def _show_record(output: Output, result: Record | RecordComparison | WrittenResult) -> None:
     match result:
         case Record():
             output.record(result)
@@ -169,7 +166,5 @@ def _show_of_suite(
             output.comparison(result)
         case WrittenResult():
             output.written(result)
-        case SuiteResult():
-            output.suite(result)
         case _:
             assert_never(result)

@@ -22,7 +22,7 @@ from impctl.app.results.explanations import CheckResult, ExplainResult
 from impctl.app.results.findings import Finding, Level
 from impctl.app.results.foreseen import PlanResult
 from impctl.app.results.gained import GainResult
-from impctl.app.results.made import GenerateResult, SuiteResult, WrittenResult
+from impctl.app.results.made import GenerateResult, WrittenResult
 from impctl.app.results.results import (
     ANSWER_SAME,
     ApplyResult,
@@ -59,9 +59,9 @@ from impctl.cli.output.foreseen import (
 from impctl.cli.output.gain import gain_lines, total_lines
 from impctl.cli.output.gc import gc_lines
 from impctl.cli.output.protocol import show
+from impctl.cli.output.records import comparison_lines, record_lines
 from impctl.cli.output.simulated import simulated_lines
 from impctl.cli.output.status import status_lines
-from impctl.cli.output.suite import comparison_lines, record_lines
 from impctl.cli.output.terminal import has_colour, marked, unmarked
 from impctl.cli.output.used import used_lines
 from impctl.cli.output.why import why_line, why_lines, without_line
@@ -341,12 +341,6 @@ class TextOutput:
     def written(self, result: WrittenResult) -> None:
         """Where the file is."""
         self._note(f"{result.kind}: {result.path}")
-
-    def suite(self, result: SuiteResult) -> None:
-        """What the suite measures."""
-        figures = f"{count_text(len(result.figures), 'figure')}, {count_text(result.cases, 'case')}"
-        self._say(f"{result.suite}: {result.title} ({figures})")
-        self._detail(", ".join(result.figures))
 
     def gc(self, result: GcResult) -> None:
         """A line per thing, then all of it."""

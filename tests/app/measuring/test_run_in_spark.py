@@ -1,8 +1,7 @@
-"""A tiny suite and a small workload end to end: measured, checked, kept, compared with itself."""
+"""A small workload end to end: measured, checked, kept, compared with itself."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,85 +15,6 @@ from impctl.cli.boundary import run
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli
 from tests.support.small_workload import ROWS
-
-SUITE = """\
-version: 1
-title: Tiny
-seed: 3
-scale: 0.5
-repeat: 2
-data:
-  t: {example: synthetic, rows: 4000, groups: 20}
-  u: {example: synthetic, rows: 400, groups: 20, seed: 2}
-workload:
-  tables: {t: {path: t}, u: {path: u}}
-  partitions: {t: {a: {ranges: 10}}}
-  queries:
-    one: {sql: SELECT a FROM t GROUP BY a HAVING AVG(c) < 5, sketch: {t: a}}
-    joined:
-      sql: SELECT t.a FROM t JOIN u ON t.a = u.id GROUP BY t.a HAVING AVG(t.c) < 5
-      sketch: {t: a}
-    wrong: {sql: SELECT nothing FROM t, sketch: {t: a}}
-figures:
-  costs:
-    title: Costs
-    measure: maintain
-    with: {changes: [10], shares: [0.1], kind: [insert, delete]}
-    cases: [{query: one, tables: 1}, {query: wrong, tables: 0}, {query: joined, tables: 2}]
-    chart: {x: changes, y: [maintain_ms, recapture_ms], series: [tables, kind], log: [x, y]}
-  capture:
-    title: Capture
-    measure: capture
-    cases: [{query: joined}]
-    chart: {x: query, y: [capture_ms]}
-  saved: {title: Saved, measure: query, cases: [{query: one}], chart: {x: query, y: [plain_ms]}}
-"""
-
-
-@pytest.mark.spark
-def test_from_the_file_to_the_comparison(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    suite = tmp_path / "tiny.yaml"
-    suite.write_text(SUITE)
-    out, data = tmp_path / "record.json", tmp_path / "data"
-    ran = Cli(capsys, suite)("bench", "--data", str(data), "--out", str(out))
-
-    # The case that fails costs its own cells only, and decides the exit code.
-    assert ran.code == 3
-    assert ran.error["query"] == "wrong"
-    assert ran.error["message"].startswith("Figure `costs`, tables 0: ")
-    printed, written = ran.results
-    assert written == {"kind": "record", "path": str(out)}
-    record = record_from_json(out.read_text(), "record.json")
-    assert record_from_json(json.dumps(ran.document), "envelope") == record
-    assert record.failures == (ran.error["message"],)
-    assert (record.scale, record.repeat, record.seed) == (0.5, 2, 3)
-    assert record.tables == {"t": 2000, "u": 200}
-    assert record.machine["spark"].startswith(("local[", "sc://"))
-
-    costs = record.cells_of("costs")
-    assert len(costs) == 2 * 2 * 2
-    assert {cell.labels["changes"] for cell in costs} == {10, 200}
-    assert {cell.labels["share"] for cell in costs} == {0.005, 0.1}
-    for cell in costs:
-        assert (cell.covers, cell.slack) == (True, 0)
-        assert cell.metrics["maintain_ms"].runs == 2
-        parts = sum(cell.metrics[f"{name}_ms"].low for name in ("read", "engine", "commit"))
-        assert 0 < parts <= cell.metrics["maintain_ms"].high
-    (capture,) = record.cells_of("capture")
-    assert capture.covers is True
-    assert {"plain_ms", "recapture_ms", "capture_ms", "state_bytes"} <= capture.metrics.keys()
-    (saved,) = record.cells_of("saved")
-    assert saved.equal is True
-    assert 0 < saved.metrics["fragments_share"].median < 1
-
-    # Nothing is left of the copies, and the tables were made once.
-    assert {path.name for path in data.iterdir()} == {
-        "t", "u", ".t.request.json", ".u.request.json",
-    }  # fmt: skip
-    compared = Cli(capsys, suite)("check")
-    assert compared.results[0]["figures"] == ["costs", "capture", "saved"]
 
 
 def test_a_record_compared_with_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,17 +43,22 @@ queries:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.spark
+@pytest.mark.parametrize(
+    "only",
+    [
+        "--only changes --only skipping --only capture",
+        pytest.param("", id="all figures", marks=(pytest.mark.long, pytest.mark.slow)),
+    ],
+)
 def test_from_the_workload_to_the_comparison(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], only: str
 ) -> None:
     create_table(str(tmp_path / "t"), ROWS)
     file = tmp_path / "w.yaml"
     file.write_text(WORKLOAD)
     out, page = tmp_path / "record.json", tmp_path / "record.html"
-    words = ("--delta-rows", "1", "--delta-rows", "20", "--repeat", "2")
+    words = ("--delta-rows", "1", "--delta-rows", "20", "--repeat", "2", *only.split())
     ran = Cli(capsys, file)("bench", *words, "--out", str(out), "--report", str(page))
 
     # A query that cannot be read is named in every figure, one that is only recaptured in one.

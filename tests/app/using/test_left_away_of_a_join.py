@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.layout import Order, layout_files
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import prepare
 from impctl.app.using import worth
 from impctl.app.using.worth import weighed
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.bench.layout import Order, layout_files
 from impctl.tables.write.laid_out import create_laid_out_table
 from tests.support.kept_workload import stored
 from tests.support.run_cli import CliOf

@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
+from benchmarks.state.simpler_choices import SIMPLER_CHOICES
 from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.evaluated import per_day, per_day_together
 from impctl.circuits.keeping.frontier import Frontier, of_choices

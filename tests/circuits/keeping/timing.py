@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from impctl.app.measuring.state.simpler_choices import SIMPLER_CHOICES
+from benchmarks.state.simpler_choices import SIMPLER_CHOICES
 from impctl.circuits.keeping.choice import choose
 from impctl.circuits.keeping.evaluated import per_day
 from impctl.circuits.keeping.graph import Graph, Mode

@@ -667,11 +667,6 @@ WHOLE: dict[str, tuple[str, Any, str]] = {
         "  only in the old record: groups, groups 9\n"
         "  differs between the runs: cpu: x, then y\n",
     ),
-    "a suite in short": (
-        "check micro",
-        EXAMPLES["suite"],
-        "micro: Micro-benchmarks (1 figure, 3 cases)\n  groups\n",
-    ),
     "settings in a narrow terminal, in lines": ("simulate w.yaml", EXAMPLES["simulate"], NARROW),
     "a plan": (
         "plan w.yaml",

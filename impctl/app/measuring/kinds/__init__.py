@@ -1,4 +1,4 @@
-"""One file per measure that a suite can ask for.
+"""One file per measure of `impctl bench`, and what they share.
 
 Law: each says what it times and against what.
 """

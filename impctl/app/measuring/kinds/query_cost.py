@@ -5,7 +5,7 @@ store; `gain_ratio` is the time without over it. `files_share` and
 `rows_share` are the files that are read and the rows in them, `fragments_share` the fragments that
 the sketches hold, each of all there are.
 Law: both results are compared before anything is timed, and both ways are warmed up and timed
-in turns in one session. Out of scope: finding a sketch that serves (`app.measuring.kinds.mixed`
+in turns in one session. Out of scope: finding a sketch that serves (`benchmarks.measures.mixed`
 counts it).
 """
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.app.measuring.trees.streams import Stream, there_and_back, window
-from impctl.bench.large_joins.partners import partners_table
-from impctl.bench.large_joins.power_law import power_law_graph
+from benchmarks.large_joins.partners import partners_table
+from benchmarks.large_joins.power_law import power_law_graph
+from benchmarks.trees.streams import Stream, there_and_back, window
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.trees.costs import times

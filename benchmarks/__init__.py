@@ -1,0 +1,1 @@
+"""Measures the figures of the papers and compares impctl with rivals; never installed."""

@@ -1,0 +1,171 @@
+"""Measure `answers`: every way to a grouped query's answer, after each of some small changes.
+
+Options `changes` (1,000 rows) and `batches` (6): rows like the table's own come, and go again with
+the next batch. Of each batch `maintain_ms` is what bringing sketch and kept answer up to date
+takes, which `state_ms` (the kept rows read), `by_engine_ms` (the engine over the sketch),
+`sketch_ms` (Spark over it) and `duckdb_sketch_ms` (DuckDB over the text and files of `rewrite`)
+contain. `plain_ms` is Spark over all files, `duckdb_plain_ms` DuckDB. `view_ms` is a view kept by
+hand: the feed read, counted in (`view_upkeep_ms` so far), and asked, all in DuckDB's memory, so
+that it is never written anywhere. `files_share` is what the sketch leaves to read.
+Law: each answer that is timed is compared with Spark's of the same batch, doubles within a
+tolerance; all ways are warm, and each lists the table's files itself. Without DuckDB its ways are
+missing, and a note says so.
+Out of scope: starting a process, what capturing costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import field, replace
+
+import pyarrow as pa
+
+from benchmarks.signed_view import SignedView, signed_view
+from impctl.app.maintaining.change_files import answer_not_kept
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.kinds.duckdb_recapture import Files, duckdb_plain, duckdb_query
+from impctl.app.measuring.kinds.duckdb_times import same_answer
+from impctl.app.measuring.kinds.ways import from_state
+from impctl.app.measuring.measured import MeasuredQuery, measured_copy
+from impctl.app.measuring.single import single
+from impctl.app.using.engine_answer import engine_answer
+from impctl.bench.clock import warm_up
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell, Metric
+from impctl.capture.use import rewrite_sql
+from impctl.stopwatch import Stopwatch
+from impctl.tables.change.changes import read_changes
+from impctl.values import dataclass
+
+_MAINTAIN = "maintain_ms"
+_PLAIN = "plain_ms"
+_WHOLE = frozenset({_PLAIN, "duckdb_plain_ms"})
+"""Ways that need nothing to be maintained."""
+_FEWEST_BATCHES = 2
+"""One that comes and one that goes."""
+
+
+def measure_answers(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only("changes", "batches")
+    batches = ground.whole_number("batches", 6, least=_FEWEST_BATCHES)
+    return _cells(ground, ground.whole_number("changes", 1000), batches)
+
+
+def _cells(ground: Ground, changes: int, batches: int) -> Iterator[Cell]:
+    ground.step(f"answering {ground.query.name} in every way")
+    spec = replace(ground.query, answer=True)
+    connection = ParquetSql.open()
+    with measured_copy(ground.desk, spec) as measured:
+        if measured.stored.state_meta.get("answer") is None:
+            raise answer_not_kept(spec)
+        if connection is None:
+            yield _cell(ground, _Ways(measured), changes, batches, "DuckDB is not installed")
+            return
+        with closing(connection):
+            ways = _Ways(measured)
+            note = ways.add_duckdb(connection)
+            yield _cell(ground, ways, changes, batches, note)
+
+
+def _cell(ground: Ground, ways: _Ways, changes: int, batches: int, note: str) -> Cell:
+    measured = ways.measured
+    rows = measured.rows_like_the_table(changes, ground.seed)
+    ways.warmed_up(rows)
+    ground.step(f"timing {batches} batches of {ground.query.name}")
+    times: dict[str, list[float]] = {}
+    equal = True
+    for batch in range(batches):
+        rows = measured.rows_like_the_table(changes, ground.seed + batch // 2 + 1)
+        found, is_equal = ways.after(rows, forth=batch % 2 == 0)
+        equal &= is_equal
+        for name, elapsed in found.items():
+            times.setdefault(name, []).append(elapsed)
+    metrics = {name: Metric.of(found) for name, found in times.items()}
+    return ground.cell({**metrics, **single(_left(measured))}, equal=equal, note=note)
+
+
+def _left(measured: MeasuredQuery) -> dict[str, float]:
+    read = measured.weighed().pruned
+    return {"files_share": read.files_kept / max(read.files_total, 1)}
+
+
+@dataclass(slots=True)
+class _Ways:
+    """The ways to the answer, by the metric that tells their time."""
+
+    measured: MeasuredQuery
+    view: SignedView | None = None
+    works: dict[str, Callable[[], pa.Table]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        own = self.measured
+        self.works = {
+            "state_ms": lambda: from_state(own),
+            "by_engine_ms": self._by_engine,
+            "sketch_ms": lambda: own.answer(own.weighed().pruned),
+            _PLAIN: own.answer,
+        }
+
+    def add_duckdb(self, connection: ParquetSql) -> str:
+        """DuckDB's ways too, as far as it has them; what to say of others."""
+        own = self.measured
+        tables, prepared = own.scratch.tables, own.prepared
+
+        def written() -> tuple[str, Files]:
+            text = own.written()
+            return text.sql, text.pruned.files
+
+        plain = duckdb_plain(connection, tables, prepared)
+        through = duckdb_query(connection, tables, prepared, written)
+        offered = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
+        self.works |= {name: run for name, run in offered.items() if run is not None}
+        if plain.run is None:
+            return plain.reason
+        plain.run()  # so that the view is made of all files
+        self.view = signed_view(connection, rewrite_sql(prepared.query, {}, is_local=True))
+        return (
+            through.reason
+            if self.view is not None
+            else "there is no manually maintained view for this query"
+        )
+
+    def warmed_up(self, rows: pa.Table) -> None:
+        """A change there and back, and each way until Spark has compiled it."""
+        for forth in (True, False):
+            self.after(rows, forth=forth)
+        for work in self.works.values():
+            warm_up(work, done=2)
+
+    def after(self, rows: pa.Table, *, forth: bool) -> tuple[dict[str, float], bool]:
+        """The change made; milliseconds of each way, and whether all gave one answer."""
+        own = self.measured
+        own.commit(rows, forth=forth)
+        maintained = own.followed(len(rows)).total_ms
+        times = {_MAINTAIN: maintained}
+        answers: dict[str, pa.Table] = {}
+        if self.view is not None:
+            times |= self._viewed(self.view, answers)
+        for name, work in self.works.items():
+            own.scratch.tables.list_anew(own.table)
+            watch = Stopwatch()
+            answers[name] = work()
+            times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)
+        expected = answers[_PLAIN]
+        return times, all(same_answer(found, expected) for found in answers.values())
+
+    def _by_engine(self) -> pa.Table:
+        own = self.measured
+        pruned, stored = own.weighed().pruned, own.stored
+        return engine_answer(own.scratch, own.prepared, stored.versions, pruned, stored.sketches)
+
+    def _viewed(self, view: SignedView, answers: dict[str, pa.Table]) -> dict[str, float]:
+        """The view brought on by the newest commit's feed, and asked."""
+        source = self.measured.scratch.tables.source(self.measured.table)
+        watch = Stopwatch()
+        changes = read_changes(source, source.version - 1, source.version, view.columns)
+        view.bring_on(changes.table, pa.array(changes.weights))
+        brought = watch.ms
+        answers["view_ms"] = view.answer()
+        return {"view_upkeep_ms": brought, "view_ms": watch.ms}

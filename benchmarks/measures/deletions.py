@@ -1,0 +1,179 @@
+"""Measure `deletions`: bounded buffers of MIN, MAX and top-k under patterns of deletions.
+
+Options: `patterns` (`minimal`, `random`, or a ratio of both such as `2:1`), `buffers` (numbers, or
+`all` for keeping everything), `rows` per deletion, `updates` (scaled, not below `least`), `by`, the
+column whose least values `minimal` deletes (with `greatest` its greatest), and `key`, which tells
+rows apart. `points` cells per pattern and buffer show how time, refills and state go on.
+
+Law: every cell of a pattern sees the same deletions; a step is timed with its refills; sketches are
+checked against recapture at every point, outside the timed part.
+Out of scope: patterns (`deletion_patterns`), how a buffer is refilled (`app.maintaining.refill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from benchmarks.measures.deletion_patterns import deletions_of, pattern_of
+from benchmarks.update_stream import delete_where
+from impctl.app.measuring.follower import Followed, captured
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.settled import settle
+from impctl.app.measuring.single import single
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.pinned import PinnedTables
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.bench.record import Cell, Label, Metric
+from impctl.errors import UnsupportedError, UsageError
+from impctl.tables.rows import read_rows
+from impctl.values import dataclass
+from impctl.workload.models import EVERYTHING, Everything
+
+Keys = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    patterns: tuple[str, ...]
+    buffers: tuple[int | Everything, ...]
+    rows: int
+    updates: int
+    points: int
+    by: str
+    greatest: bool
+    key: str
+
+
+def measure_deletions(ground: Ground) -> Iterator[Cell]:
+    """`points` cells per pattern and size of buffer."""
+    ground.only(
+        *("patterns", "buffers", "rows", "updates", "least", "points", "by", "greatest", "key")
+    )
+    patterns = ground.texts("patterns", ("minimal", "random", "2:1", "4:1"))
+    if any(pattern_of(text) is None for text in patterns):
+        raise ground.refuse("patterns", "`minimal`, `random`, or a ratio of both such as `2:1`")
+    options = _Options(
+        patterns=patterns,
+        buffers=_buffers(ground),
+        rows=ground.whole_number("rows", 20),
+        updates=ground.scaled("updates", 500, least=ground.whole_number("least", 60)),
+        points=ground.whole_number("points", 5),
+        by=ground.text("by", "a"),
+        greatest=ground.flag("greatest"),
+        key=ground.key(),
+    )
+    return _cells(ground, options)
+
+
+def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
+    found: list[int | Everything] = []
+    for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
+        if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
+            raise ground.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
+        found.append(EVERYTHING if text == EVERYTHING else int(text))
+    return tuple(found)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    desk = ground.desk
+    table = _only_table(ground)
+    ordered = _ordered(desk.tables, table, options)
+    for pattern in options.patterns:
+        turns = pattern_of(pattern)
+        assert turns is not None
+        batches = list(
+            islice(deletions_of(turns, ordered, options.rows, ground.seed), options.updates)
+        )
+        if not batches:
+            raise UsageError(
+                f"Table `{table}` has no rows to delete",
+                hint="generate more of them with a larger `--scale`, or correct `data`",
+            )
+        for buffer in options.buffers:
+            ground.step(f"{pattern} deletions, buffer {buffer}")
+            yield from _series(ground, options, table, pattern, buffer, batches)
+
+
+def _only_table(ground: Ground) -> str:
+    tables = prepare(ground.desk, ground.query).tables
+    if len(tables) != 1:
+        raise UnsupportedError(
+            f"Measure `deletions` needs a query over one table; `{ground.query.name}` reads "
+            f"{len(tables)}",
+            code="deletions_of_one_table",
+            hint="name another query in the figure's cases",
+            location=ground.case.location,
+        )
+    return tables[0]
+
+
+def _ordered(tables: PinnedTables, table: str, options: _Options) -> Keys:
+    """The keys of all rows, those that a minimal deletion takes first."""
+    snapshot = tables.snapshot(table)
+    rows = read_rows(snapshot, [options.by, options.key])
+    way = "descending" if options.greatest else "ascending"
+    order = pc.sort_indices(rows, sort_keys=[(name, way) for name in rows.column_names[:2]])
+    keys: Keys = rows.column(1).take(order).to_numpy()
+    if len(np.unique(keys)) != len(keys):
+        raise UsageError(
+            f"Column `{options.key}` of table `{table}` has duplicate values, so it does "
+            "not identify rows",
+            hint="name a column of distinct whole numbers with `with.key`",
+        )
+    return keys
+
+
+def _series(
+    ground: Ground,
+    options: _Options,
+    table: str,
+    pattern: str,
+    buffer: int | Everything,
+    batches: Sequence[Keys],
+) -> Iterator[Cell]:
+    """The cells of one pattern and buffer, after every part of the deletions."""
+    spec = replace(ground.query, buffer=buffer)
+    with scratch_copy(ground.desk, (table,)) as scratch, scratch.writing("bench"):
+        follower = captured(scratch, spec)
+        steps: list[Followed] = []
+        reported = 0
+        points = min(options.points, len(batches))
+        for part in np.array_split(np.arange(len(batches)), points):
+            for at in part.tolist():
+                listed = ", ".join(map(str, batches[at].tolist()))
+                delete_where(scratch.tables, table, f"`{options.key}` IN ({listed})")
+                settle(scratch.tables, table, at + 1)
+                step = follower.follow()
+                assert step is not None, "every deletion is a commit"
+                steps.append(step)
+            metrics = _metrics(steps, steps[reported:], follower.state_bytes)
+            reported = len(steps)
+            labels: dict[str, Label] = {
+                "pattern": pattern,
+                "buffer": str(buffer),
+                "updates": len(steps),
+            }
+            yield ground.cell(metrics, labels, checked=follower.checked())
+
+
+def _metrics(
+    steps: Sequence[Followed], latest: Sequence[Followed], state_bytes: int
+) -> dict[str, Metric]:
+    """Of the steps so far and of those since the last point."""
+    return {
+        "maintain_ms": Metric.of([step.total_ms for step in latest]),
+        **single(
+            {
+                "total_ms": sum(step.total_ms for step in steps),
+                "refill_count": sum(step.done.refilled[0] for step in steps),
+                "refilled_rows": sum(step.done.refilled[1] for step in steps),
+                "state_bytes": state_bytes,
+            }
+        ),
+    }

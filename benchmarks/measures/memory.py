@@ -1,0 +1,151 @@
+"""Measure `memory`: bytes of state per operator, of sketch and ranges, of a process that maintains.
+
+Options: `changes`, rows inserted before each cell, one size after the other; `ranges`, numbers of
+equi-depth ranges in place of those of the file; `process` (default true), whether a fresh
+`impctl maintain` is started for its peak memory.
+
+Law: state is what a process holds after it took the stored state up and maintained it by the
+change. What an operator holds is a metric named after it (`aggregate_bytes`, `join_bytes`, ...);
+`state_bytes` is all of it, `stored_bytes` its files. Sketches are checked against recapture.
+Out of scope: the process (`fresh_process`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from benchmarks.fresh_process import maintain_afresh
+from benchmarks.update_stream import UpdateStream, pool_of
+from impctl.app.measuring.changed_table import changed_table
+from impctl.app.measuring.follower import Follower, captured
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.single import single
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.record import Cell, Label
+from impctl.sketch.partition import RangePartition
+from impctl.values import dataclass
+from impctl.workload.models import PartitionSpec
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    changes: tuple[int, ...]
+    ranges: tuple[int, ...]
+    process: bool
+    key: str
+
+
+def measure_memory(ground: Ground) -> Iterator[Cell]:
+    """A cell per number of ranges and size of change."""
+    ground.only("changes", "ranges", "process", "key")
+    options = _Options(
+        ground.whole_numbers("changes", (1000,)),
+        ground.whole_numbers("ranges"),
+        ground.flag("process", True),
+        ground.key(),
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    for ranges in options.ranges or (None,):
+        desk = ground.desk if ranges is None else _with_ranges(ground, ranges)
+        yield from _grown(ground, desk, options, ranges)
+
+
+def _with_ranges(ground: Ground, ranges: int) -> Workbench:
+    """The suite's workbench with so many ranges on every attribute that has a partition."""
+    desk, spec = ground.desk, ground.query
+    parts = [replace(part, boundaries=None, ranges=ranges) for part in desk.workload.partitions]
+    known = {(part.table, part.column) for part in parts}
+    parts += [
+        PartitionSpec(table, column, None, ranges, spec.location)
+        for table, column in spec.sketch.items()
+        if (table, column) not in known
+    ]
+    workload = replace(desk.workload, partitions=tuple(parts))
+    return Workbench(desk.settings, workload, desk.reporter)
+
+
+def _grown(
+    ground: Ground, desk: Workbench, options: _Options, ranges: int | None
+) -> Iterator[Cell]:
+    """The cells of one partition: the table grows by every change."""
+    spec = ground.query
+    tables = prepare(desk, spec).tables
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
+    with scratch_copy(desk, tables) as scratch:
+        with scratch.writing("bench"):
+            follower = captured(scratch, spec)
+        stream = UpdateStream(scratch.tables, pool, ground.seed)
+        for size in options.changes:
+            ground.step(f"memory after {size} changes")
+            stream.insert(size)
+            peak = None
+            if options.process:
+                peak = maintain_afresh(scratch, spec).peak_bytes
+                for table in tables:
+                    scratch.tables.advance(table)
+                follower = Follower(scratch, prepare(scratch, spec))
+            else:
+                with scratch.writing("bench"):
+                    follower.follow()
+            yield _cell(ground, follower, size, ranges, peak)
+
+
+def _cell(
+    ground: Ground, follower: Follower, size: int, ranges: int | None, peak: int | None
+) -> Cell:
+    values: dict[str, float] = {**operator_bytes(follower), **_sketch_bytes(follower)}
+    stored = follower.scratch.store().run_refs(ground.query.name)
+    values["stored_bytes"] = sum(run.bytes for run in stored)
+    if peak is not None:
+        values["process_bytes"] = peak
+    labels: dict[str, Label] = {"changes": size}
+    if ranges is not None:
+        labels["ranges"] = ranges
+    held = sum(sketch.partition.ranges for sketch in follower.taken.stored.sketches)
+    return ground.cell(
+        single(values),
+        labels,
+        checked=follower.checked(),
+        note=f"{held} ranges in use",
+    )
+
+
+def operator_bytes(follower: Follower) -> dict[str, int]:
+    """Bytes of keyed state by kind of operator, and all of them together."""
+    session = follower.taken.session
+    found: dict[str, int] = {}
+    if session is not None:
+        seen: set[str] = set()
+        for operator in (*session.circuit, session.merge):
+            name = f"{type(operator).__name__.lower()}_bytes"
+            # A keeper that several share is held once.
+            own = [keeper for keeper in operator.arrangements() if keeper.name not in seen]
+            seen |= {keeper.name for keeper in own}
+            held = sum(keeper.bytes_held for keeper in own)
+            if held:
+                found[name] = found.get(name, 0) + held
+        found["range_rows_bytes"] = sum(
+            keeper.bytes_held for keeper in session.range_rows.arrangements()
+        )
+    return {**found, "state_bytes": follower.state_bytes}
+
+
+def _sketch_bytes(follower: Follower) -> dict[str, int]:
+    sketches = follower.taken.stored.sketches
+    return {
+        "sketch_bytes": sum(len(sketch.fragments.to_bytes()) for sketch in sketches),
+        "ranges_bytes": sum(_bytes_of(sketch.partition) for sketch in sketches),
+    }
+
+
+def _bytes_of(partition: RangePartition) -> int:
+    """The boundaries as they are held, every value with its object."""
+    return sys.getsizeof(partition.boundaries) + sum(map(sys.getsizeof, partition.boundaries))

@@ -1,0 +1,192 @@
+"""Measure `mixed`: queries and updates in turn, without sketches, with recaptured, with maintained.
+
+Every strategy runs one and the same seeded sequence on a scratch copy of its own and begins without
+a sketch. Updates of `changes` rows are insertions and, as often, earlier insertions taken back;
+queries ask with one of `constants` (texts such as `low=10 high=20`; default: the query as it is).
+
+Law: commits, capture, maintenance and reading all count. Every answer is compared with that
+without sketch, and the maintained sketches with recapture, outside the timed part.
+Out of scope: the strategies (`mixed_strategies`), sequences (`operations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain, product
+from typing import TYPE_CHECKING
+
+from benchmarks.measures.mixed_strategies import (
+    Incremental,
+    MixedStrategy,
+    Recapture,
+    Spent,
+    WithoutSketch,
+    held_specs,
+)
+from benchmarks.measures.operations import Operation, Ratio, sequence
+from benchmarks.update_stream import Pool, UpdateStream, pool_of
+from impctl.app.measuring.changed_table import changed_table
+from impctl.app.measuring.follower import AgainstRecapture, worse_of
+from impctl.app.measuring.ground import Ground
+from impctl.app.preparing.given_values import with_parameters
+from impctl.app.preparing.prepared import prepare
+from impctl.app.using.answers import answer_of
+from impctl.app.using.same_rows import same_rows
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.clock import WARM_UP
+from impctl.bench.record import Cell, Label, Metric
+from impctl.values import dataclass
+from impctl.workload.models import QuerySpec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STRATEGIES: Mapping[str, type[MixedStrategy]] = {
+    "none": WithoutSketch,
+    "recapture": Recapture,
+    "incremental": Incremental,
+}
+"""By the label a cell carries; the first one gives the answers the others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    operations: int
+    ratios: tuple[Ratio, ...]
+    changes: tuple[int, ...]
+    constants: tuple[str, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One strategy through one sequence."""
+
+    spent: Spent
+    update_ms: float
+    answers: tuple[pa.Table, ...]
+    sketches: int
+    checked: AgainstRecapture | None
+
+    @property
+    def total_ms(self) -> float:
+        spent = self.spent
+        return self.update_ms + spent.query_ms + spent.maintain_ms + spent.capture_ms
+
+
+def measure_mixed(ground: Ground) -> Iterator[Cell]:
+    """A cell per ratio, size of change and strategy."""
+    ground.only("operations", "least", "ratios", "changes", "constants", "key")
+    ratios = []
+    for text in ground.texts("ratios", ("1U1Q", "1U5Q", "5U1Q")):
+        ratio = Ratio.read(text)
+        if ratio is None:
+            raise ground.refuse("ratios", "ratios of updates to queries such as `1U5Q`")
+        ratios.append(ratio)
+    options = _Options(
+        ground.scaled("operations", 1000, least=ground.whole_number("least", 24)),
+        tuple(ratios),
+        ground.whole_numbers("changes", (1, 20, 200, 2000)),
+        ground.texts("constants"),
+        ground.key(),
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    desk = _with_variants(ground.desk, ground.query, options.constants)
+    specs = tuple(desk.workload.queries.values())
+    tables = prepare(desk, specs[0]).tables
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
+    # An update before each query, so that what recaptures is as warm as what reads.
+    warm = [Operation(None), Operation(0)] * WARM_UP
+    for kind in STRATEGIES.values():
+        _run(desk, specs, tables, pool, kind, warm, options.changes[0], ground.seed)
+    for turn, (ratio, size) in enumerate(product(options.ratios, options.changes)):
+        operations = sequence(ratio, options.operations, len(specs), ground.seed)
+        runs: dict[str, list[_Run]] = {name: [] for name in STRATEGIES}
+        for name in chain.from_iterable(_in_turn(turn + n) for n in range(ground.repeat)):
+            ground.step(f"{ratio} with {size} changes, {name}")
+            kind = STRATEGIES[name]
+            run = _run(desk, specs, tables, pool, kind, operations, size, ground.seed)
+            runs[name].append(run)
+        expected = runs[next(iter(STRATEGIES))][0].answers
+        for name in STRATEGIES:
+            labels: dict[str, Label] = {"ratio": str(ratio), "changes": size, "strategy": name}
+            yield _cell(ground, labels, runs[name], expected, len(operations))
+
+
+def _in_turn(turn: int) -> list[str]:
+    """The strategies, each the first one in turn: whoever runs first finds Spark the coldest."""
+    names = list(STRATEGIES)
+    first = turn % len(names)
+    return [*names[first:], *names[:first]]
+
+
+def _with_variants(desk: Workbench, spec: QuerySpec, constants: Sequence[str]) -> Workbench:
+    """The suite's workbench with the query once per choice of constants, and no other query."""
+    variants = [with_parameters(spec, text.split()) for text in constants] or [spec]
+    workload = replace(desk.workload, queries=held_specs(spec, variants))
+    return Workbench(desk.settings, workload, desk.reporter)
+
+
+def _run(
+    desk: Workbench,
+    specs: Sequence[QuerySpec],
+    tables: tuple[str, ...],
+    pool: Pool,
+    kind: type[MixedStrategy],
+    operations: Sequence[Operation],
+    size: int,
+    seed: int,
+) -> _Run:
+    with scratch_copy(desk, tables) as scratch:
+        strategy = kind(scratch, tables)
+        updates = UpdateStream(scratch.tables, pool, seed)
+        update_ms = 0.0
+        answers = []
+        for operation in operations:
+            if operation.constants is None:
+                update_ms += updates.commit(size)
+            else:
+                answers.append(strategy.answer(specs[operation.constants]))
+        spent = replace(strategy.spent)
+        return _Run(spent, update_ms, tuple(answers), strategy.sketches, strategy.checked())
+
+
+def _cell(
+    ground: Ground,
+    labels: Mapping[str, Label],
+    runs: Sequence[_Run],
+    expected: Sequence[pa.Table],
+    operations: int,
+) -> Cell:
+    """Totals are medians of the runs, and each run's answers and sketches are checked."""
+    totals = [run.total_ms for run in runs]
+    metrics = {
+        "total_ms": Metric.of(totals),
+        "update_ms": Metric.of([run.update_ms for run in runs]),
+        "query_ms": Metric.of([run.spent.query_ms for run in runs]),
+        "maintain_ms": Metric.of([run.spent.maintain_ms for run in runs]),
+        "capture_ms": Metric.of([run.spent.capture_ms for run in runs]),
+        "operation_ms": Metric.of([total / operations for total in totals]),
+    }
+    compared = [run.answers for run in runs if run.answers is not expected]
+    equal = all(
+        same_rows(answer_of(mine).rows, answer_of(theirs).rows)
+        for answers in compared
+        for mine, theirs in zip(answers, expected, strict=True)
+    )
+    checks = [run.checked for run in runs if run.checked is not None]
+    return ground.cell(
+        metrics,
+        labels,
+        checked=reduce(worse_of, checks) if checks else None,
+        equal=equal if compared else None,
+        note=f"{operations} operations, {len(expected)} of them queries;"
+        f" {runs[0].sketches} captured a sketch",
+    )

@@ -1,0 +1,247 @@
+"""Measure `recursion`: a step of a recursive query's circuit, and asking anew, over rows in memory.
+
+Options: `changes`, rows that go with one step and come with the next (1, 100, 1,000), of the table
+`changed` (the largest); `steps` of either kind that are timed (the repeats, or more); `ranges` of
+every sketch (1,000); `sources`, where the query asks what all nodes below that number reach
+(`search: reach`) or at what least cost (`paths`): then searches written for it take part; `duckdb`,
+a text in DuckDB's own words for the same answer, where it would not end with the query's.
+Runs that ask anew are the repeats, at most three.
+Law: before anything is timed, and after the last step, the answer that the circuit keeps and its
+sketches are compared with those of a circuit filled anew; the answers of all others, too. Times are
+processor times, of all threads, but those that are called `wall`; `duckdb_answer_ms` is the lesser
+of DuckDB's two, run by run. Ratios are of processor time, but `duckdb_answer_ratio`, which is of
+that lesser time, and `duckdb_wall_ratio`. All have the rows in memory, so nobody reads a table.
+What is not installed, or cannot run the text, is named in the note.
+Out of scope: reading changes, commits (`maintain`), peers (`peer_cost`), files (`rewritten_cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from benchmarks.recursion.anew import DuckDb
+from benchmarks.recursion.circuit import Kept, RecursiveQuery, recursive_query
+from benchmarks.recursion.searches import (
+    PATHS,
+    REACH,
+    has_scipy,
+    searched,
+    searched_by_scipy,
+)
+from impctl.aliases import TableName
+from impctl.app.measuring.follower import AgainstRecapture, worse_of
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.single import single
+from impctl.app.measuring.took import Took, cpu_of, ratios, wall_of
+from impctl.bench.parquet_sql import ParquetSql, SqlFailed
+from impctl.bench.record import Cell, Metric
+from impctl.values import dataclass
+
+_ASKED_ANEW = 3
+
+Asked = Callable[[], tuple[pa.Table, Took]]
+
+_DUCKDB = "duckdb"
+_RATIOS = {
+    "anew_ratio": "anew_ms",
+    "duckdb_answer_ratio": "duckdb_answer_ms",
+    "duckdb_cpu_ratio": "duckdb_cpu_ms",
+    "search_ratio": "search_ms",
+    "scipy_ratio": "scipy_ms",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    changes: tuple[int, ...]
+    changed: TableName | None
+    steps: int
+    ranges: int
+    sources: int
+    search: str
+    duckdb: str
+
+
+@dataclass(slots=True)
+class _Checks:
+    """What comparing has found so far."""
+
+    sketches: list[AgainstRecapture]
+    answers: list[bool]
+
+
+def measure_recursion(ground: Ground) -> Iterator[Cell]:
+    """A cell per number of changes."""
+    ground.only("changes", "changed", "duckdb", "ranges", "search", "sources", "steps")
+    (search,) = ground.choices("search", (REACH, PATHS), (REACH,))
+    options = _Options(
+        changes=ground.whole_numbers("changes", (1, 100, 1000)),
+        changed=ground.text("changed", "") or None,
+        steps=max(ground.whole_number("steps", 1), ground.repeat),
+        ranges=ground.whole_number("ranges", 1000),
+        sources=ground.whole_number("sources", 0, least=0),
+        search=search,
+        duckdb=ground.text("duckdb", "") or ground.query.sql,
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    ground.step(f"reading the tables of {ground.query.name}")
+    query = recursive_query(ground, options.ranges)
+    changed = options.changed or max(query.tables, key=lambda table: len(query.tables[table]))
+    if changed not in query.tables:
+        raise ground.refuse("changed", f"a table that query `{ground.query.name}` reads")
+    connection = ParquetSql.open()
+    with nullcontext() if connection is None else closing(connection):
+        kept = query.filled(query.tables)
+        for changes in options.changes:
+            if changes > len(query.tables[changed]):
+                rows = f"{len(query.tables[changed]):,}"
+                note = f"not run: `{changed}` has {rows} rows"
+                yield ground.cell({}, {"changes": changes}, note=note)
+            else:
+                ground.step(f"{changes} rows of {changed}")
+                yield _cell(ground, options, query, kept, connection, changed, changes)
+
+
+def _cell(
+    ground: Ground,
+    options: _Options,
+    query: RecursiveQuery,
+    kept: Kept,
+    connection: ParquetSql | None,
+    changed: TableName,
+    changes: int,
+) -> Cell:
+    whole = query.tables[changed]
+    random = np.random.default_rng([ground.seed, changes])
+    checks, notes = _Checks([], []), list[str]()
+    goes = _drawn(whole, changes, random)
+    went = whole.filter(goes)
+    kept.step(changed, went, -1)
+    now = {**query.tables, changed: whole.filter(pc.invert(goes))}
+    asked = _asked_anew(ground, options, query, kept, connection, now, checks, notes)
+    kept.step(changed, went, 1)
+    gone, come = list[Took](), list[Took]()
+    # All are drawn first: what reads the whole table between two steps empties the caches.
+    batches = [whole.filter(_drawn(whole, changes, random)) for _ in range(options.steps)]
+    for went in batches:
+        gone.append(kept.step(changed, went, -1))
+        come.append(kept.step(changed, went, 1))
+    filling = _compared(query, kept, query.tables, checks)
+    metrics = {
+        "delete_ms": cpu_of(gone),
+        "insert_ms": cpu_of(come),
+        "delete_wall_ms": wall_of(gone),
+        "insert_wall_ms": wall_of(come),
+        **_asked_metrics(asked),
+    }
+    metrics |= ratios(metrics, _RATIOS, "delete_ms")
+    metrics |= ratios(metrics, {"duckdb_wall_ratio": "duckdb_wall_ms"}, "delete_wall_ms")
+    facts = {"state_bytes": kept.state_bytes, "answer_rows": len(kept.answer())}
+    metrics |= single({**facts, "capture_ms": filling.cpu_ms})
+    return ground.cell(
+        metrics,
+        {"changes": changes},
+        checked=reduce(worse_of, checks.sketches),
+        equal=all(checks.answers),
+        note="; ".join(notes),
+    )
+
+
+def _drawn(rows: pa.Table, size: int, random: np.random.Generator) -> pa.Array:
+    """Which rows are among so many drawn."""
+    goes = np.zeros(len(rows), dtype=bool)
+    goes[random.choice(len(rows), size, replace=False)] = True
+    return pa.array(goes)
+
+
+def _asked_anew(
+    ground: Ground,
+    options: _Options,
+    query: RecursiveQuery,
+    kept: Kept,
+    connection: ParquetSql | None,
+    now: Mapping[TableName, pa.Table],
+    checks: _Checks,
+    notes: list[str],
+) -> dict[str, list[Took]]:
+    """What all take that ask anew over the rows as they are `now`, their answers compared."""
+    answer = kept.answer()
+    runs = min(ground.repeat, _ASKED_ANEW)
+    found = {"anew": [_compared(query, kept, now, checks) for _ in range(runs)]}
+    for name, asked in _others(ground, options, now, connection, notes).items():
+        try:
+            asked()
+            several = [asked() for _ in range(runs)]
+        except SqlFailed as error:
+            notes.append(f"DuckDB cannot run the text: {error}")
+            continue
+        checks.answers += [are_same_rows(answer, rows) for rows, _ in several]
+        found[name] = [took for _, took in several]
+    return found
+
+
+def _asked_metrics(asked: Mapping[str, list[Took]]) -> dict[str, Metric]:
+    """Processor times, and of DuckDB, which works on all cores, those on the wall, too."""
+    found = {f"{name}_ms": cpu_of(runs) for name, runs in asked.items() if name != _DUCKDB}
+    if duckdb := asked.get(_DUCKDB):
+        found["duckdb_answer_ms"] = Metric.of([run.lesser_ms for run in duckdb])
+        found["duckdb_cpu_ms"] = cpu_of(duckdb)
+        found["duckdb_wall_ms"] = wall_of(duckdb)
+    return found
+
+
+def _others(
+    ground: Ground,
+    options: _Options,
+    now: Mapping[TableName, pa.Table],
+    connection: ParquetSql | None,
+    notes: list[str],
+) -> dict[str, Asked]:
+    """Who else is asked, by name."""
+    found: dict[str, Asked] = {}
+    if connection is None:
+        notes.append("DuckDB is not installed")
+    else:
+        duckdb = DuckDb(connection, options.duckdb)
+        for table, rows in now.items():
+            duckdb.put(table, rows)
+        found[_DUCKDB] = duckdb.asked
+    sources, search = options.sources, options.search
+    if sources:
+        links = max(now.values(), key=len)
+        found["search"] = lambda: searched(links, sources, search)
+        if has_scipy():
+            found["scipy"] = lambda: searched_by_scipy(links, sources, search)
+        else:
+            notes.append("scipy is not installed")
+    return found
+
+
+def _compared(
+    query: RecursiveQuery, kept: Kept, now: Mapping[TableName, pa.Table], checks: _Checks
+) -> Took:
+    """The circuit beside one that is filled anew, and what filling took."""
+    anew = query.filled(now)
+    checks.sketches.append(kept.against(anew))
+    checks.answers.append(are_same_rows(kept.answer(), anew.answer()))
+    return anew.filling
+
+
+def are_same_rows(one: pa.Table, other: pa.Table) -> bool:
+    """The same rows as often, in any order, whatever their columns are called."""
+    if one.num_columns != other.num_columns or len(one) != len(other):
+        return False
+    names = [str(at) for at in range(one.num_columns)]
+    keys = [(name, "ascending") for name in names]
+    left = one.rename_columns(names)
+    right = other.rename_columns(names).cast(left.schema)
+    return bool(left.sort_by(keys).equals(right.sort_by(keys)))

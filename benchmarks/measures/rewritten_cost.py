@@ -1,0 +1,175 @@
+"""Measure `rewritten`: a recursive query in DuckDB over all files, and over what `rewrite` tells.
+
+No options. The query is captured by the engine on a scratch copy, then its text runs in DuckDB as
+it is (`duckdb_plain_ms`), and as `rewrite` prints it over the files of `rewrite --files`
+(`duckdb_sketch_ms`, finding text and files included). Over files DuckDB may read all of them again
+with every round; `duckdb_loaded_ms` is reading the columns that the text names into memory, once,
+and asking there. These are times on the wall; those that are called `cpu` are processor times of
+all threads. `gain_ratio` and `cpu_gain_ratio` are the first over the second, `loaded_ratio` and
+`loaded_cpu_ratio` the third over it. `rows_share` are the rows in the ranges that the sketches
+hold, of all rows of the tables that have one (`sketched_rows`), `files_share` the files left of
+all, `fragments_share` the ranges held, of the table with the most rows.
+Law: the answers are compared before anything is timed, with each other and with the engine's, over
+a circuit of its own; files are warm. Without DuckDB the note says so, and the sketch is told.
+Out of scope: Spark, which does not run such a text (`rivals` has other queries).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.measures.recursion_cost import are_same_rows
+from benchmarks.recursion.circuit import recursive_query
+from impctl.aliases import TableName
+from impctl.app.measuring.ground import Ground, words_of
+from impctl.app.measuring.kinds.duckdb_recapture import (
+    Files,
+    Offered,
+    duckdb_plain,
+    duckdb_query,
+)
+from impctl.app.measuring.measured import MeasuredQuery, measured_copy
+from impctl.app.measuring.single import single
+from impctl.app.measuring.took import Took, cpu_of, ratios, timed, wall_of
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell, Metric
+from impctl.capture.use import local_name, rewrite_sql
+from impctl.data.vector import from_arrow
+from impctl.store.records import StoredSketch
+from impctl.tables.arrow_types import to_arrow_type
+from impctl.tables.rows import read_rows
+from impctl.values import dataclass
+
+_FILES = "impctl_files"
+_RATIOS = {"gain_ratio": "duckdb_plain_ms", "loaded_ratio": "duckdb_loaded_ms"}
+_CPU_RATIOS = {"cpu_gain_ratio": "duckdb_plain_cpu_ms", "loaded_cpu_ratio": "duckdb_loaded_cpu_ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Of the sketches: rows in their ranges and all, and per table the ranges held and all."""
+
+    rows: int
+    of_rows: int
+    fragments_share: float
+
+
+def measure_rewritten(ground: Ground) -> Iterator[Cell]:
+    """One cell."""
+    ground.only()
+    return _cells(ground)
+
+
+def _cells(ground: Ground) -> Iterator[Cell]:
+    ground.step(f"capturing {ground.query.name}")
+    with measured_copy(ground.desk, ground.query) as measured:
+        held, pruned = _held(measured), measured.written().pruned
+        query = recursive_query(ground, 1)
+        answer = query.filled(query.tables).answer()
+        metrics = single(
+            {
+                "rows_share": held.rows / held.of_rows,
+                "files_share": pruned.files_kept / max(pruned.files_total, 1),
+                "fragments_share": held.fragments_share,
+                "sketched_rows": held.of_rows,
+                "answer_rows": len(answer),
+            }
+        )
+        connection = ParquetSql.open()
+        if connection is None:
+            yield ground.cell(metrics, note="DuckDB is not installed")
+            return
+        with closing(connection):
+            ground.step(f"running {ground.query.name} in DuckDB")
+            yield _beside(ground, measured, connection, answer, metrics)
+
+
+def _beside(
+    ground: Ground,
+    measured: MeasuredQuery,
+    connection: ParquetSql,
+    answer: pa.Table,
+    metrics: dict[str, Metric],
+) -> Cell:
+    plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
+    through = _through(measured, connection)
+    if plain.run is None or through.run is None:
+        return ground.cell(metrics, note=plain.reason or through.reason)
+    works = {
+        "plain": _rows_of(plain.run),
+        "sketch": _rows_of(through.run),
+        "loaded": _rows_of(lambda: _loaded(measured)),
+    }
+    is_equal = all(are_same_rows(answer, work()) for work in works.values())
+    runs = dict[str, list[Took]]()
+    for _ in range(ground.repeat):
+        for name, work in works.items():
+            runs.setdefault(name, []).append(timed(work)[1])
+    for name, took in runs.items():
+        metrics |= {f"duckdb_{name}_ms": wall_of(took), f"duckdb_{name}_cpu_ms": cpu_of(took)}
+    metrics |= ratios(metrics, _RATIOS, "duckdb_sketch_ms")
+    metrics |= ratios(metrics, _CPU_RATIOS, "duckdb_sketch_cpu_ms")
+    return ground.cell(metrics, equal=is_equal)
+
+
+def _loaded(measured: MeasuredQuery) -> pa.Table:
+    """The answer by a connection that reads each table once, for the columns that it may need."""
+    query, words = measured.prepared.query, words_of(measured.prepared.query.sql)
+    connection = ParquetSql.open()
+    assert connection is not None, "it is installed: another connection has answered"
+    with closing(connection):
+        for table in measured.prepared.tables:
+            snapshot = measured.scratch.tables.snapshot(table)
+            connection.view(_FILES, [file.uri for file in snapshot.files])
+            columns = [name for name in snapshot.schema.names if name.lower() in words]
+            listed = ", ".join(f'"{name}"' for name in columns) or "*"
+            name = local_name(query, table)
+            connection.change(f'CREATE TABLE "{name}" AS SELECT {listed} FROM {_FILES}')
+        return connection.run(rewrite_sql(query, {}, is_local=True, is_plain=True))
+
+
+def _through(measured: MeasuredQuery, connection: ParquetSql) -> Offered:
+    """The text and files of `rewrite`, found anew with every run."""
+
+    def asked() -> tuple[str, Files]:
+        written = measured.written()
+        return written.sql, written.pruned.files
+
+    return duckdb_query(connection, measured.scratch.tables, measured.prepared, asked)
+
+
+def _rows_of(run: Callable[[], object]) -> Callable[[], pa.Table]:
+    def rows() -> pa.Table:
+        found = run()
+        assert isinstance(found, pa.Table)
+        return found
+
+    return rows
+
+
+def _held(measured: MeasuredQuery) -> _Held:
+    """Rows counted in the tables; of several sketches of one table the union of their ranges."""
+    by_table: dict[TableName, list[StoredSketch]] = {}
+    for sketch in measured.stored.sketches:
+        by_table.setdefault(sketch.table, []).append(sketch)
+    shares: list[tuple[int, int, float]] = []
+    for table, sketches in by_table.items():
+        snapshot = measured.scratch.tables.snapshot(table)
+        rows = read_rows(snapshot, [sketches[0].attribute])
+        is_held = np.zeros(len(rows), dtype=bool)
+        for sketch in sketches:
+            partition = sketch.partition
+            values = rows.column(sketch.attribute).combine_chunks()
+            vector = from_arrow(to_arrow_type(values, partition.type), partition.type)
+            is_held |= sketch.fragments.to_mask()[partition.fragments_of(vector)]
+        fragments = max(len(one.fragments) / one.partition.size for one in sketches)
+        shares.append((len(rows), int(is_held.sum()), fragments))
+    return _Held(
+        rows=sum(held for _, held, _ in shares),
+        of_rows=max(sum(rows for rows, _, _ in shares), 1),
+        fragments_share=max(shares)[2] if shares else 0.0,
+    )

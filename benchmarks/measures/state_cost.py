@@ -1,0 +1,216 @@
+"""Measure `state`: what changes cost by what is kept of a query's state, and how that was chosen.
+
+Options: `tables` that are incomplete, the largest first; `shares` of each that come; `late`, that
+they come one after the other instead of each by itself; `deletes`, shares of a change that are
+deletions; `come` and `expected`, numbers of those tables; `expected_shares`, where they are not
+what comes; `budgets`, shares of all state; `ways` to choose.
+
+Law: every way sees the same changes of tables that are the same, and starts with a capture of its
+own; a step is timed as by `maintain`; sketches are checked against recapture after the last change.
+Out of scope: ways (`state.kept_by`), how rows are held back (`state.held_back`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from benchmarks.state.asked import moving_tables
+from benchmarks.state.held_back import Change, commit, hold_back
+from benchmarks.state.kept_by import (
+    BOUNDED,
+    CHOSEN,
+    KEPT,
+    READ,
+    RECAPTURE,
+    WAYS,
+    Declared,
+    brought_to,
+    captured_under,
+    expecting,
+    recapture_ms,
+    step_ms,
+    stored_bytes,
+)
+from impctl.aliases import TableName
+from impctl.app.measuring.follower import AgainstRecapture, Follower
+from impctl.app.measuring.ground import Ground
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.record import Cell, Label, Metric
+from impctl.values import dataclass
+
+_UNBOUNDED = {KEPT: 1, READ: 0, RECAPTURE: 0}
+"""What ways that no budget means anything to come to, as a share of all state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    tables: tuple[TableName, ...]
+    shares: tuple[float, ...]
+    late: bool
+    deletes: tuple[float, ...]
+    come: tuple[int, ...]
+    expected: tuple[int, ...]
+    expected_shares: tuple[float, ...]
+    budgets: tuple[float, ...]
+    ways: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    """What one cell is about: the changes, and what is expected."""
+
+    shares: tuple[float, ...]
+    deletes: float
+    come: int
+    expected: int
+    expected_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One way through the changes."""
+
+    capture_ms: float
+    steps: tuple[float, ...]
+    stored: int
+    state: int
+    rows: tuple[int, ...]
+    checked: AgainstRecapture
+
+
+def measure_state(ground: Ground) -> Iterator[Cell]:
+    """A cell per setting, budget, way and change."""
+    ground.only(
+        *("tables", "shares", "late", "deletes", "come", "expected", "expected_shares"),
+        *("budgets", "ways"),
+    )
+    tables = moving_tables(ground, "tables of the workload, the largest first")
+    every = (len(tables),)
+    options = _Options(
+        tables=tables,
+        shares=ground.numbers("shares", (0.01,)),
+        late=ground.flag("late"),
+        deletes=ground.numbers("deletes", (0.0,)),
+        come=ground.whole_numbers("come", every),
+        expected=ground.whole_numbers("expected", every),
+        expected_shares=ground.numbers("expected_shares"),
+        budgets=ground.numbers("budgets", (1.0,)),
+        ways=ground.choices("ways", WAYS, (KEPT, CHOSEN, RECAPTURE)),
+    )
+    if not 0 < sum(options.shares) < 1 or max(options.deletes) > 1:
+        raise ground.refuse("shares", "shares of the rows, less than all of them together")
+    if max((*options.come, *options.expected)) > len(tables):
+        raise ground.refuse("come", f"numbers of tables, at most {len(tables)}")
+    if options.late and options.deletes != (0.0,):
+        raise ground.refuse("deletes", "not measured where changes are `late`")
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    together = [options.shares] if options.late else [(share,) for share in options.shares]
+    settings = product(together, options.deletes, options.come, options.expected)
+    for shares, deletes, come, expected in settings:
+        for expected_share in options.expected_shares or (shares[0],):
+            setting = _Setting(shares, deletes, come, expected, expected_share)
+            yield from _of_setting(ground, options, setting)
+
+
+def _of_setting(ground: Ground, options: _Options, setting: _Setting) -> Iterator[Cell]:
+    tables = prepare(ground.desk, ground.query).tables
+    moving = [table for table in options.tables if table in tables]
+    with scratch_copy(ground.desk, tables) as base:
+        shares = dict.fromkeys(moving[: setting.come], setting.shares)
+        changes = hold_back(base, shares, setting.deletes, ground.seed)
+        ground.step("all kept")
+        # Tells what the shares of a budget are of, and warms the process up.
+        whole = _run(ground, base, setting, moving, changes, KEPT, None).stored
+        for way, share in product(options.ways, options.budgets):
+            if way not in BOUNDED and share != options.budgets[0]:
+                continue
+            budget = round(whole * share) if way in BOUNDED else None
+            ground.step(f"{way}" + ("" if budget is None else f" within {share:.0%}"))
+            runs = [
+                _run(ground, base, setting, moving, changes, way, budget)
+                for _ in range(ground.repeat)
+            ]
+            labels: dict[str, Label] = {
+                "way": way,
+                "budget": _UNBOUNDED.get(way, share),
+                **_labels(options, setting),
+            }
+            yield from _told(ground, setting, labels, runs)
+
+
+def _labels(options: _Options, setting: _Setting) -> dict[str, Label]:
+    """What tells this setting from the others of the figure."""
+    found: dict[str, Label] = {}
+    if len(options.deletes) > 1:
+        found["deletes"] = setting.deletes
+    if len(options.come) > 1:
+        found["come"] = setting.come
+    if len(options.expected) > 1:
+        found["expected"] = setting.expected
+    if len(options.expected_shares) > 1:
+        found["expected_share"] = setting.expected_share
+    return found
+
+
+def _run(
+    ground: Ground,
+    base: Workbench,
+    setting: _Setting,
+    moving: Sequence[TableName],
+    changes: Sequence[Change],
+    way: str,
+    budget: int | None,
+) -> _Run:
+    spec = ground.query
+    with (
+        scratch_copy(base, prepare(base, spec).tables) as scratch,
+        expecting(scratch, _expected(scratch, setting, moving)) as desk,
+        desk.writing("bench"),
+    ):
+        capture_ms = captured_under(desk, spec, budget) + brought_to(desk, spec, way, budget)
+        stored = 0 if way == RECAPTURE else stored_bytes(desk, spec)
+        follower = Follower(desk, prepare(desk, spec))
+        if way == RECAPTURE:
+            capture_ms = recapture_ms(follower)
+        steps, rows = [], []
+        for change in changes:
+            rows.append(commit(desk, change))
+            steps.append(step_ms(follower, way))
+        state = 0 if way == RECAPTURE else follower.state_bytes
+        checked = follower.checked()
+    return _Run(capture_ms, tuple(steps), stored, state, tuple(rows), checked)
+
+
+def _expected(
+    scratch: Workbench, setting: _Setting, moving: Sequence[TableName]
+) -> dict[TableName, Declared]:
+    """What the file says of the first tables: a share of the rows there are in the end."""
+    found = {}
+    for at, table in enumerate(moving[: setting.expected]):
+        held = scratch.tables.snapshot(table).likely_rows
+        whole = held / (1 - sum(setting.shares)) if at < setting.come else held
+        rows = max(1, round(whole * setting.expected_share))
+        found[table] = Declared(rows, setting.deletes)
+    return found
+
+
+def _told(
+    ground: Ground, setting: _Setting, labels: dict[str, Label], runs: Sequence[_Run]
+) -> Iterator[Cell]:
+    first = runs[0]
+    for at, share in enumerate(setting.shares):
+        metrics = {
+            "capture_ms": Metric.of([run.capture_ms for run in runs]),
+            "maintain_ms": Metric.of([run.steps[at] for run in runs]),
+            "total_ms": Metric.of([run.capture_ms + sum(run.steps[: at + 1]) for run in runs]),
+            "stored_bytes": Metric.of([run.stored for run in runs]),
+            "state_bytes": Metric.of([run.state for run in runs]),
+        }
+        note = f"{first.rows[at]:,} rows of {setting.come} tables"
+        yield ground.cell(metrics, {**labels, "share": share}, checked=first.checked, note=note)

@@ -1,0 +1,151 @@
+"""Measure `deadlines`: what bounds on a sketch's age save, and how many steps miss them.
+
+Options: `tables` that change; `share` of their rows in each commit; `steps` that are maintained in
+earnest first, of one, four and sixteen such commits in turn, whose recorded times tell what later
+ones take, of few commits or of many; then `commits`, `every` so many
+seconds in the mean, in virtual time; `bounds`, such as `10m`; `look`, seconds between looks.
+
+Law: the schedule is that of `maintain --follow`; steps take what is thought of them times a noise
+(lognormal, one in a hundred eightfold), the same for all bounds. The sketch is checked after the
+steps in earnest; in virtual time there is none.
+Out of scope: the replay (`app.simulating`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from benchmarks.state.asked import moving_tables, share_of_each
+from benchmarks.state.held_back import commit, hold_back
+from benchmarks.state.kept_by import captured_under
+from impctl.aliases import TableName
+from impctl.app.measuring.follower import AgainstRecapture, Follower
+from impctl.app.measuring.ground import Ground
+from impctl.app.measuring.single import single
+from impctl.app.preparing.prepared import prepare
+from impctl.app.results.simulated import SimulatedSetting
+from impctl.app.simulating.arrived import Replay, replay_of
+from impctl.app.simulating.model import Model
+from impctl.app.simulating.noise import noisy
+from impctl.app.simulating.setting import Setting, trigger_from
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.record import Cell
+from impctl.errors import UsageError
+from impctl.forecast.arrival import Arrival
+from impctl.values import dataclass
+
+ON_COMMIT = "commit"
+_SIZES = (1, 4, 16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    tables: tuple[TableName, ...]
+    share: float
+    steps: int
+    commits: int
+    every: float
+    bounds: tuple[str, ...]
+    look: float
+
+
+def measure_deadlines(ground: Ground) -> Iterator[Cell]:
+    """A cell for every commit, and one per bound."""
+    ground.only("tables", "share", "steps", "commits", "every", "bounds", "look")
+    tables = moving_tables(ground)
+    steps = ground.whole_number("steps", 6)
+    options = _Options(
+        tables=tables,
+        share=share_of_each(ground, 0.0005, sum(_sizes(steps))),
+        steps=steps,
+        commits=ground.whole_number("commits", 2000),
+        every=ground.numbers("every", (60.0,), least=0.001)[0],
+        bounds=ground.texts("bounds", ("1m", "10m", "1h")),
+        look=ground.numbers("look", (5.0,), least=0.001)[0],
+    )
+    for bound in options.bounds:
+        try:
+            trigger_from(f"fresh_within: {bound}")
+        except UsageError:
+            raise ground.refuse("bounds", "durations such as `10m`") from None
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    spec = ground.query
+    tables = prepare(ground.desk, spec).tables
+    moving = [table for table in options.tables if table in tables]
+    with scratch_copy(ground.desk, tables) as scratch:
+        shares = tuple(options.share * size for size in _sizes(options.steps))
+        changes = hold_back(scratch, dict.fromkeys(moving, shares), 0.0, ground.seed)
+        with scratch.writing("bench"):
+            captured_under(scratch, spec, None)
+            follower = Follower(scratch, prepare(scratch, spec))
+            for change in changes:
+                commit(scratch, change)
+                follower.follow()
+            checked = follower.checked()
+        rows = {table: len(part.comes) for table, part in changes[0].items()}
+        for trigger in (ON_COMMIT, *(f"fresh_within: {bound}" for bound in options.bounds)):
+            ground.step(trigger)
+            found = _replayed(ground, scratch, options, rows, trigger)
+            yield _cell(ground, trigger, found, checked)
+
+
+def _sizes(steps: int) -> Sequence[int]:
+    """Of how many commits each of the first steps is: of one size no line could be told."""
+    return [_SIZES[at % len(_SIZES)] for at in range(steps)]
+
+
+def _replayed(
+    ground: Ground,
+    scratch: Workbench,
+    options: _Options,
+    rows: Mapping[TableName, int],
+    trigger: str,
+) -> SimulatedSetting:
+    spec = ground.query
+    store = scratch.store()
+    stored = store.load(spec.name)
+    assert stored is not None, "it was captured"
+    model = Model(
+        scratch,
+        store,
+        [spec],
+        {spec.name: tuple(stored.versions)},
+        _arrivals(options, tuple(stored.versions), rows, ground.seed),
+        options.look,
+        lambda: noisy(Random(ground.seed)),
+    )
+    return model.run(Setting(None, trigger_from(trigger)))
+
+
+def _arrivals(
+    options: _Options, tables: Sequence[TableName], rows: Mapping[TableName, int], seed: int
+) -> Replay:
+    """Commits at random times, of all tables that move together."""
+    gaps = np.random.default_rng(seed).exponential(options.every, options.commits)
+    times = np.cumsum(gaps).tolist()
+    held = {
+        table: [
+            Arrival(version, at, rows[table], 0, 1, 0, "WRITE")
+            for version, at in enumerate(times, start=1)
+            if table in rows
+        ]
+        for table in tables
+    }
+    return replay_of(held, 0.0, "drawn")
+
+
+def _cell(ground: Ground, trigger: str, found: SimulatedSetting, checked: AgainstRecapture) -> Cell:
+    metrics = {
+        "runs_count": float(found.runs),
+        "work_ms": found.work_ms,
+        "age_ms": 1000 * (found.age_s or 0.0),
+        "late_share": found.late / max(1, found.steps),
+    }
+    return ground.cell(single(metrics), {"trigger": trigger}, checked=checked)

@@ -1,0 +1,132 @@
+"""Measure `processes`: `impctl maintain` in processes of its own, warm and cold, by what is kept.
+
+Options: `tables` that change; `share` of their rows, in each of twice as many changes as runs;
+`ways`, and `budgets` (shares of all state, or bytes from 1,000 on). Cold: the state and the tables
+are taken out of the system's cache before.
+
+Law: as measure `state`; the process reads what a user's does, and its memory is its own peak.
+Out of scope: the process (`fresh_process`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from benchmarks.fresh_process import ProcessRun, maintain_afresh
+from benchmarks.state.asked import moving_tables, share_of_each
+from benchmarks.state.held_back import Change, commit, hold_back
+from benchmarks.state.kept_by import (
+    BOUNDED,
+    CHOSEN,
+    KEPT,
+    READ,
+    Declared,
+    brought_to,
+    captured_under,
+    expecting,
+    stored_bytes,
+)
+from benchmarks.state.out_of_cache import out_of_cache
+from impctl.aliases import TableName
+from impctl.app.measuring.follower import AgainstRecapture, Follower
+from impctl.app.measuring.ground import Ground
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.record import Cell, Label, Metric
+from impctl.values import dataclass
+
+_BYTES = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    warm: tuple[ProcessRun, ...]
+    cold: tuple[ProcessRun, ...]
+    stored: int
+    checked: AgainstRecapture
+
+
+def measure_processes(ground: Ground) -> Iterator[Cell]:
+    """A cell per way and budget."""
+    ground.only("tables", "share", "ways", "budgets")
+    tables = moving_tables(ground)
+    share = share_of_each(ground, 0.0001, _changes(ground))
+    ways = ground.choices("ways", (KEPT, CHOSEN, READ), (KEPT, CHOSEN))
+    return _cells(ground, tables, share, ways, ground.numbers("budgets", (1.0,)))
+
+
+def _changes(ground: Ground) -> int:
+    """One for each run, warm and cold; the first process compiles what it imports, and is none."""
+    return 2 * ground.repeat + 1
+
+
+def _cells(
+    ground: Ground,
+    tables: Sequence[TableName],
+    share: float,
+    ways: Sequence[str],
+    budgets: Sequence[float],
+) -> Iterator[Cell]:
+    reads = prepare(ground.desk, ground.query).tables
+    moving = [table for table in tables if table in reads]
+    with scratch_copy(ground.desk, reads) as base:
+        shares = (share,) * _changes(ground)
+        changes = hold_back(base, dict.fromkeys(moving, shares), 0.0, ground.seed)
+        for way, budget in product(ways, budgets):
+            if way not in BOUNDED and budget != budgets[0]:
+                continue
+            ground.step(f"{way} within {budget:g}" if way in BOUNDED else way)
+            labels: dict[str, Label] = {"way": way, "budget": budget if way in BOUNDED else 1}
+            yield _told(ground, labels, _run(ground, base, moving, changes, share, way, budget))
+
+
+def _run(
+    ground: Ground,
+    base: Workbench,
+    moving: Sequence[TableName],
+    changes: Sequence[Change],
+    share: float,
+    way: str,
+    budget: float,
+) -> _Run:
+    spec = ground.query
+    with scratch_copy(base, prepare(base, spec).tables) as scratch:
+        held = {table: scratch.tables.snapshot(table).likely_rows for table in moving}
+        rows = {table: Declared(max(1, round(held[table] * share))) for table in moving}
+        with expecting(scratch, rows) as desk:
+            with desk.writing("bench"):
+                captured_under(desk, spec, None)
+                whole = stored_bytes(desk, spec)
+                most = budget if budget >= _BYTES else budget * whole
+                brought_to(desk, spec, way, round(most))
+                stored = stored_bytes(desk, spec)
+            runs = [
+                _maintained(desk, ground, each, is_cold=at % 2 == 1)
+                for at, each in enumerate(changes)
+            ]
+            for table in moving:
+                desk.tables.advance(table)
+            with desk.writing("bench"):
+                checked = Follower(desk, prepare(desk, spec)).checked()
+    return _Run(tuple(runs[2::2]), tuple(runs[1::2]), stored, checked)
+
+
+def _maintained(desk: Workbench, ground: Ground, change: Change, *, is_cold: bool) -> ProcessRun:
+    commit(desk, change)
+    for table in change:
+        desk.tables.advance(table)
+    if is_cold:
+        out_of_cache(desk.store_path.parent)
+    return maintain_afresh(desk, ground.query)
+
+
+def _told(ground: Ground, labels: dict[str, Label], run: _Run) -> Cell:
+    metrics = {
+        "process_ms": Metric.of([one.elapsed_ms for one in run.warm]),
+        "cold_ms": Metric.of([one.elapsed_ms for one in run.cold]),
+        "process_bytes": Metric.of([one.peak_bytes for one in (*run.warm, *run.cold)]),
+        "stored_bytes": Metric.of([run.stored]),
+    }
+    return ground.cell(metrics, labels, checked=run.checked)

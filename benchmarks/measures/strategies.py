@@ -1,0 +1,117 @@
+"""Measure `strategies`: many small updates maintained eagerly in batches, or lazily at the end.
+
+Options: `updates` (scaled, not below `least`) of `changes` rows each; `batches`, rows after which
+an eager sketch is maintained, those left out that all updates together do not exceed. The lazy
+cell maintains once, when all updates are in, as a query that comes then would do.
+
+Law: every cell sees the same seeded commits on a scratch copy of its own and begins with a current
+sketch; only steps of maintenance are timed; the sketch is checked against recapture at the end.
+Out of scope: commits (`update_stream`), one maintenance (`follower`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+
+from benchmarks.update_stream import Pool, UpdateStream, pool_of
+from impctl.app.measuring.changed_table import changed_table
+from impctl.app.measuring.follower import AgainstRecapture, Followed, captured, worse_of
+from impctl.app.measuring.ground import Ground
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.bench.record import Cell, Metric
+from impctl.values import dataclass
+
+LAZY = "lazy"
+"""The label `batch` of the cell that maintains once."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    updates: int
+    changes: int
+    batches: tuple[int, ...]
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """All updates once: the maintenances, and the sketch at the end."""
+
+    steps: Sequence[Followed]
+    checked: AgainstRecapture
+
+
+def measure_strategies(ground: Ground) -> Iterator[Cell]:
+    """A cell per size of batch, and one for lazy."""
+    ground.only("updates", "least", "changes", "batches", "key")
+    options = _Options(
+        ground.scaled("updates", 1000, least=ground.whole_number("least", 100)),
+        ground.whole_number("changes", 1),
+        ground.whole_numbers("batches", (1, 10, 20, 50, 100, 200, 500, 1000)),
+        ground.key(),
+    )
+    return _cells(ground, options)
+
+
+def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
+    desk = ground.desk
+    tables = prepare(desk, ground.query).tables
+    changed = changed_table(desk.tables, tables)
+    pool = pool_of(desk.tables, changed, options.key, ground.seed)
+    # What is done for the first time in a process costs more than ever after.
+    _run(ground, options, tables, pool, 1, updates=3)
+    # A batch of everything is what lazy does.
+    smaller = [size for size in options.batches if size < options.updates * options.changes]
+    for batch in (*smaller, None):
+        runs = []
+        for _ in range(ground.repeat):
+            ground.step(f"{options.updates} updates, " + (f"batches of {batch}" if batch else LAZY))
+            runs.append(_run(ground, options, tables, pool, batch, updates=options.updates))
+        yield _cell(ground, options, batch, runs)
+
+
+def _run(
+    ground: Ground,
+    options: _Options,
+    tables: tuple[str, ...],
+    pool: Pool,
+    batch: int | None,
+    *,
+    updates: int,
+) -> _Run:
+    """All updates with one size of batch; None is lazy."""
+    with scratch_copy(ground.desk, tables) as scratch, scratch.writing("bench"):
+        follower = captured(scratch, ground.query)
+        stream = UpdateStream(scratch.tables, pool, ground.seed)
+        steps: list[Followed | None] = []
+        waiting = 0
+        for _ in range(updates):
+            stream.commit(options.changes)
+            waiting += options.changes
+            if batch is not None and waiting >= batch:
+                steps.append(follower.follow())
+                waiting = 0
+        if waiting:
+            steps.append(follower.follow())
+        checked = follower.checked()
+    return _Run([step for step in steps if step is not None], checked)
+
+
+def _cell(ground: Ground, options: _Options, batch: int | None, runs: Sequence[_Run]) -> Cell:
+    """Totals are medians of the runs; a step is any of them."""
+    steps = [step for run in runs for step in run.steps]
+    totals = [sum(step.total_ms for step in run.steps) for run in runs]
+    metrics = {
+        "maintain_ms": Metric.of(totals),
+        "per_update_ms": Metric.of([total / options.updates for total in totals]),
+        "step_ms": Metric.of([step.total_ms for step in steps]),
+        "read_ms": Metric.of([step.read_ms for step in steps]),
+        "engine_ms": Metric.of([step.done.engine_ms for step in steps]),
+        "commit_ms": Metric.of([step.done.commit_ms for step in steps]),
+    }
+    label = LAZY if batch is None else str(batch)
+    note = f"{options.updates} updates of {options.changes} rows in {len(runs[0].steps)} steps"
+    checked = reduce(worse_of, [run.checked for run in runs])
+    return ground.cell(metrics, {"batch": label}, checked=checked, note=note)

@@ -1,0 +1,86 @@
+"""The tables that a recursive query reads, as facts of the program that peers keep for it.
+
+Tables are known by their columns: links have `src`, `dst` and `cost`; of regions, sensors that are
+near each other have those too, seeds `region` and `sensor`, triggered ones `sensor` and `at`.
+Law: facts are those of the table that changes, in an order drawn by a seed; seeds of regions come
+first, since nothing is in a region without them, and are never deleted.
+Out of scope: what the query's text says of these tables: it is the same query for people to read.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from benchmarks.peers.programs import COST, HOPS, Fact, Paths, Program, Reach, Regions
+from impctl.app.measuring.ground import Ground
+from impctl.errors import UnsupportedError
+from impctl.tables.rows import read_rows
+from impctl.values import dataclass
+
+REACH, REGIONS, PATHS = "reach", "regions", "paths"
+NONE, SINGLE, MULTI = "none", "single", "multi"
+
+_MINIMISED = {NONE: (), SINGLE: (COST,), MULTI: (COST, HOPS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A program, and the facts that come first and those that come and go."""
+
+    program: Program
+    first: tuple[Fact, ...]
+    others: tuple[Fact, ...]
+
+    def drawn(self, seed: int) -> list[Fact]:
+        """The others in an order by the seed."""
+        found = list(self.others)
+        random.Random(seed).shuffle(found)
+        return found
+
+
+def facts_of(ground: Ground, program: str, selection: str) -> Facts:
+    """The program over the tables that the case's query reads; UnsupportedError without them."""
+    tables = list(_tables(ground))
+    if program == REGIONS:
+        triggered = _with(ground, tables, ("sensor", "at"))
+        made = Regions(
+            _grouped(_with(ground, tables, ("src", "dst"))),
+            _grouped(_with(ground, tables, ("sensor", "region"))),
+        )
+        first = tuple((sensor,) for sensor, at in triggered if at == 0)
+        return Facts(made, first, tuple((sensor,) for sensor, at in triggered if at != 0))
+    if program == REACH:
+        return Facts(Reach(), (), tuple(sorted({*_with(ground, tables, ("src", "dst"))})))
+    links = _with(ground, tables, ("src", "dst", "cost"))
+    return Facts(Paths(_MINIMISED[selection]), (), tuple(sorted({*links})))
+
+
+def _tables(ground: Ground) -> Iterable[pa.Table]:
+    for name in ground.named_tables():
+        found = ground.desk.tables.snapshot(name)
+        yield read_rows(found, found.schema.names)
+
+
+def _with(ground: Ground, tables: Sequence[pa.Table], columns: Sequence[str]) -> list[Fact]:
+    """The rows of the first table that has these columns."""
+    for table in tables:
+        if {*columns} <= {*table.column_names}:
+            return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
+    listed = ", ".join(f"`{name}`" for name in columns)
+    raise UnsupportedError(
+        f"Query `{ground.query.name}` reads no table with the columns {listed}",
+        code="not_a_network",
+        hint="use a table of example `network` in its text",
+        location=ground.query.location,
+    )
+
+
+def _grouped(pairs: Iterable[Fact]) -> dict[int, tuple[int, ...]]:
+    found = defaultdict(list)
+    for key, value in pairs:
+        found[key].append(value)
+    return {key: tuple(sorted(values)) for key, values in found.items()}

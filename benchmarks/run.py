@@ -1,0 +1,170 @@
+"""Runs a suite: reads its file, generates its tables, measures its figures.
+
+Everything that can be wrong with a suite is found before a table is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.data import DataRequest, Example, make_data, requests_of
+from benchmarks.registry import MEASURES
+from benchmarks.suite import MAX_SCALE, DataSpec, Suite, load_suite, suite_file, suite_files
+from impctl.app.measuring.figures import CaseSpec, FigureSpec
+from impctl.app.measuring.ground import words_of
+from impctl.app.measuring.keep import try_kept
+from impctl.app.measuring.plan import PlannedRun, chosen_figures, planned_figures
+from impctl.app.measuring.run import measured
+from impctl.app.results.results import Outcome
+from impctl.app.workbench.reporter import Reporter
+from impctl.app.workbench.settings import MeasureRequest, Settings
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.record import RecordKind
+from impctl.errors import Problem, UsageError, WorkloadError
+from impctl.plural import count_text
+from impctl.workload.reading import shown, suggestion
+
+DEFAULT_FOLDER = Path(".impctl") / "suites"
+"""Parent of the folders with generated data, one for each suite."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRequest:
+    """A suite to run, by name or path; None leaves a choice to the suite.
+
+    `folder` holds the generated data; `source` is what examples are made from that are not drawn
+    at random.
+    """
+
+    suite: str
+    scale: float | None = None
+    folder: Path | None = None
+    source: Path | None = None
+    spark_profile: Path | None = None
+    figures: MeasureRequest = MeasureRequest()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSuite:
+    """A suite that is ready to be measured, and the tables it needs."""
+
+    run: PlannedRun
+    data: tuple[DataRequest, ...]
+
+
+def run_suite(request: SuiteRequest, reporter: Reporter) -> Outcome:
+    """The record, the files asked for, and what failed."""
+    with planned_suite(request, reporter) as planned:
+        try_kept(request.figures, planned.run.desk.reserved)
+        make_data(planned.data, planned.run.folder, reporter)
+        return measured(planned.run, request.figures, reporter)
+
+
+@contextmanager
+def planned_suite(request: SuiteRequest, reporter: Reporter) -> Iterator[PlannedSuite]:
+    """The suite as asked for; WorkloadError lists everything wrong with its file."""
+    path = suite_file(request.suite)
+    folder = DEFAULT_FOLDER / path.stem if request.folder is None else request.folder
+    suite = _loaded(path, folder)
+    scale = suite.scale if request.scale is None else request.scale
+    if not 0 < scale <= MAX_SCALE:
+        raise UsageError(
+            f"The scale must be above 0 and at most {MAX_SCALE}: {scale:g}",
+            hint="1 is the full size of the suite",
+        )
+    figures = chosen_figures(suite.figures_at(scale), request.figures.only)
+    repeat = suite.repeat if request.figures.repeat is None else request.figures.repeat
+    settings = Settings(path, spark_profile=request.spark_profile)
+    with closing(Workbench(settings, suite.workload, reporter)) as desk:
+        check_charts(figures)
+        planned = planned_figures(
+            desk, figures, MEASURES, repeat=repeat, seed=suite.seed, scale=scale
+        )
+        cases = [case for figure in figures for case in figure.cases]
+        specs = data_read(suite, cases, folder)
+        data = requests_of(specs, scale=scale, seed=suite.seed, source=request.source)
+
+        def data_of(case: CaseSpec) -> Sequence[Mapping[str, object]]:
+            read = {spec.name for spec in data_read(suite, [case], folder)}
+            # The rows of its tables identify a source: its place and time differ by machine.
+            return [{**asdict(one), "source": None} for one in data if one.name in read]
+
+        run = PlannedRun(
+            desk,
+            planned,
+            name=suite.name,
+            title=suite.title,
+            scale=scale,
+            repeat=repeat,
+            seed=suite.seed,
+            folder=folder,
+            kind=RecordKind.SUITE,
+            data_of=data_of,
+        )
+        yield PlannedSuite(run, data)
+
+
+def data_read(suite: Suite, cases: Sequence[CaseSpec], folder: Path) -> tuple[DataSpec, ...]:
+    """The data whose tables a query of the cases may read: those its text names."""
+    texts = [suite.workload.queries[case.query].sql for case in cases]
+    words = frozenset[str]().union(*map(words_of, texts))
+    base = folder.absolute()
+    used = {
+        Path(table.path).relative_to(base).parts[0]
+        for name, table in suite.workload.tables.items()
+        if name.lower() in words and Path(table.path).is_relative_to(base)
+    }
+    return tuple(spec for name, spec in suite.data.items() if name in used)
+
+
+def list_suites(reporter: Reporter) -> str:
+    """A line for each suite, with its figures and the number of its cases at full size."""
+    lines = []
+    for path in suite_files().values():
+        suite = checked_suite(path, reporter)
+        figures = suite.figures_at(1.0)
+        cases = count_text(sum(len(figure.cases) for figure in figures), "case")
+        lines.append(f"{suite.name}: {suite.title} ({cases})")
+        lines.append("  " + ", ".join(figure.name for figure in figures))
+    return "\n".join(lines)
+
+
+def checked_suite(path: Path, reporter: Reporter) -> Suite:
+    """The suite, whose figures can be measured at its own scale and at full size."""
+    suite = _loaded(path, DEFAULT_FOLDER)
+    with closing(Workbench(Settings(path), suite.workload, reporter)) as desk:
+        for scale in sorted({suite.scale, 1.0}):
+            figures = suite.figures_at(scale)
+            check_charts(figures)
+            planned_figures(desk, figures, MEASURES, repeat=1, seed=suite.seed, scale=scale)
+    return suite
+
+
+def check_charts(figures: Sequence[FigureSpec]) -> None:
+    """WorkloadError where a chart names a label or metric that no cell of its figure has."""
+    problems = [problem for figure in figures for problem in _chart_problems(figure)]
+    if problems:
+        raise WorkloadError("The charts of the figures are wrong", problems)
+
+
+def _chart_problems(figure: FigureSpec) -> list[Problem]:
+    """One for every name of the chart that no cell of the figure can have."""
+    drawable = MEASURES[figure.measure].drawable
+    chart = figure.chart
+    own = dict.fromkeys(label for case in figure.cases for label in case.labels)
+    labels = (*own, *drawable.labels)
+    wrong = [("label", name, labels) for name in (chart.x, *chart.series) if name not in labels]
+    wrong += [("metric", name, drawable.metrics) for name in chart.y if not drawable.has(name)]
+    return [_chart_problem(figure, *found) for found in wrong]
+
+
+def _chart_problem(figure: FigureSpec, kind: str, name: str, known: Sequence[str]) -> Problem:
+    text = f"The chart of figure `{figure.name}` names no {kind} of its cells: {shown(name)}"
+    return Problem(text, figure.location, suggestion(name, known, f"the {kind}s"))
+
+
+def _loaded(path: Path, folder: Path) -> Suite:
+    return load_suite(path, folder, tuple(Example), tuple(MEASURES))

@@ -1,0 +1,122 @@
+"""A query captured and brought to what a way of choosing keeps of its state, under a budget.
+
+Law: what is expected is what a workload file would say (`changes:`); choosing and converting are
+those of `capture` and `maintain`, whoever chose. Ways: `chosen`, as impctl does; `kept`, all of it;
+`read`, the least; `recapture`, nothing, so that every change costs a recapture; and the simpler
+choices of `state.simpler_choices`.
+Out of scope: what is measured of it (`measures`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
+from impctl.aliases import TableName
+from impctl.app.capturing.captured import capture_query
+from impctl.app.maintaining.keeping.choice import Choose, kept_within
+from impctl.app.maintaining.keeping.keep_to import converted
+from impctl.app.maintaining.keeping.opened import state_bytes
+from impctl.app.measuring.follower import Follower
+from impctl.app.preparing.prepared import prepare
+from impctl.app.workbench.workbench import Workbench
+from impctl.bench.clock import milliseconds
+from impctl.circuits.keeping.choice import StateChoice, told
+from impctl.circuits.keeping.graph import Graph
+from impctl.errors import StateCorruptError
+from impctl.stopwatch import Stopwatch
+from impctl.values import dataclass
+from impctl.workload.models import ComingSpec, QuerySpec
+
+CHOSEN, KEPT, READ, RECAPTURE = "chosen", "kept", "read", "recapture"
+WAYS = (CHOSEN, KEPT, READ, RECAPTURE, *SIMPLER_CHOICES)
+BOUNDED = (CHOSEN, *SIMPLER_CHOICES)
+"""Those that a budget means something to."""
+
+_EVERY = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What the workload file says of a table's changes: rows, and how many are deletions."""
+
+    rows: int
+    deletes: float = 0.0
+
+
+@contextmanager
+def expecting(desk: Workbench, expected: Mapping[TableName, Declared]) -> Iterator[Workbench]:
+    """A workbench on the same tables and store whose file expects these changes, once an hour, and
+    no others."""
+    tables = {name: replace(table, coming=()) for name, table in desk.workload.tables.items()}
+    for table, each in expected.items():
+        one = ComingSpec(_EVERY, each.rows, each.deletes, None, None)
+        tables[table] = replace(tables[table], coming=(one,))
+    found = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> float:
+    """Capture as under this budget, without looking at the choice; milliseconds.
+
+    The caller holds the store's lock.
+    """
+    settings = replace(desk.settings, disk=budget)
+    under = Workbench(settings, desk.workload, desk.reporter)
+    watch = Stopwatch()
+    try:
+        capture_query(under, desk.store(), prepare(under, spec), code="asked", reason="bench")
+    finally:
+        under.close()
+    return watch.ms
+
+
+def brought_to(desk: Workbench, spec: QuerySpec, way: str, budget: int | None) -> float:
+    """Convert the captured query to what the way keeps; milliseconds.
+
+    StateCorruptError where it could not be: what follows would be measured of something else.
+    """
+    if way in (KEPT, RECAPTURE):
+        return 0.0
+    watch = Stopwatch()
+    simpler = SIMPLER_CHOICES.get(way)
+    by = None if simpler is None else _by(simpler)
+    kept = kept_within(desk, desk.store(), [spec], 0 if way == READ else budget, choose=by)
+    said = [*kept.troubles.values()]
+    for name in kept.queries:
+        said += converted(desk, desk.store(), kept, name)
+    if said:
+        raise StateCorruptError(said[0], hint="run the suite again")
+    return watch.ms
+
+
+def stored_bytes(desk: Workbench, spec: QuerySpec) -> int:
+    """What is stored of the query's state."""
+    return state_bytes(desk.store(), [spec.name])
+
+
+def step_ms(follower: Follower, way: str) -> float:
+    """What bringing the sketch up to date takes."""
+    step = follower.follow()
+    assert step is not None, "every change is a commit"
+    return recapture_ms(follower) if way == RECAPTURE else step.total_ms
+
+
+def recapture_ms(follower: Follower) -> float:
+    """The second of two recaptures, without state."""
+    follower.recapture()
+    return milliseconds(follower.recapture)
+
+
+def _by(simpler: SimplerChoice) -> Choose:
+    def chosen(queries: Mapping[str, Graph], budget: int | None) -> StateChoice:
+        assert budget is not None
+        modes = {name: simpler(graph, budget) for name, graph in queries.items()}
+        return told(queries, modes, budget, [False] * len(queries))
+
+    return chosen

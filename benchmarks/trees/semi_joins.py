@@ -1,0 +1,286 @@
+"""A query's sketch asked anew of DuckDB: by semi joins up and down the join tree, never joining.
+
+Law: the text follows from the tree's shape. Each node keeps the rows that find partners below
+(up), then those that a row above wants (down); where a condition decides on groups, the root keeps
+the rows of groups that pass, which DuckDB finds by the query itself. What is left of an access has
+exactly the ranges of its sketch; nobody believes that, they are compared. Rows lie in DuckDB's own
+tables, in memory, so that reading them costs it as little as it can.
+Out of scope: UNION, LIMIT, and plans without a tree, each told by its reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sqlglot import exp, parse_one
+
+from benchmarks.trees.streams import Tables
+from impctl.aliases import AccessId
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.capture.literals import DIALECT
+from impctl.capture.render import Renderer
+from impctl.circuits.trees.built import PlannedBlock
+from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
+from impctl.circuits.trees.shaping import planned_blocks
+from impctl.data.vector import from_arrow
+from impctl.engine.trees.spec import Edge
+from impctl.plan.nodes import (
+    Attribute,
+    ComputedColumn,
+    Plan,
+    Project,
+    Scan,
+    Select,
+    attributes_of,
+    inputs_of,
+    nodes_of,
+    with_inputs,
+)
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.tables.arrow_types import to_arrow_type
+from impctl.values import dataclass
+
+if TYPE_CHECKING:
+    from sqlglot.expressions import Expr as Sql
+
+_TARGET = "duckdb"
+_HELD = "held_"
+"""Before a table's name while DuckDB copies its rows."""
+
+
+class NoSemiJoinsError(Exception):
+    """There is no such text; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SketchQuestion:
+    """Statements that leave a table per node, and per access the SELECT of its values there.
+
+    `has_groups` says that they ask for groups that pass a condition, by the query itself.
+    """
+
+    statements: tuple[str, ...]
+    selects: Mapping[AccessId, str]
+    partitions: Mapping[AccessId, RangePartition]
+    has_groups: bool
+
+    def asked(self, connection: ParquetSql) -> Mapping[AccessId, FragmentSet]:
+        """The sketches of the rows that `put_rows` left; SqlFailed where DuckDB cannot."""
+        for statement in self.statements:
+            connection.change(statement)
+        found = {}
+        for access, select in self.selects.items():
+            partition = self.partitions[access]
+            answer = connection.run(select).column(0).combine_chunks()
+            values = from_arrow(to_arrow_type(answer, partition.type), partition.type)
+            ids = np.unique(partition.fragments_of(values)).tolist()
+            found[access] = FragmentSet.of(ids, partition.size)
+        return found
+
+
+def put_rows(connection: ParquetSql, tables: Tables) -> None:
+    """Rows of these tables in DuckDB's own ones, in place of any before."""
+    for name, rows in tables.items():
+        connection.put(f"{_HELD}{name}", rows)
+        copied = exp.select("*").from_(exp.to_table(f"{_HELD}{name}"))
+        connection.change(_created(name, copied))
+
+
+def sketch_question(core: Plan, partitions: Mapping[AccessId, RangePartition]) -> SketchQuestion:
+    """The question for a plan without its output columns; NoSemiJoinsError where there is none."""
+    blocks = planned_blocks(core, {})
+    if len(blocks) != 1:
+        raise NoSemiJoinsError("the query is a UNION")
+    (block,) = blocks
+    if isinstance(block.shape, NoTree):
+        raise NoSemiJoinsError(block.shape.text)
+    scans = {scan.access: scan for scan in nodes_of(core) if isinstance(scan, Scan)}
+    renderer = Renderer({access: scan.table for access, scan in scans.items()})
+    writer = _Writer(block.shape, partitions, renderer)
+    survivors = _survivors(block, renderer)
+    statements = (*writer.up(), *writer.down(survivors))
+    return SketchQuestion(statements, writer.selects(), partitions, survivors is not None)
+
+
+def _survivors(block: PlannedBlock, renderer: Renderer) -> tuple[exp.Select, list[str]] | None:
+    """The groups that pass, and what their columns are called; None where nothing decides."""
+    shape = block.shape
+    assert isinstance(shape, TreeShape)
+    if shape.top is None:
+        return None
+    assert block.block is not None
+    decided = block.block.decided
+    if not isinstance(decided, Select):
+        raise NoSemiJoinsError("a LIMIT decides, and DuckDB does not keep its ties")
+    there = {attribute.id for attribute in attributes_of(decided)}
+    keys = [key.attribute.id for key in shape.top.keys]
+    if not there.issuperset(keys):
+        raise NoSemiJoinsError("a group's columns are not among those of its condition")
+    return _translated(renderer.select(decided)), [renderer.name(key) for key in keys]
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Statements for the nodes of one tree: `up_i` has what is alive, `down_i` what is live."""
+
+    shape: TreeShape
+    partitions: Mapping[AccessId, RangePartition]
+    renderer: Renderer
+
+    def up(self) -> Iterator[str]:
+        """Every node with those of its rows that find partners below."""
+        for at, node in enumerate(self.shape.nodes):
+            rows = exp.select("mine.*").from_(self._rows(at, node).subquery("mine"))
+            for child in self.shape.children_of(at):
+                below = self.shape.nodes[child]
+                kind = {Edge.LEFT: "", Edge.ANTI: "left anti"}.get(below.edge, "left semi")
+                if kind:
+                    rows = rows.join(
+                        exp.to_table(_up(child)),
+                        on=self._met(child, "mine", _up(child)),
+                        join_type=kind,
+                    )
+            yield _created(_up(at), rows)
+
+    def down(self, survivors: tuple[exp.Select, list[str]] | None) -> Iterator[str]:
+        """Every node, parents first, with those that are wanted."""
+        last = len(self.shape.nodes) - 1
+        for at in range(last, -1, -1):
+            node = self.shape.nodes[at]
+            if not self._is_wanted(at):
+                continue
+            rows = exp.select("mine.*").from_(exp.to_table(_up(at), alias="mine"))
+            if node.parent is not None:
+                above = _down(node.parent)
+                on = self._met(at, above, "mine")
+                rows = rows.join(exp.to_table(above), on=on, join_type="left semi")
+            elif survivors is not None and survivors[1]:
+                select, names = survivors
+                pairs = zip(self.shape.groups, names, strict=True)
+                on = exp.and_(
+                    *(_same(_kept("mine", place), _named("kept", name)) for place, name in pairs)
+                )
+                rows = rows.join(select.subquery("kept"), on=on, join_type="left semi")
+            elif survivors is not None:
+                rows = rows.where(exp.Exists(this=survivors[0]))
+            yield _created(_down(at), rows)
+
+    def _is_wanted(self, at: int) -> bool:
+        """Whether rows of the node are in a result: below NOT EXISTS none is."""
+        parent = self.shape.nodes[at].parent
+        if parent is None:
+            return True
+        return self.shape.nodes[at].edge is not Edge.ANTI and self._is_wanted(parent)
+
+    def selects(self) -> dict[AccessId, str]:
+        """What is left of each access."""
+        found = {}
+        for at, node in enumerate(self.shape.nodes):
+            for access in node.accesses:
+                if access in self.partitions:
+                    place = node.accesses.index(access)
+                    value = _named(_down(at), f"f{place}")
+                    select = exp.select(value).distinct().from_(exp.to_table(_down(at)))
+                    found[access] = select.sql(_TARGET)
+        return found
+
+    def _rows(self, at: int, node: ShapeNode) -> exp.Select:
+        """The node's rows with what it keeps as k0, k1, .. and its accesses' values f0, f1, .."""
+        if node.rows is None:
+            return self._combined(at, node)
+        ranges = {
+            access: _range_column(access, self.partitions[access])
+            for access in node.accesses
+            if access in self.partitions
+        }
+        source = self.renderer.select(_with_ranges(node.rows, ranges)).subquery("own")
+        columns = [
+            exp.alias_(self.renderer.expr(expr), f"k{place}")
+            for place, expr in enumerate(node.kept)
+        ]
+        columns += [
+            exp.alias_(_named("own", self.renderer.name(found.id)), f"f{place}")
+            for place, access in enumerate(node.accesses)
+            if (found := ranges.get(access)) is not None
+        ]
+        listed = columns or [exp.alias_(exp.Literal.number(1), "nothing")]
+        return _translated(exp.select(*listed).from_(source))
+
+    def _combined(self, at: int, node: ShapeNode) -> exp.Select:
+        """What a virtual root keeps, from the first child that has all of it."""
+        for child in self.shape.children_of(at):
+            below = self.shape.nodes[child]
+            if set(below.parent_key) == set(range(len(node.kept))):
+                pairs = zip(below.parent_key, below.key, strict=True)
+                columns = [exp.alias_(_kept(_up(child), own), f"k{place}") for place, own in pairs]
+                return exp.select(*columns).distinct().from_(exp.to_table(_up(child)))
+        raise NoSemiJoinsError("no relation has all group columns")
+
+    def _met(self, child: int, above: str, below: str) -> Sql:
+        """That a row of the parent has the key of one of the child."""
+        node = self.shape.nodes[child]
+        if not node.key:
+            return exp.true()
+        parts = [
+            (_same if is_safe else _equal)(_kept(above, over), _kept(below, own))
+            for over, own, is_safe in zip(node.parent_key, node.key, node.null_safe, strict=True)
+        ]
+        return exp.and_(*parts)
+
+
+def _range_column(access: AccessId, partition: RangePartition) -> Attribute:
+    return Attribute(f"impctl/range/{access}", partition.attribute, partition.type)
+
+
+def _with_ranges(plan: Plan, ranges: Mapping[AccessId, Attribute]) -> Plan:
+    """The plan with the sketched columns of its accesses among its own."""
+    if isinstance(plan, Scan):
+        own = ranges.get(plan.access)
+        return plan if own is None else replace(plan, attributes=(*plan.attributes, own))
+    below = with_inputs(plan, tuple(_with_ranges(one, ranges) for one in inputs_of(plan)))
+    if isinstance(below, Project):
+        wanted = {attribute.id for attribute in ranges.values()}
+        more = [one for one in attributes_of(below.child) if one.id in wanted]
+        outputs = (*below.outputs, *(ComputedColumn(one, one.ref()) for one in more))
+        return replace(below, outputs=outputs)
+    return below
+
+
+def _translated(select: exp.Select) -> exp.Select:
+    found = parse_one(select.sql(DIALECT), dialect=DIALECT)
+    assert isinstance(found, exp.Select)
+    return found
+
+
+def _created(name: str, rows: exp.Select) -> str:
+    table = exp.to_table(name)
+    made = exp.Create(this=table, kind="TABLE", expression=rows, replace=True)
+    return made.sql(_TARGET)
+
+
+def _up(at: int) -> str:
+    return f"up_{at}"
+
+
+def _down(at: int) -> str:
+    return f"down_{at}"
+
+
+def _kept(table: str, place: int) -> exp.Column:
+    return _named(table, f"k{place}")
+
+
+def _named(table: str, name: str) -> exp.Column:
+    return exp.column(exp.to_identifier(name, quoted=True), table=table)
+
+
+def _equal(one: Sql, other: Sql) -> Sql:
+    return exp.EQ(this=one, expression=other)
+
+
+def _same(one: Sql, other: Sql) -> Sql:
+    return exp.NullSafeEQ(this=one, expression=other)

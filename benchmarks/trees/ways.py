@@ -1,0 +1,113 @@
+"""A query's circuits over rows in memory: as a join tree, and as joins in an index.
+
+Law: a circuit is the one that a capture would fill for `join: tree`, `join: index` or what the
+query itself asks; it is filled and stepped with the rows given, and processor time is counted, so
+that who else uses the machine hardly matters. Nothing is read or committed.
+Out of scope: which rows (`trees.streams`), what is asked anew (`semi_joins`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from benchmarks.trees.streams import Step, Tables
+from impctl.aliases import AccessId, TableName
+from impctl.app.capturing.chosen_way import capture_way
+from impctl.app.capturing.stage import capture_stage
+from impctl.app.preparing.prepared import PreparedQuery, prepare
+from impctl.app.workbench.workbench import Workbench
+from impctl.circuits.compile import Compiled
+from impctl.circuits.session import MaintainedQuery
+from impctl.circuits.way import Way
+from impctl.errors import UnsupportedError
+from impctl.plan.safety.verdict import Verdict
+from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.partition import RangePartition
+from impctl.tables.rows import read_rows
+from impctl.values import dataclass
+from impctl.workload.models import JoinStrategy, QuerySpec
+
+_SLICE = 1_000_000
+"""Rows with which a circuit is filled at once, as a capture reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """A query with its ranges: what all its circuits have in common."""
+
+    desk: Workbench
+    prepared: PreparedQuery
+    verdict: Verdict
+    partitions: Mapping[AccessId, RangePartition]
+
+    def way(self, join: JoinStrategy | None = None) -> Way:
+        """The way by such joins, by those of the query itself for None.
+
+        UnsupportedError where there is none by a circuit, or no tree though one is asked for.
+        """
+        spec = self.prepared.spec
+        asked = spec if join is None else replace(spec, join=join)
+        prepared = replace(self.prepared, spec=asked)
+        found = capture_way(self.desk, prepared, self.verdict, self.partitions)
+        if found.compiled is None:
+            raise UnsupportedError(
+                f"Query `{spec.name}` has no circuit to measure: {found.reason}",
+                code="not_incremental",
+                hint="`impctl explain` shows the reason",
+                location=self.prepared.place(found.span),
+            )
+        return found
+
+    def tables(self) -> Tables:
+        """Every table that the query reads, whole."""
+        snapshots = [self.desk.tables.snapshot(table) for table in self.prepared.tables]
+        return {found.table: read_rows(found, found.schema.names) for found in snapshots}
+
+
+def choices_of(desk: Workbench, spec: QuerySpec) -> Choices:
+    """The query with the ranges that a capture would choose; errors as of `capture_stage`."""
+    prepared = prepare(desk, spec)
+    stage = capture_stage(desk, prepared)
+    return Choices(desk, stage.prepared, stage.chosen.verdict, stage.partitions)
+
+
+class Followed:
+    """A circuit that follows a stream."""
+
+    def __init__(self, compiled: Compiled, start: Tables) -> None:
+        self.session = MaintainedQuery(compiled)
+        began = time.process_time()
+        self.session.load(_slices({t: start[t] for t in compiled.tables}))
+        self.capture_ms = (time.process_time() - began) * 1000.0
+
+    def step(self, step: Step) -> float:
+        """Milliseconds of processor time that the engine takes for it."""
+        changes = step.changes()
+        began = time.process_time()
+        self.session.step(changes)
+        return (time.process_time() - began) * 1000.0
+
+    def fragments(self) -> Mapping[AccessId, FragmentSet]:
+        """The sketches as they stand."""
+        return self.session.fragments()
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of keyed state held."""
+        return self.session.state_bytes()
+
+    @property
+    def work(self) -> tuple[int, int, int]:
+        """Tuples touched, flips and pairs of its trees so far; 0 without a tree."""
+        return self.session.tree_work()
+
+
+def _slices(tables: Tables) -> Iterator[tuple[TableName, pa.Table]]:
+    """The rows of smaller tables first, as a capture has them."""
+    for table, rows in sorted(tables.items(), key=lambda item: len(item[1])):
+        for start in range(0, len(rows), _SLICE):
+            yield table, rows.slice(start, _SLICE)

@@ -1,0 +1,432 @@
+"""The checks of the measures: a wrong result, sketch or circuit is reported, whoever has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.data import DataRequest
+from benchmarks.measures import mixed, recursion_cost, rewritten_cost
+from benchmarks.measures.deletion_patterns import deletions_of
+from benchmarks.measures.mixed_strategies import Spent
+from benchmarks.measures.operations import Ratio, sequence
+from benchmarks.measures.recursion_cost import are_same_rows
+from benchmarks.networks.shapes import random_links
+from benchmarks.peers.simulation import Scheme, Simulation
+from benchmarks.recursion import anew, searches
+from benchmarks.recursion.circuit import Kept
+from benchmarks.tables import write_network
+from benchmarks.trees import semi_joins
+from benchmarks.trees.streams import Step
+from benchmarks.trees.ways import Followed
+from benchmarks.update_stream import UpdateStream, pool_of
+from impctl.app.measuring.figures import OptionValue
+from impctl.app.measuring.follower import AgainstRecapture
+from impctl.app.measuring.took import Took
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.scratch import scratch_copy
+from impctl.app.workbench.settings import Settings
+from impctl.app.workbench.workbench import Workbench, open_workbench
+from impctl.bench.parquet_sql import ParquetSql
+from impctl.bench.record import Cell
+from impctl.errors import UsageError
+from impctl.sketch.fragments import FragmentSet
+from tests.benchmarks.joined_desk import joined_desk
+from tests.support.measured_cells import cells_of, ground_of, values
+from tests.support.random_cases import random_seeds
+
+WORKLOAD = """\
+version: 1
+tables:
+  links: {path: links}
+  near: {path: field/near}
+  seed: {path: field/seed}
+  triggered: {path: field/triggered}
+queries:
+  pairs:
+    sql: >-
+      WITH RECURSIVE r(x, y) AS (SELECT src, dst FROM links UNION
+      SELECT l.src, r.y FROM links l JOIN r ON l.dst = r.x) SELECT x, y FROM r
+    sketch: {links: src}
+  few:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM links WHERE src < 2 UNION
+      SELECT l.dst FROM r JOIN links l ON r.n = l.src) SELECT n FROM r
+    sketch: {links: src}
+  costs:
+    sql: >-
+      WITH RECURSIVE p(n, c) AS (SELECT dst, cost FROM links WHERE src < 2 UNION
+      SELECT l.dst, p.c + l.cost FROM p JOIN links l ON p.n = l.src)
+      SELECT n, MIN(c) AS c FROM p GROUP BY n
+    sketch: {links: src}
+  regions:
+    sql: >-
+      WITH RECURSIVE a(region, sensor) AS (SELECT s.region, s.sensor FROM seed s
+      JOIN triggered t ON s.sensor = t.sensor UNION SELECT a.region, n.dst FROM a
+      JOIN triggered t ON a.sensor = t.sensor JOIN near n ON a.sensor = n.src)
+      SELECT region, sensor FROM a
+    sketch: {triggered: sensor}
+  unsketched: {sql: "SELECT src FROM links WHERE dst < 3", sketch: none}
+  strange: {sql: "SELECT sensor FROM triggered", sketch: {triggered: nothing}}
+store: .impctl
+"""
+
+
+@contextmanager
+def network_desk(folder: Path) -> Iterator[Workbench]:
+    """The workload open, its tables written below the folder."""
+    made = {"links": ("transit_stub", 100, 25, None), "field": ("sensors", 36, None, None)}
+    with generated_desk(folder, WORKLOAD, made) as desk:
+        yield desk
+
+
+@contextmanager
+def generated_desk(
+    folder: Path, text: str, made: Mapping[str, tuple[str, int, int | None, int | None]]
+) -> Iterator[Workbench]:
+    """A workload of this text open; by table the shape, rows, groups and files of a network."""
+    for table, (shape, rows, groups, files) in made.items():
+        request = DataRequest(table, "network", rows=rows, groups=groups, shape=shape, files=files)
+        write_network(request, folder, SilentReporter())
+    (folder / "w.yaml").write_text(text)
+    with open_workbench(Settings(folder / "w.yaml")) as desk:
+        yield desk
+
+
+NO_SCIPY = "scipy is not installed"
+LEAST_COSTS = (
+    "WITH RECURSIVE p(n, c) USING KEY (n) AS ("
+    "SELECT dst, min(cost) FROM links WHERE src < 2 GROUP BY dst UNION "
+    "SELECT l.dst, min(p.c + l.cost) FROM p JOIN links l ON p.n = l.src "
+    "LEFT JOIN recurring.p AS o ON o.n = l.dst "
+    "WHERE o.c IS NULL OR p.c + l.cost < o.c GROUP BY l.dst) SELECT n, c FROM p"
+)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    with network_desk(tmp_path_factory.mktemp("network")) as desk:
+        yield desk
+
+
+@pytest.fixture(autouse=True)
+def _no_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recursion_cost, "has_scipy", lambda: False)
+
+
+def cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(desk, "recursion", query, **options))
+
+
+@pytest.mark.slow
+def test_cheapest_ways_and_a_text_in_the_words_of_duckdb(desk: Workbench) -> None:
+    pytest.importorskip("duckdb")
+    (cell,) = cells(
+        desk, "costs", changes=5, sources=2, search="paths", duckdb=LEAST_COSTS, steps=7
+    )
+    assert (cell.covers, cell.equal, cell.note) == (True, True, NO_SCIPY)
+    assert cell.metrics["delete_ms"].runs == cell.metrics["insert_wall_ms"].runs == 7
+    assert cell.metrics["duckdb_cpu_ms"].runs == 2
+    (wrong,) = cells(desk, "costs", changes=5, duckdb=LEAST_COSTS.replace("src < 2", "src < 1"))
+    assert wrong.equal is False
+
+
+@pytest.mark.parametrize("who", ["duckdb", "search"])
+def test_who_asks_anew_and_has_another_answer_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    def wrong(*_: object) -> tuple[pa.Table, Took]:
+        return pa.table({"n": pa.array([0], pa.int64())}), Took(1.0, 1.0)
+
+    if who == "duckdb":
+        pytest.importorskip("duckdb")
+        monkeypatch.setattr(anew.DuckDb, "asked", wrong)
+    else:
+        monkeypatch.setattr(recursion_cost, "searched", wrong)
+    (cell,) = cells(desk, "few", changes=5, sources=2)
+    assert (cell.equal, cell.covers) == (False, True)
+
+
+def test_a_table_too_small_is_told(desk: Workbench) -> None:
+    few, many = cells(desk, "few", changes=(5, 101))
+    assert few.equal
+    assert (many.metrics, many.note) == ({}, "not run: `links` has 100 rows")
+
+
+@pytest.mark.parametrize("what", ["sketch", "answer"])
+def test_a_circuit_that_went_astray_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    right = Kept.answer
+    monkeypatch.setattr(ParquetSql, "is_installed", staticmethod(lambda: False))
+    if what == "sketch":
+        monkeypatch.setattr(Kept, "against", lambda *_: AgainstRecapture(False, 0))
+    else:
+        lengths = iter(range(1, 100))
+        monkeypatch.setattr(Kept, "answer", lambda self: right(self).slice(next(lengths) % 2))
+    (cell,) = cells(desk, "few", changes=5)
+    assert (cell.covers, cell.equal) == (what == "answer", what == "sketch")
+
+
+@random_seeds(3, 12, 20)
+def test_a_search_finds_what_is_reached_by_one_link_at_least(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(2, 12))
+    links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+    pairs = list(zip(links["src"].to_pylist(), links["dst"].to_pylist(), strict=True))
+    for sources in (1, 2, nodes + 3):
+        found = {dst for src, dst in pairs if src < sources}
+        while more := {dst for src, dst in pairs if src in found} - found:
+            found |= more
+        rows, _ = searches.searched(links, sources, searches.REACH)
+        assert set(rows["n"].to_pylist()) == found
+        assert len(rows) == len(found)
+
+
+@random_seeds(3, 12, 20)
+def test_a_search_finds_the_least_costs(seed: int) -> None:
+    """Beside sums that are made less until none can be."""
+    rng = np.random.default_rng(seed)
+    nodes = int(rng.integers(2, 12))
+    links = random_links(int(rng.integers(1, nodes * (nodes - 1) // 2 + 1)), nodes, seed)
+    rows = list(zip(*(links[name].to_pylist() for name in ("src", "dst", "cost")), strict=True))
+    for sources in (1, 2, nodes + 3):
+        least: dict[int, int] = {}
+        before: dict[int, int] | None = None
+        while before != least:
+            before = dict(least)
+            for src, dst, cost in rows:
+                ways = [cost] if src < sources else []
+                ways += [least[src] + cost] if src in least else []
+                if ways:
+                    least[dst] = min([*ways, least.get(dst, ways[0])])
+        found, took = searches.searched(links, sources, searches.PATHS)
+        assert dict(zip(found["n"].to_pylist(), found["cost"].to_pylist(), strict=True)) == least
+        assert took.lesser_ms == min(took.cpu_ms, took.wall_ms)
+
+
+def test_same_rows_in_any_order_and_as_often() -> None:
+    one = pa.table({"a": [1, 2, 2], "b": [3, 4, 4]})
+    assert are_same_rows(one, pa.table({"x": [2, 1, 2], "y": [4, 3, 4]}))
+    assert are_same_rows(one, one.cast(pa.schema({"a": pa.int32(), "b": pa.int64()})))
+    assert not are_same_rows(one, pa.table({"a": [1, 1, 2], "b": [3, 3, 4]}))
+    assert not are_same_rows(one, one.slice(1))
+    assert not are_same_rows(one, one.select(["a"]))
+
+
+def peer_cells(desk: Workbench, query: str, **options: OptionValue) -> list[Cell]:
+    return cells_of(ground_of(desk, "peers", query, **options))
+
+
+def test_regions_and_their_seeds(desk: Workbench) -> None:
+    found = peer_cells(
+        desk, "regions", program="regions", schemes="absorption_lazy", shares=(0.5, 1.0)
+    )
+    assert [cell.equal for cell in found] == [True, True]
+    gone = peer_cells(
+        desk,
+        "regions",
+        program="regions",
+        phase="delete",
+        schemes=("dred", "absorption_lazy"),
+        shares=1.0,
+    )
+    assert all(cell.equal for cell in gone)
+    # Without other sensors, those near the seeds are left.
+    assert values(gone[1])["provenance_bytes"] > 0
+
+
+def test_a_scheme_with_another_answer_is_told(
+    desk: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Simulation.answer
+
+    def wrong(self: Simulation) -> frozenset[tuple[int, ...]]:
+        return right(self) - {min(right(self))}
+
+    monkeypatch.setattr(Simulation, "answer", wrong)
+    (cell,) = peer_cells(desk, "pairs", schemes=str(Scheme.DRED))
+    assert cell.equal is False
+
+
+OVER_FILES = """\
+version: 1
+tables: {trees: {path: trees}}
+partitions: {trees: {src: {ranges: 10}}}
+queries:
+  one_tree:
+    sql: >-
+      WITH RECURSIVE r(n) AS (SELECT dst FROM trees WHERE src = 0 UNION
+      SELECT l.dst FROM r JOIN trees l ON r.n = l.src) SELECT n FROM r
+    sketch: {trees: src}
+store: .impctl
+"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    """Ten trees of 1,000 nodes in as many files."""
+    folder = tmp_path_factory.mktemp("files")
+    made = {"trees": ("forest", 10_000, 1_000, 10)}
+    with generated_desk(folder, OVER_FILES, made) as desk:
+        yield desk
+
+
+def one_tree(desk: Workbench) -> Cell:
+    (cell,) = cells_of(ground_of(desk, "rewritten", "one_tree"))
+    return cell
+
+
+@pytest.mark.slow
+def test_one_tree_of_ten(files: Workbench) -> None:
+    cell = one_tree(files)
+    found = values(cell)
+    # Its links are the first range, as near as ranges are cut, which may share a file.
+    assert found["answer_rows"] == 999
+    assert found["sketched_rows"] == 10_000
+    assert 0.0999 <= found["rows_share"] <= 0.21
+    assert found["files_share"] in (pytest.approx(0.1), pytest.approx(0.2))
+    assert found["fragments_share"] <= 0.2
+    if ParquetSql.is_installed():
+        assert (cell.equal, cell.note) == (True, "")
+        for ratio, way, unit in (
+            ("gain_ratio", "plain", "_ms"),
+            ("loaded_ratio", "loaded", "_ms"),
+            ("cpu_gain_ratio", "plain", "_cpu_ms"),
+            ("loaded_cpu_ratio", "loaded", "_cpu_ms"),
+        ):
+            expected = found[f"duckdb_{way}{unit}"] / found[f"duckdb_sketch{unit}"]
+            assert found[ratio] == pytest.approx(expected)
+        assert cell.metrics["duckdb_plain_ms"].runs == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_another_answer_is_told(files: Workbench, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Of any of the three runs."""
+    pytest.importorskip("duckdb")
+    right, calls = rewritten_cost._rows_of, iter(range(10))
+
+    def wrong(run: object) -> object:
+        rows = right(run)  # type: ignore[arg-type]
+        return (lambda: pa.table({"n": pa.array([0])})) if next(calls) == at else rows
+
+    monkeypatch.setattr(rewritten_cost, "_rows_of", wrong)
+    assert one_tree(files).equal is False
+
+
+GOOD = AgainstRecapture(covers=True, slack=0)
+
+
+def answers(*values: int) -> tuple[pa.Table, ...]:
+    return tuple(pa.table({"a": [value]}) for value in values)
+
+
+def run(total: float, found: tuple[pa.Table, ...], checked: AgainstRecapture = GOOD) -> Any:
+    return mixed._Run(Spent(query_ms=total), 0.0, found, 1, checked)
+
+
+def test_one_wrong_run_of_a_mixed_workload_is_told() -> None:
+    ground = ground_of(None, "mixed", "q", repeat=3)
+    expected = answers(1, 2)
+    wrong = [run(1.0, answers(1, 2)), run(1.0, answers(1, 3))]
+    assert mixed._cell(ground, {}, wrong, expected, 4).equal is False
+    small = [run(1.0, expected), run(1.0, expected, AgainstRecapture(covers=False, slack=2))]
+    cell = mixed._cell(ground, {}, small, expected, 4)
+    assert (cell.covers, cell.slack, cell.equal) == (False, 2, None)
+
+
+def test_mixed_deletions_take_every_row_once() -> None:
+    keys = np.arange(100)
+    parts = [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
+    assert sorted(key for part in parts for key in part) == keys.tolist()
+    assert [len(part) for part in parts] == [8] * 12 + [4]
+    left = sorted(set(range(100)) - set(parts[0]))
+    assert parts[1] == left[:8]
+    assert parts == [part.tolist() for part in deletions_of((False, True), keys, 8, seed=3)]
+    assert parts != [part.tolist() for part in deletions_of((False, True), keys, 8, seed=4)]
+
+
+def test_a_sequence_repeats_its_block() -> None:
+    found = sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert [each.constants is None for each in found] == [True, True, False, False, False] * 3
+    asked = [each.constants for each in found if each.constants is not None]
+    assert set(asked) <= set(range(4))
+    assert found == sequence(Ratio(2, 3), 12, 4, seed=1)
+    assert found != sequence(Ratio(2, 3), 12, 4, seed=2)
+
+
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workbench]:
+    with joined_desk(tmp_path_factory.mktemp("joined")) as desk:
+        yield desk
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "when"), [("tree", "before"), ("tree", "last"), ("index", "before"), ("duckdb", "last")]
+)
+def test_a_way_with_another_sketch_is_told(
+    joined: Workbench, monkeypatch: pytest.MonkeyPatch, way: str, when: str
+) -> None:
+    """The way's sketches are empty before anything is timed, or at the end alone."""
+    timed: list[bool] = []
+    steps = Followed.step
+
+    def step(self: Followed, given: Step) -> float:
+        timed.append(True)
+        return steps(self, given)
+
+    def changed(held: Mapping[str, FragmentSet]) -> Mapping[str, FragmentSet]:
+        # Of two ways each is stepped twice before.
+        if (len(timed) > 4) != (when == "last"):
+            return held
+        return {access: part.minus(part) for access, part in held.items()}
+
+    monkeypatch.setattr(Followed, "step", step)
+
+    if way == "duckdb":
+        pytest.importorskip("duckdb")
+        right = semi_joins.SketchQuestion.asked
+        monkeypatch.setattr(
+            semi_joins.SketchQuestion, "asked", lambda self, c: changed(right(self, c))
+        )
+    else:
+        fragments = Followed.fragments
+
+        def wrong(self: Followed) -> Mapping[str, FragmentSet]:
+            held = fragments(self)
+            return changed(held) if (self.work[0] > 0) == (way == "tree") else held
+
+        monkeypatch.setattr(Followed, "fragments", wrong)
+    (cell,) = cells_of(ground_of(joined, "trees", "pair", changes=40))
+    if way == "tree":
+        assert cell.covers is False
+    else:
+        assert (cell.slack or 0) > 0
+
+
+def test_equal_seeds_give_equal_tables(joined: Workbench) -> None:
+    pool = pool_of(joined.tables, "s", "id", 1)
+    assert pool.first_key == 200
+    found = []
+    for seed in (1, 1, 2):
+        with scratch_copy(joined, ("s",)) as scratch:
+            stream = UpdateStream(scratch.tables, pool, seed)
+            for _ in range(12):
+                stream.commit(7)
+            snapshot = scratch.tables.repin("s").snapshot()
+            found.append(((snapshot.rows or 0) - 200, snapshot.version))
+    assert found[0] == found[1] != found[2]
+    assert all(rows % 7 == 0 and version == 12 for rows, version in found)
+
+
+def test_a_key_must_hold_whole_numbers(joined: Workbench) -> None:
+    with pytest.raises(UsageError, match="no column `a_text` of whole numbers"):
+        pool_of(joined.tables, "s", "a_text", 1)

@@ -1,0 +1,118 @@
+"""Every measure once, over small tables: `python -m benchmarks` runs it, and its checks hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.__main__ import main
+from benchmarks.registry import MEASURES
+from impctl.bench.record_json import record_from_json
+
+SUITE = """\
+version: 1
+title: Every measure
+repeat: 1
+data:
+  t: {example: synthetic, rows: 2000, groups: 50}
+  s: {example: synthetic, rows: 200, groups: 50, seed: 2}
+  links: {example: network, rows: 100, groups: 25}
+  trees: {example: network, shape: forest, rows: 2000, groups: 200, files: 5}
+  given: {example: network, shape: given}
+workload:
+  tables: {t: {path: t}, s: {path: s}, links: {path: links}, trees: {path: trees}, given: {path: given}}
+  partitions: {t: {a: {ranges: 10}, id: {ranges: 10}}, trees: {src: {ranges: 10}}}
+  queries:
+    window:
+      sql: SELECT a, AVG(c) AS m FROM t GROUP BY a HAVING AVG(c) > :low AND AVG(c) < :high
+      params: {low: 5, high: 20}
+      sketch: {t: a}
+    sums: {sql: "SELECT a, SUM(id) AS s, COUNT(*) AS n FROM t GROUP BY a HAVING AVG(id) > 900", sketch: {t: a}}
+    top: {sql: "SELECT id, a FROM t ORDER BY a LIMIT 10", sketch: {t: a}}
+    joined:
+      sql: SELECT t.a, SUM(s.id) AS total FROM t JOIN s ON t.a = s.a GROUP BY t.a HAVING SUM(s.id) > 9000
+      sketch: {t: id}
+    pairs:
+      sql: >-
+        WITH RECURSIVE r(x, y) AS (SELECT src, dst FROM links UNION
+        SELECT l.src, r.y FROM links l JOIN r ON l.dst = r.x) SELECT x, y FROM r
+      sketch: {links: src}
+    reached:
+      sql: >-
+        WITH RECURSIVE r(n) AS (SELECT dst FROM given WHERE src = 0 UNION
+        SELECT l.dst FROM r JOIN given l ON r.n = l.src) SELECT n FROM r
+      sketch: {given: src}
+    one_tree:
+      sql: >-
+        WITH RECURSIVE r(n) AS (SELECT dst FROM trees WHERE src = 0 UNION
+        SELECT l.dst FROM r JOIN trees l ON r.n = l.src) SELECT n FROM r
+      sketch: {trees: src}
+  spark: {master: "local[2]", conf: {spark.sql.shuffle.partitions: 2}}
+figures:
+  answers: {title: A, measure: answers, with: {changes: 50, batches: 2}, cases: [{query: sums}], chart: {x: query, y: [state_ms]}}
+  deadlines: {title: D, measure: deadlines, with: {tables: t, share: 0.01, commits: 50, bounds: 5m}, cases: [{query: joined}], chart: {x: trigger, y: [runs_count]}}
+  deletions: {title: D, measure: deletions, with: {patterns: "2:1", buffers: 20, updates: 4, least: 4, points: 2}, cases: [{query: top}], chart: {x: updates, y: [refill_count]}}
+  engine: {title: E, measure: engine, with: {changes: 10}, cases: [{query: window}], chart: {x: changes, y: [yardstick_ratio]}}
+  maintain: {title: M, measure: maintain, with: {changes: 10, kind: delete_old}, cases: [{query: window}], chart: {x: changes, y: [maintain_ms], series: [kind]}}
+  memory: {title: M, measure: memory, with: {changes: 10, ranges: 5}, cases: [{query: joined}], chart: {x: ranges, y: [state_bytes]}}
+  mixed: {title: M, measure: mixed, with: {operations: 4, least: 4, ratios: 1U1Q, changes: 20}, cases: [{query: window}], chart: {x: strategy, y: [total_ms]}}
+  peers: {title: P, measure: peers, with: {program: paths, selections: multi, schemes: absorption_lazy}, cases: [{query: pairs}], chart: {x: selection, y: [messages_count]}}
+  phases: {title: P, measure: phases, with: {tables: [s, t], steps: 2, ways: chosen}, cases: [{query: joined}], chart: {x: table, y: [maintain_ms], series: [way]}}
+  recursion: {title: R, measure: recursion, with: {changes: [1, 2], sources: 1}, cases: [{query: reached}], chart: {x: changes, y: [delete_ms]}}
+  rewritten: {title: R, measure: rewritten, cases: [{query: one_tree}], chart: {x: query, y: [rows_share]}}
+  rivals: {title: R, measure: rivals, with: {appends: 2, append_rows: 50}, cases: [{query: sums}], chart: {x: query, y: [plain_ms]}}
+  state: {title: S, measure: state, with: {tables: [t, s], shares: 0.05, ways: [chosen, greedy], budgets: 0.3}, cases: [{query: joined}], chart: {x: way, y: [maintain_ms]}}
+  strategies: {title: S, measure: strategies, with: {updates: 4, least: 4, batches: 2}, cases: [{query: window}], chart: {x: batch, y: [maintain_ms]}}
+  trees: {title: T, measure: trees, with: {kind: window, changes: 20}, cases: [{query: joined}], chart: {x: query, y: [tree_ms]}}
+"""  # noqa: E501
+
+PROCESSES = """\
+  maintained: {title: M, measure: maintain, with: {changes: [10, 20], processes: 10}, cases: [{query: window}], chart: {x: changes, y: [process_ms]}}
+  processes: {title: P, measure: processes, with: {tables: t, share: 0.01, ways: kept}, cases: [{query: joined}], chart: {x: way, y: [process_ms]}}
+"""  # noqa: E501
+
+
+ELSEWHERE = {"capture", "query", "ways", "processes"}
+"""Measures of workloads, which have tests of their own, and one that takes long."""
+
+
+def run(folder: Path, text: str, *words: str) -> None:
+    suite, out, page, links = (folder / name for name in ("s.yaml", "r.json", "r.html", "l.txt"))
+    suite.write_text(text)
+    links.write_text("# nodes\n1 2\n2 3\n3 1\n3 4\n")
+    files = ["--data", str(folder / "data"), "--out", str(out), "--report", str(page)]
+    assert main([str(suite), "--source", str(links), *files, "--quiet", *words]) == 0
+    record = record_from_json(out.read_text(encoding="utf-8"), "r.json")
+    assert not record.failures
+    for cell in record.cells:
+        assert cell.covers is not False, cell
+        assert cell.equal is not False, cell
+        assert cell.metrics, cell
+        if cell.figure in MEASURES:
+            assert all(map(MEASURES[cell.figure].drawable.has, cell.metrics)), cell
+    if not words:
+        assert {cell.figure for cell in record.cells} == MEASURES.keys() - ELSEWHERE
+    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+
+
+@pytest.mark.spark
+def test_every_measure(tmp_path: Path, spark: object) -> None:
+    run(tmp_path, SUITE)
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.spark
+def test_fresh_processes(tmp_path: Path, spark: object) -> None:
+    run(tmp_path, SUITE + PROCESSES, "--only", "processes", "--only", "maintained")
+
+
+def test_the_suites_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    assert "micro: " in capsys.readouterr().out
+
+
+def test_without_a_suite(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "A suite is required" in capsys.readouterr().err

@@ -1,0 +1,341 @@
+"""Suite files: what comes out, that everything wrong is reported at once with its place, and what
+the fingerprint of a case depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.registry import MEASURES
+from benchmarks.run import SuiteRequest, checked_suite, planned_suite
+from benchmarks.suite import Suite, load_suite, suite_file, suite_files
+from impctl.app.measuring.fingerprint import case_fingerprint
+from impctl.app.workbench.reporter import SilentReporter
+from impctl.app.workbench.settings import MeasureRequest, Settings
+from impctl.app.workbench.workbench import open_workbench
+from impctl.errors import ImpctlError, UsageError, WorkloadError
+from tests.support.measured_cells import ground_of
+from tests.support.refused import refused
+
+SUITE = """\
+version: 1
+title: A small one
+scale: 0.5
+data:
+  t: {example: synthetic, rows: 1000, least: 10, groups: 5, sorted: true, source: x/y}
+workload:
+  tables: {t: {path: t}}
+  partitions: {t: {a: {ranges: 4}}}
+  queries: {q: {sql: SELECT a FROM t, sketch: {t: a}}, r: {sql: SELECT b FROM t}}
+figures:
+  first:
+    title: First
+    about: Some words.
+    claim: Fast.
+    source: section 1
+    measure: maintain
+    with: {changes: [1, 2.5, x], kind: both, deep: true}
+    cases: [{query: q, groups: 5}, {query: q, groups: many}]
+    chart: {x: changes, y: [maintain_ms], series: [groups], log: [x, y]}
+  second: {title: Second, measure: query, chart: {x: query, y: [plain_ms]}}
+"""
+
+Load = Callable[[str], Suite]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def load_text(text: str) -> Suite:
+        path = tmp_path / "s.yaml"
+        path.write_text(text, encoding="utf-8")
+        return load_suite(path, tmp_path / "data", ("synthetic", "tpch"), ("maintain", "query"))
+
+    return load_text
+
+
+def test_the_whole_of_it(load: Load, tmp_path: Path) -> None:
+    suite = load(SUITE)
+    assert (suite.name, suite.title, suite.seed, suite.scale, suite.repeat) == (
+        "s", "A small one", 1, 0.5, 5,
+    )  # fmt: skip
+    data = suite.data["t"]
+    assert (data.example, data.rows, data.least) == ("synthetic", 1000, 10)
+    assert data.options == {"groups": 5, "sorted": True}
+    assert data.source == str(tmp_path / "x" / "y")
+    assert suite.workload.tables["t"].path == str(tmp_path / "data" / "t")
+    assert list(suite.workload.queries) == ["q", "r"]
+    first, second = suite.figures
+    assert first.options == {"changes": (1, 2.5, "x"), "kind": "both", "deep": True}
+    assert str(first.places["kind"]).endswith("s.yaml:17:34")
+    assert [dict(case.labels) for case in first.cases] == [{"groups": 5}, {"groups": "many"}]
+    assert first.chart.y == ("maintain_ms",)
+    assert first.chart.log == ("x", "y")
+    assert [(case.query, dict(case.labels)) for case in second.cases] == [
+        ("q", {"query": "q"}),
+        ("r", {"query": "r"}),
+    ]
+
+
+def test_what_holds_at_full_size_only(load: Load) -> None:
+    wide = "    full: {with: {changes: 9}, cases: [{query: r, groups: 7}]}\n    chart: {x: changes"
+    suite = load(SUITE.replace("    chart: {x: changes", wide))
+    assert suite.figures_at(0.99) is suite.figures
+    full = suite.figures_at(1)[0]
+    assert full.options == {"changes": 9, "kind": "both", "deep": True}
+    assert [case.query for case in full.cases] == ["q", "q", "r"]
+    assert str(full.places["changes"]).endswith("s.yaml:19:19")
+    assert str(full.places["kind"]).endswith("s.yaml:17:34")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("scale: 0.5", "scale: 0", "3:8 `scale` must be above 0 and at most 1000"),
+        ("scale: 0.5", "sclae: 1", "3:1 Key `sclae` is unknown in the suite file"),
+        ("example: synthetic", "exmple: 1", "5:6 Key `example` is missing in `data.t`"),
+        ("synthetic", "sintetic", "5:16 `data.t.example` must be one of `synthetic`, `tpch`"),
+        ("groups: 5, s", "groups: [], s", "5:58 `data.t.groups` is empty"),
+        ("sketch: {t: a}", "sketch: {u: a}", "9:48 Table `u` in `queries.q.sketch` is not"),
+        ("measure: maintain", "measure: maintan", "16:14 `figures.first.measure` must be one of"),
+        ("{query: q, gr", "{query: x, gr", "18:21 Query `x` in `figures.first.cases`"),
+        ("groups: many", "groups: 5", "18:36 Two cases in `figures.first.cases` have"),
+        ("log: [x, y]", "log: [z]", "19:67 `figures.first.chart.log` must be one of `x`, `y`"),
+        ("y: [maintain_ms]", "y: []", "19:28 `figures.first.chart.y` is empty"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_place(load: Load, old: str, new: str, problem: str) -> None:
+    assert old in SUITE
+    with pytest.raises(WorkloadError) as caught:
+        load(SUITE.replace(old, new, 1))
+    told = [
+        f"{p.location.line}:{p.location.column} {p.message}"
+        for p in caught.value.problems
+        if p.location
+    ]
+    assert any(text.startswith(problem) for text in told), told
+    assert all(found.hint for found in caught.value.problems)
+
+
+def test_everything_wrong_is_told_in_one_pass(load: Load) -> None:
+    text = SUITE.replace("scale: 0.5", "scale: 0").replace("measure: query", "measure: guess")
+    with pytest.raises(WorkloadError) as caught:
+        load(text.replace("rows: 1000", "rows: 0"))
+    assert len(caught.value.problems) == 3
+
+
+PLANNED = """\
+version: 1
+data:
+  t: {example: synthetic, rows: 1000, groups: 5}
+  u: {example: crimes}
+workload:
+  tables: {t: {path: t}, u: {path: u}}
+  queries: {q: {sql: SELECT a FROM t}, r: {sql: SELECT a FROM u}}
+figures:
+  one: {title: One, measure: maintain, with: {kind: both}, cases: [{query: q}], chart: {x: changes, y: [maintain_ms]}}
+  two: {title: Two, measure: query, cases: [{query: r, at: 1}], chart: {x: at, y: [plain_ms]}}
+"""  # noqa: E501
+
+
+def write(folder: Path, text: str = PLANNED) -> str:
+    path = folder / "own.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", suite_files().values(), ids=suite_files())
+def test_every_suite_is_right_at_its_own_scale_and_at_full_size(path: Path) -> None:
+    suite = checked_suite(path, SilentReporter())
+    assert suite.name == path.stem
+    assert all(figure.title for figure in suite.figures)
+
+
+def test_an_unknown_name_is_reported_with_a_suggestion() -> None:
+    with pytest.raises(UsageError) as caught:
+        suite_file("micra")
+    assert (caught.value.code, caught.value.hint) == ("suite_unknown", "did you mean `micro`?")
+
+
+def test_only_the_data_that_the_figures_read_is_needed(tmp_path: Path) -> None:
+    figures = MeasureRequest(only=("one",), repeat=2)
+    request = SuiteRequest(write(tmp_path), scale=0.1, folder=tmp_path, figures=figures)
+    with planned_suite(request, SilentReporter()) as planned:
+        assert [(data.name, data.rows) for data in planned.data] == [("t", 100)]
+        assert (planned.run.scale, planned.run.repeat) == (0.1, 2)
+        assert [figure.spec.name for figure in planned.run.figures] == ["one"]
+    with refused(UsageError, "source_missing"):
+        plan(SuiteRequest(write(tmp_path), folder=tmp_path))
+
+
+def plan(request: SuiteRequest) -> None:
+    with planned_suite(request, SilentReporter()):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("scale", "only", "code"),
+    [(None, ("on",), "figure_unknown"), (0.0, (), "usage"), (float("nan"), (), "usage")],
+)
+def test_wrong_requests(
+    tmp_path: Path, scale: float | None, only: tuple[str, ...], code: str
+) -> None:
+    request = SuiteRequest(write(tmp_path), scale=scale, figures=MeasureRequest(only=only))
+    with refused(ImpctlError, code) as caught:
+        plan(request)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kind: both", "kind: none", "must be one of `insert`, `delete`, `both`, `del"),
+        ("kind: both", "kinds: both", "Measure `maintain` has no option `kinds`"),
+        ("kind: both", "changes: 0", "must be whole numbers of at least 1"),
+        ("kind: both", "processes: 7", "must be sizes that also occur in `changes`"),
+        ("kind: both", "shares: x", "must be numbers of at least 0"),
+    ],
+)
+def test_wrong_options_have_their_place_and_are_all_told(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = PLANNED.replace(old, new).replace("query, cases", "query, with: {x: 1}, cases")
+    with pytest.raises(WorkloadError) as caught:
+        checked_suite(Path(write(tmp_path, text)), SilentReporter())
+    first, second = caught.value.problems
+    assert message in first.message
+    assert first.location is not None
+    assert (first.location.line, first.location.column) == (9, 47)
+    assert "Measure `query` has no option `x`" in second.message
+    assert first.hint
+    assert second.hint
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message", "hint"),
+    [
+        ("x: changes", "x: change", "no label of its cells: `change`", "did you mean `changes`?"),
+        ("y: [maintain_ms]", "y: [maintane_ms]", "no metric of its cells", "`maintain_ms`?"),
+        ("x: at, ", "x: at, series: [kind], ", "no label of its cells: `kind`", "the labels: `at`"),
+    ],
+)
+def test_a_chart_of_what_no_cell_has_is_refused(
+    tmp_path: Path, old: str, new: str, message: str, hint: str
+) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        checked_suite(Path(write(tmp_path, PLANNED.replace(old, new))), SilentReporter())
+    (problem,) = caught.value.problems
+    assert message in problem.message
+    assert hint in (problem.hint or "")
+
+
+WRONG = {
+    "answers": [{"batches": 1}, {"changes": 0}],
+    "deadlines": [{}, {"tables": "t", "bounds": "soon"}, {"tables": "t", "steps": 3, "share": 0.5}],
+    "deletions": [{"patterns": "upwards"}, {"buffers": ("20", "none")}],
+    "maintain": [
+        {"kind": "delete_old", "changes": 10, "shares": 0.1},
+        {"kind": "delete_old", "changes": 10, "key": ("id", "a")},
+    ],
+    "memory": [{"process": "no"}],
+    "mixed": [{"ratios": "1Q1U"}, {"rations": "1U1Q"}],
+    "peers": [
+        *({"scheme": "dred"}, {"schemes": "counting"}, {"program": "paths", "schemes": "dred"}),
+        *({"program": "tree"}, {"phase": "both"}, {"shares": 1.5}, {"shares": (0.5, 0.2)}),
+    ],
+    "phases": [{}, {"tables": "t", "share": 0.5, "steps": 2}],
+    "processes": [{"tables": "t", "share": 0.5}, {"tables": "t", "ways": "recapture"}],
+    "recursion": [{"changes": 0}, {"sources": -1}, {"search": "depth"}, {"duckdb": ("a", "b")}],
+    "rivals": [{"appends": -1}],
+    "state": [{}, {"tables": "nothing"}, {"tables": "t", "come": 2}, {"tables": "t", "ways": "x"}],
+    "strategies": [{"batches": 0}],
+    "trees": [{"changes": 0}, {"kind": "windows"}, {"kind": "outlived"}, {"lives": 0}],
+}
+
+
+@pytest.mark.parametrize(
+    ("measure", "options"), [(name, one) for name, wrong in WRONG.items() for one in wrong]
+)
+def test_a_wrong_option_is_refused_before_anything_runs(
+    tmp_path: Path, measure: str, options: dict[str, Any]
+) -> None:
+    with (
+        open_workbench(Settings(Path(workload(tmp_path)))) as desk,
+        pytest.raises(WorkloadError),
+    ):
+        MEASURES[measure].run(ground_of(desk, measure, "q", **options))
+
+
+def workload(folder: Path) -> str:
+    path = folder / "w.yaml"
+    path.write_text("version: 1\ntables: {t: {path: t}}\nqueries: {q: {sql: SELECT a FROM t}}\n")
+    return str(path)
+
+
+PRINTED = """\
+version: 1
+data:
+  t: {example: synthetic, rows: 1000, groups: 5}
+  u: {example: synthetic, rows: 1000, groups: 5}
+workload:
+  tables: {t: {path: t}, u: {path: u}}
+  partitions:
+    t: {a: {ranges: 10}, b: {ranges: 10}}
+  queries: {q: {sql: SELECT a FROM t, sketch: {t: a}}, r: {sql: SELECT a FROM u}}
+figures:
+  one:
+    title: One
+    measure: deletions
+    with: {patterns: [minimal, random], points: 2, updates: 100}
+    cases: [{query: q}]
+    chart: {x: updates, y: [maintain_ms]}
+"""
+
+
+def fingerprint(folder: Path, old: str = "", new: str = "", *, repeat: int = 2) -> str:
+    path = folder / "own.yaml"
+    assert old in PRINTED
+    path.write_text(PRINTED.replace(old, new) if old else PRINTED)
+    figures = MeasureRequest(repeat=repeat)
+    request = SuiteRequest(str(path), scale=0.5, folder=folder, figures=figures)
+    with planned_suite(request, SilentReporter()) as planned:
+        (figure,) = planned.run.figures
+        ((case, _),) = figure.cases
+        return case_fingerprint(planned.run, figure, case)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SELECT a FROM t", "SELECT b FROM t"),
+        ("sketch: {t: a}", "sketch: {t: b}"),
+        ("sketch: {t: a}", "sketch: {t: a}, join: index"),
+        ("a: {ranges: 10}", "a: {ranges: 11}"),
+        ("points: 2", "points: 4"),
+        # The label of this name counts up to the option.
+        ("updates: 100", "updates: 200"),
+        ("t: {example: synthetic, rows: 1000, groups: 5}",
+         "t: {example: synthetic, rows: 1000, groups: 6}"),
+    ],
+)  # fmt: skip
+def test_what_is_measured_counts(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint(tmp_path, old, new) != fingerprint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("title: One", "title: Another"),
+        ("SELECT a FROM u", "SELECT b FROM u"),
+        ("b: {ranges: 10}", "b: {ranges: 11}"),
+        # Each cell has its pattern among its labels.
+        ("[minimal, random]", "[minimal, random, '2:1']"),
+        ("u: {example: synthetic, rows: 1000", "u: {example: synthetic, rows: 5000"),
+    ],
+)
+def test_what_is_told_elsewhere_does_not(tmp_path: Path, old: str, new: str) -> None:
+    assert fingerprint(tmp_path, old, new) == fingerprint(tmp_path)
+    assert fingerprint(tmp_path, repeat=9) == fingerprint(tmp_path)
