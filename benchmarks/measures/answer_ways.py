@@ -58,7 +58,7 @@ def _cells(ground: Ground, changes: int, batches: int) -> Iterator[Cell]:
     spec = replace(ground.query, answer=True)
     connection = ParquetSql.open()
     with measured_copy(ground.desk, spec) as measured:
-        if measured.stored.state_meta.get("answer") is None:
+        if not measured.stored.state_meta.get("answer"):
             raise answer_not_kept(spec)
         if connection is None:
             yield _cell(ground, _Ways(measured), changes, batches, "DuckDB is not installed")

@@ -84,7 +84,7 @@ def _ways(measured: MeasuredQuery) -> list[_Way]:
         _Way(_SPARK_SKETCH, lambda: measured.answer(measured.pruned()), kept),
     ]
     offered = [_Way(_ENGINE, by_engine, kept)]
-    if stored.state_meta.get("answer") is not None:
+    if stored.state_meta.get("answer"):
         offered.append(_Way(_MATERIALIZED, lambda: from_state(measured), 0))
     return ways + [way for way in offered if _answers(way)]
 
@@ -166,7 +166,7 @@ def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str)
     for way in ways:
         each = runs[way.name]
         metrics: dict[str, Metric] = {
-            **single({"files_count": way.files}),
+            **single({"files_count": float(way.files)}),
             "wall_ms": wall_of(each),
         }
         if has_cpu or not way.name.startswith("Spark"):
