@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A dashboard over five million order lines, step by step: each command is shown, then run.
-# Usage: demo.sh [FOLDER], the folder for the table and the store (default: demo; written anew).
+# Usage: demo.sh [FOLDER], the folder for the table and the store (default: demo; overwritten).
 set -euo pipefail
 
 workloads=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

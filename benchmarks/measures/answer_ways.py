@@ -24,8 +24,8 @@ import pyarrow as pa
 from benchmarks.signed_view import SignedView, signed_view
 from impctl.app.maintaining.change_files import answer_not_kept
 from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_recapture import Files, duckdb_plain, duckdb_query
-from impctl.app.measuring.kinds.duckdb_times import same_answer
+from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
+from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch, same_answer
 from impctl.app.measuring.kinds.ways import from_state
 from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.app.measuring.single import single
@@ -110,15 +110,9 @@ class _Ways:
 
     def add_duckdb(self, connection: ParquetSql) -> str:
         """DuckDB's ways too, as far as it has them; what to say of others."""
-        own = self.measured
-        tables, prepared = own.scratch.tables, own.prepared
-
-        def written() -> tuple[str, Files]:
-            text = own.written()
-            return text.sql, text.pruned.files
-
-        plain = duckdb_plain(connection, tables, prepared)
-        through = duckdb_query(connection, tables, prepared, written)
+        own, prepared = self.measured, self.measured.prepared
+        plain = duckdb_plain(connection, own.scratch.tables, prepared)
+        through = duckdb_sketch(connection, own)
         offered = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
         self.works |= {name: run for name, run in offered.items() if run is not None}
         if plain.run is None:

@@ -26,12 +26,8 @@ from benchmarks.measures.recursion_cost import are_same_rows
 from benchmarks.recursion.circuit import recursive_query
 from impctl.aliases import TableName
 from impctl.app.measuring.ground import Ground, words_of
-from impctl.app.measuring.kinds.duckdb_recapture import (
-    Files,
-    Offered,
-    duckdb_plain,
-    duckdb_query,
-)
+from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
+from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch
 from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.app.measuring.single import single
 from impctl.app.measuring.took import Took, cpu_of, ratios, timed, wall_of
@@ -96,13 +92,13 @@ def _beside(
     metrics: dict[str, Metric],
 ) -> Cell:
     plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
-    through = _through(measured, connection)
+    through = duckdb_sketch(connection, measured)
     if plain.run is None or through.run is None:
         return ground.cell(metrics, note=plain.reason or through.reason)
-    works = {
-        "plain": _rows_of(plain.run),
-        "sketch": _rows_of(through.run),
-        "loaded": _rows_of(lambda: _loaded(measured)),
+    works: dict[str, Callable[[], pa.Table]] = {
+        "plain": plain.run,
+        "sketch": through.run,
+        "loaded": lambda: _loaded(measured),
     }
     is_equal = all(are_same_rows(answer, work()) for work in works.values())
     runs = dict[str, list[Took]]()
@@ -130,25 +126,6 @@ def _loaded(measured: MeasuredQuery) -> pa.Table:
             name = local_name(query, table)
             connection.change(f'CREATE TABLE "{name}" AS SELECT {listed} FROM {_FILES}')
         return connection.run(rewrite_sql(query, {}, is_local=True, is_plain=True))
-
-
-def _through(measured: MeasuredQuery, connection: ParquetSql) -> Offered:
-    """The text and files of `rewrite`, found anew with every run."""
-
-    def asked() -> tuple[str, Files]:
-        written = measured.written()
-        return written.sql, written.pruned.files
-
-    return duckdb_query(connection, measured.scratch.tables, measured.prepared, asked)
-
-
-def _rows_of(run: Callable[[], object]) -> Callable[[], pa.Table]:
-    def rows() -> pa.Table:
-        found = run()
-        assert isinstance(found, pa.Table)
-        return found
-
-    return rows
 
 
 def _held(measured: MeasuredQuery) -> _Held:

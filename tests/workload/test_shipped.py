@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from impctl.workload.load import load_spark_profile, load_workload
+from impctl.app.starting.demo import DEMO_QUERIES, DEMO_TEXT
+from impctl.workload.load import load_spark_profile, load_workload, workload_of
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,3 +66,12 @@ def test_every_profile_loads_and_keeps_the_rules_results_rest_on(path: Path) -> 
     assert profile.conf["spark.driver.memory"] == "3g"
     assert profile.conf["spark.sql.ansi.enabled"] == "true"
     assert profile.conf["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_the_demo_of_init_has_the_queries_of_make_demo() -> None:
+    demo = workload_of(Path("demo.yaml"), DEMO_TEXT, {})
+    shipped = load_workload(ROOT / "workloads" / "orders.yaml", {})
+    assert tuple(demo.queries) == tuple(shipped.queries) == DEMO_QUERIES
+    for name in DEMO_QUERIES:
+        one, other = demo.queries[name], shipped.queries[name]
+        assert (one.sql, one.answer) == (other.sql, other.answer)

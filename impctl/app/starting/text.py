@@ -51,7 +51,7 @@ def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
     return "\n".join(
         [
             f"# yaml-language-server: $schema={SCHEMA_FILE}",
-            ("# Next: `impctl check`, then `capture`. `impctl check --schema` lists all keys."),
+            "# Next: `impctl check`, then `capture`. `impctl check --schema` lists all keys.",
             "version: 1",
             f"name: {_yaml(name)}",
             "tables:",

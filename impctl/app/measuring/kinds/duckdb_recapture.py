@@ -10,6 +10,7 @@ of their files (deletion vectors, column mapping).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,12 +48,14 @@ Files = Mapping[TableName, Sequence[DataFile]]
 
 _TARGET = "duckdb"
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Generic[T]):
     """DuckDB's way to the same answer; `run` is None where there is none, for `reason`."""
 
-    run: Callable[[], object] | None
+    run: Callable[[], T] | None
     reason: str = ""
 
 
@@ -63,7 +66,7 @@ def duckdb_recapture(
     verdict: Verdict,
     partitions: Mapping[AccessId, RangePartition],
     expected: Fragments,
-) -> Offered:
+) -> Offered[Fragments]:
     """The recapture at the pinned versions, checked against the `expected` sketches once."""
     reason = _unreadable(desk.tables, prepared)
     if reason:
@@ -80,7 +83,9 @@ def duckdb_recapture(
     return Offered(recapture)
 
 
-def duckdb_plain(connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery) -> Offered:
+def duckdb_plain(
+    connection: ParquetSql, tables: PinnedTables, prepared: PreparedQuery
+) -> Offered[pa.Table]:
     """The query over whole tables; `run` gives an Arrow table for the caller to compare."""
 
     def whole() -> tuple[str, Files]:
@@ -96,7 +101,7 @@ def duckdb_query(
     tables: PinnedTables,
     prepared: PreparedQuery,
     asked: Callable[[], tuple[str, Files]],
-) -> Offered:
+) -> Offered[pa.Table]:
     """The text over the files of each table that `asked` gives, which counts as part of a run.
 
     Of Spark's it is translated; what Spark does not run is DuckDB's own as it is.

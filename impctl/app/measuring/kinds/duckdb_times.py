@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -76,14 +76,9 @@ def answer_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Be
 def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Beside:
     """`duckdb_plain_ms`, and `duckdb_sketch_ms`: over what `rewrite` tells, text and files."""
 
-    def asked() -> tuple[str, Files]:
-        written = measured.written()
-        return written.sql, written.pruned.files
-
     def beside(connection: ParquetSql) -> Beside:
-        tables, prepared = measured.scratch.tables, measured.prepared
-        plain = duckdb_plain(connection, tables, prepared)
-        through = duckdb_query(connection, tables, prepared, asked)
+        plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
+        through = duckdb_sketch(connection, measured)
         runs = {"duckdb_plain_ms": plain.run, "duckdb_sketch_ms": through.run}
         works = {name: run for name, run in runs.items() if run is not None}
         if len(works) < len(runs):
@@ -94,6 +89,16 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
         return Beside({name: Metric.of(found) for name, found in times.items()})
 
     return _connected(beside)
+
+
+def duckdb_sketch(connection: ParquetSql, measured: MeasuredQuery) -> Offered[pa.Table]:
+    """The text and files that `rewrite` gives, found again in every run."""
+
+    def asked() -> tuple[str, Files]:
+        written = measured.written()
+        return written.sql, written.pruned.files
+
+    return duckdb_query(connection, measured.scratch.tables, measured.prepared, asked)
 
 
 def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
@@ -108,15 +113,14 @@ def _connected(beside: Callable[[ParquetSql], Beside]) -> Beside:
             return Beside(note=f"DuckDB failed after one successful answer: {error}")
 
 
-def _timed(name: str, offered: Offered, turns: int) -> Beside:
+def _timed(name: str, offered: Offered[Any], turns: int) -> Beside:
     if offered.run is None:
         return Beside(note=offered.reason)
     return Beside({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
 
 
-def same_answer(found: object, expected: pa.Table) -> bool:
+def same_answer(found: pa.Table, expected: pa.Table) -> bool:
     """Whether the rows are the same, in any order; DuckDB's types may be wider."""
-    assert isinstance(found, pa.Table)
     try:
         typed = found.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):

@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from impctl.app.capturing.kept_ending import known_ending
 from impctl.app.measuring.ground import Ground
-from impctl.app.measuring.kinds.duckdb_recapture import Files, duckdb_plain, duckdb_query
-from impctl.app.measuring.kinds.duckdb_times import same_answer
+from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
+from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch, same_answer
 from impctl.app.measuring.measured import MeasuredQuery, measured_copy
 from impctl.app.measuring.single import single
 from impctl.app.measuring.took import Took, cpu_of, timed, wall_of
@@ -113,31 +113,16 @@ def _answers(way: _Way) -> bool:
 
 def _add_duckdb(measured: MeasuredQuery, connection: ParquetSql, ways: list[_Way]) -> str:
     """Adds DuckDB's ways, as far as it has them; what to say of others."""
-    tables, prepared = measured.scratch.tables, measured.prepared
-
-    def written() -> tuple[str, Files]:
-        text = measured.written()
-        return text.sql, text.pruned.files
-
-    plain = duckdb_plain(connection, tables, prepared)
-    through = duckdb_query(connection, tables, prepared, written)
+    plain = duckdb_plain(connection, measured.scratch.tables, measured.prepared)
+    through = duckdb_sketch(connection, measured)
     pruned = measured.written().pruned
     for offered, name, files in (
         (plain, _DUCKDB, pruned.files_total),
         (through, _DUCKDB_SKETCH, pruned.files_kept),
     ):
         if offered.run is not None:
-            ways.append(_Way(name, _table_of(offered.run), files))
+            ways.append(_Way(name, offered.run, files))
     return plain.reason or through.reason
-
-
-def _table_of(run: Callable[[], object]) -> Callable[[], pa.Table]:
-    def table() -> pa.Table:
-        found = run()
-        assert isinstance(found, pa.Table)
-        return found
-
-    return table
 
 
 def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str) -> Iterator[Cell]:
@@ -153,25 +138,23 @@ def _timed(ground: Ground, measured: MeasuredQuery, ways: list[_Way], note: str)
     runs: dict[str, list[Took]] = {way.name: [] for way in ways}
     for _ in range(ground.repeat):
         for way in ways:
-            before = jvm_cpu_ms(session)
+            before = jvm_cpu_ms(session) or 0.0
             _, took = timed(way.run)
-            after = jvm_cpu_ms(session)
-            if before is None or after is None:
-                runs[way.name].append(took)
-            else:
-                runs[way.name].append(Took(took.cpu_ms + after - before, took.wall_ms))
-    has_cpu = jvm_cpu_ms(session) is not None
-    whole = runs[_SPARK]
-    ways.sort(key=lambda way: -wall_of(runs[way.name]).median)
-    for way in ways:
-        each = runs[way.name]
-        metrics: dict[str, Metric] = {
-            **single({"files_count": float(way.files)}),
-            "wall_ms": wall_of(each),
-        }
-        if has_cpu or not way.name.startswith("Spark"):
-            metrics["cpu_ms"] = cpu_of(each)
-        metrics["gain_ratio"] = Metric.quotient(wall_of(whole), wall_of(each))
-        if has_cpu:
-            metrics["cpu_gain_ratio"] = Metric.quotient(cpu_of(whole), cpu_of(each))
-        yield ground.cell(metrics, {"way": way.name}, equal=equal[way.name], note=note)
+            used = (jvm_cpu_ms(session) or 0.0) - before
+            runs[way.name].append(Took(took.cpu_ms + used, took.wall_ms))
+    knows_jvm = jvm_cpu_ms(session) is not None
+    wall = {name: wall_of(took) for name, took in runs.items()}
+    cpu = {
+        name: cpu_of(took)
+        for name, took in runs.items()
+        if knows_jvm or not name.startswith("Spark")
+    }
+    for way in sorted(ways, key=lambda way: -wall[way.name].median):
+        name = way.name
+        metrics = {**single({"files_count": float(way.files)}), "wall_ms": wall[name]}
+        if name in cpu:
+            metrics["cpu_ms"] = cpu[name]
+        metrics["gain_ratio"] = Metric.quotient(wall[_SPARK], wall[name])
+        if knows_jvm:
+            metrics["cpu_gain_ratio"] = Metric.quotient(cpu[_SPARK], cpu[name])
+        yield ground.cell(metrics, {"way": name}, equal=equal[name], note=note)
