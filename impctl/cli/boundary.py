@@ -24,7 +24,7 @@ import typer
 
 from impctl.cli.completion import COMPLETION_VARIABLE
 from impctl.cli.exit_codes import PENDING
-from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting
+from impctl.cli.interrupt import DROPPED_HINT, INTERRUPTED_MESSAGE, interrupting, telling
 from impctl.cli.job import Display, Job
 from impctl.cli.streams import give_up, lost_messages
 from impctl.errors import (
@@ -40,6 +40,7 @@ from impctl.errors import (
 if TYPE_CHECKING:
     from impctl.app.results.results import Failure, Outcome, Result
     from impctl.cli.output.protocol import Output
+    from impctl.cli.progress import Show
 
 _CLICK_USAGE_ERROR = typer.BadParameter.mro()[1]
 """The parser's usage error, which Typer exports under no name of its own."""
@@ -71,9 +72,7 @@ def run(app: typer.Typer, arguments: Sequence[str]) -> int:
 def execute(job: Job) -> int:
     """Run `job` and show its outcome; the exit code."""
     from impctl.app.results.results import Failure, Outcome
-    from impctl.cli.progress import reporting
 
-    outcome: Outcome | str | None
     output = _output(job.command, job.display)
     shown: list[Result] = []
 
@@ -84,7 +83,22 @@ def execute(job: Job) -> int:
                 sys.stdout.flush()
                 shown.append(result)
 
-    interrupting()
+    try:
+        interrupting()
+        outcome = _outcome(job, show_now)
+        telling()
+    except KeyboardInterrupt:
+        outcome = Outcome(failures=(Failure(None, _interrupted()),))
+    if outcome is None:
+        return _flushed((job.command,), 0)
+    return _present(output, job.display, outcome, shown, detailed=job.detailed)
+
+
+def _outcome(job: Job, show_now: Show) -> Outcome | str | None:
+    """What `job` returns; an error is an outcome too, but KeyboardInterrupt is raised."""
+    from impctl.app.results.results import Failure, Outcome
+    from impctl.cli.progress import reporting
+
     if job.display.verbosity < 2:
         # Libraries log what becomes an error of ours anyway, with its trace.
         logging.disable(logging.CRITICAL)
@@ -95,20 +109,15 @@ def execute(job: Job) -> int:
         with warnings.catch_warnings(), progress as reporter:
             if not sys.warnoptions:
                 warnings.simplefilter("ignore")
-            outcome = job.work(reporter)
-    except KeyboardInterrupt:
-        outcome = Outcome(failures=(Failure(None, _interrupted()),))
+            return job.work(reporter)
     except ImpctlError as error:
-        outcome = Outcome(failures=(Failure(None, error),))
+        return Outcome(failures=(Failure(None, error),))
     except Exception as error:  # noqa: BLE001  # the boundary
-        outcome = Outcome(failures=(Failure(None, unexpected(error)),))
+        return Outcome(failures=(Failure(None, unexpected(error)),))
     except BaseException as error:
         if not is_panic(error):
             raise
-        outcome = Outcome(failures=(Failure(None, unexpected(error)),))
-    if outcome is None:
-        return _flushed((job.command,), 0)
-    return _present(output, job.display, outcome, shown, detailed=job.detailed)
+        return Outcome(failures=(Failure(None, unexpected(error)),))
 
 
 def _present(

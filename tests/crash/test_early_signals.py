@@ -68,3 +68,47 @@ def test_the_first_import_that_takes_long(number: signal.Signals) -> None:
     )
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.startswith("error: Interrupted [interrupted]\nhint: ")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("heard_signals")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "logging.disable",
+        "impctl.cli.progress.reporting",
+        "impctl.cli.progress.ResultReporter.__init__",
+        "impctl.app.workbench.workbench.open_workbench",
+        "impctl.errors.unexpected",
+    ],
+)
+def test_a_signal_at_the_beginning_of_the_work(
+    tmp_path: Path, number: signal.Signals, place: str
+) -> None:
+    """Wherever a run is interrupted, its document says so."""
+    owner, name = place.rsplit(".", 1)
+    program = (
+        "import os, pkgutil, sys\n"
+        "from impctl.cli import boundary, job\n"
+        "from impctl.cli.main import main\n"
+        f"owner = pkgutil.resolve_name({owner!r})\n"
+        f"original = getattr(owner, {name!r})\n"
+        "def signalled(*arguments, **options):\n"
+        f"    os.kill(os.getpid(), {int(number)})\n"
+        "    return original(*arguments, **options)\n"
+        f"setattr(owner, {name!r}, signalled)\n"
+        "boundary.unexpected = sys.modules['impctl.errors'].unexpected\n"
+        f"if {name!r} == 'unexpected':\n"
+        "    job.in_workbench = lambda *arguments: 1 / 0\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, "check", str(write_workload(tmp_path)), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+    assert json.loads(done.stdout)["error"]["code"] == "interrupted"
