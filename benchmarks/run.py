@@ -158,7 +158,7 @@ def _chart_problems(figure: FigureSpec) -> list[Problem]:
     labels = (*own, *drawable.labels)
     wrong = [("label", name, labels) for name in (chart.x, *chart.series) if name not in labels]
     wrong += [("metric", name, drawable.metrics) for name in chart.y if not drawable.has(name)]
-    return [_chart_problem(figure, *found) for found in wrong]
+    return [_chart_problem(figure, *result) for result in wrong]
 
 
 def _chart_problem(figure: FigureSpec, kind: str, name: str, known: Sequence[str]) -> Problem:

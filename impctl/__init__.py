@@ -64,8 +64,8 @@ else:
             raise AttributeError(f"module `impctl` has no attribute `{name}`")
         from importlib import import_module
 
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return found
+        result = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return result
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_HOMES})

@@ -78,11 +78,11 @@ def _cell(ground: Ground, ways: _Ways, changes: int, batches: int, note: str) ->
     equal = True
     for batch in range(batches):
         rows = measured.rows_like_the_table(changes, ground.seed + batch // 2 + 1)
-        found, is_equal = ways.after(rows, forth=batch % 2 == 0)
+        result, is_equal = ways.after(rows, forth=batch % 2 == 0)
         equal &= is_equal
-        for name, elapsed in found.items():
+        for name, elapsed in result.items():
             times.setdefault(name, []).append(elapsed)
-    metrics = {name: Metric.of(found) for name, found in times.items()}
+    metrics = {name: Metric.of(result) for name, result in times.items()}
     return ground.cell({**metrics, **single(_left(measured))}, equal=equal, note=note)
 
 
@@ -147,7 +147,7 @@ class _Ways:
             answers[name] = work()
             times[name] = watch.ms + (0.0 if name in _WHOLE else maintained)
         expected = answers[_PLAIN]
-        return times, all(same_answer(found, expected) for found in answers.values())
+        return times, all(same_answer(answer, expected) for answer in answers.values())
 
     def _by_engine(self) -> pa.Table:
         own = self.measured

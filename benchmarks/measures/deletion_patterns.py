@@ -25,10 +25,10 @@ def pattern_of(text: str) -> tuple[bool, ...] | None:
         return (True,)
     if text == RANDOM:
         return (False,)
-    found = _RATIO.fullmatch(text)
-    if found is None:
+    match = _RATIO.fullmatch(text)
+    if match is None:
         return None
-    return (False,) * int(found[1]) + (True,) * int(found[2])
+    return (False,) * int(match[1]) + (True,) * int(match[2])
 
 
 def deletions_of(

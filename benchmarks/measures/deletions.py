@@ -72,12 +72,12 @@ def measure_deletions(ground: Ground) -> Iterator[Cell]:
 
 
 def _buffers(ground: Ground) -> tuple[int | Everything, ...]:
-    found: list[int | Everything] = []
+    result: list[int | Everything] = []
     for text in ground.texts("buffers", ("20", "50", "100", EVERYTHING)):
         if text != EVERYTHING and not (text.isdecimal() and int(text) > 0):
             raise ground.refuse("buffers", f"whole numbers of at least 1, or `{EVERYTHING}`")
-        found.append(EVERYTHING if text == EVERYTHING else int(text))
-    return tuple(found)
+        result.append(EVERYTHING if text == EVERYTHING else int(text))
+    return tuple(result)
 
 
 def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:

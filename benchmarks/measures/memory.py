@@ -121,7 +121,7 @@ def _cell(
 def operator_bytes(follower: Follower) -> dict[str, int]:
     """Bytes of keyed state by kind of operator, and all of them together."""
     session = follower.taken.session
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     if session is not None:
         seen: set[str] = set()
         for operator in (*session.circuit, session.merge):
@@ -131,11 +131,11 @@ def operator_bytes(follower: Follower) -> dict[str, int]:
             seen |= {keeper.name for keeper in own}
             held = sum(keeper.bytes_held for keeper in own)
             if held:
-                found[name] = found.get(name, 0) + held
-        found["range_rows_bytes"] = sum(
+                result[name] = result.get(name, 0) + held
+        result["range_rows_bytes"] = sum(
             keeper.bytes_held for keeper in session.range_rows.arrangements()
         )
-    return {**found, "state_bytes": follower.state_bytes}
+    return {**result, "state_bytes": follower.state_bytes}
 
 
 def _sketch_bytes(follower: Follower) -> dict[str, int]:

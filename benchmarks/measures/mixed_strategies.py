@@ -59,17 +59,17 @@ class MixedStrategy(ABC):
 
     def answer(self, spec: QuerySpec) -> pa.Table:
         """The query's answer now."""
-        found: list[pa.Table] = []
+        tables: list[pa.Table] = []
 
         def work() -> None:
             for table in self.tables:
                 self.scratch.tables.advance(table)
-            found.append(self._answered(spec))
+            tables.append(self._answered(spec))
 
         before = self.spent.maintain_ms + self.spent.capture_ms
         elapsed = milliseconds(work)
         self.spent.query_ms += elapsed - (self.spent.maintain_ms + self.spent.capture_ms - before)
-        return found[0]
+        return tables[0]
 
     @abstractmethod
     def _answered(self, spec: QuerySpec) -> pa.Table: ...
@@ -108,14 +108,14 @@ class Incremental(MixedStrategy):
     """Stored sketches, maintained when a query wants one that is stale."""
 
     def _answered(self, spec: QuerySpec) -> pa.Table:
-        found: list[Fresh] = []
+        freshes: list[Fresh] = []
         self.spent.maintain_ms += milliseconds(
-            lambda: found.append(reused(self.scratch, spec, None))
+            lambda: freshes.append(reused(self.scratch, spec, None))
         )
-        if not found[0].sketches:
+        if not freshes[0].sketches:
             self.spent.capture_ms += milliseconds(lambda: self._capture(spec))
-            found = [fresh(self.scratch, spec.name)]
-        current = found[0]
+            freshes = [fresh(self.scratch, spec.name)]
+        current = freshes[0]
         pruned = filters_of(
             self.scratch.tables, current.prepared, current.sketches, current.versions
         )
@@ -137,8 +137,8 @@ class Incremental(MixedStrategy):
         outcome = verify(self.scratch, names)
         if outcome.failures:
             raise outcome.failures[0].error
-        found = [result for result in outcome.results if isinstance(result, VerifyResult)]
-        return AgainstRecapture(all(r.covers for r in found), sum(r.slack for r in found))
+        match = [result for result in outcome.results if isinstance(result, VerifyResult)]
+        return AgainstRecapture(all(r.covers for r in match), sum(r.slack for r in match))
 
 
 @dataclass(slots=True)

@@ -27,8 +27,8 @@ class Ratio:
     @classmethod
     def read(cls, text: str) -> Self | None:
         """`5U1Q` is five updates and one query; None for anything else."""
-        found = _RATIO.fullmatch(text)
-        return None if found is None else cls(int(found[1]), int(found[2]))
+        match = _RATIO.fullmatch(text)
+        return None if match is None else cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.updates}U{self.queries}Q"

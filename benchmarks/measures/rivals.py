@@ -66,7 +66,7 @@ def _cells(ground: Ground, appends: int, size: int) -> Iterator[Cell]:
         answers = {name: warmed_up(work) for name, work in works.items()}
         whole = answers["plain_ms"]
         expected = answer_of(whole).rows
-        equal = all(same_rows(answer_of(found).rows, expected) for found in answers.values())
+        equal = all(same_rows(answer_of(answer).rows, expected) for answer in answers.values())
         ground.step(f"timing {ground.query.name} and its alternatives in turns")
         times = {name: Metric.of(ms) for name, ms in in_turns(works, ground.repeat).items()}
         times.setdefault("pruned_ms", times["plain_ms"])
@@ -97,8 +97,8 @@ def _appended(
         own.append(measured.followed(len(rows)).total_ms)
         if view is not None:
             theirs.append(view.bring_on(rows))
-    found = {"upkeep_ms": own, "view_upkeep_ms": theirs}
-    return {name: Metric.of(times) for name, times in found.items() if times}
+    result = {"upkeep_ms": own, "view_upkeep_ms": theirs}
+    return {name: Metric.of(times) for name, times in result.items() if times}
 
 
 def _left(measured: MeasuredQuery, read: Weighed) -> dict[str, float]:
@@ -132,15 +132,15 @@ def _needed(measured: MeasuredQuery, whole: pa.Table) -> list[DataFile]:
     if not names:
         return []
     answer = whole.select(names)
-    found: set[int] = set()
+    result: set[int] = set()
     for start in range(0, len(snapshot.files), _FILES_AT_ONCE):
         files = snapshot.files[start : start + _FILES_AT_ONCE]
         parts = [read_rows(snapshot, names, [file]) for file in files]
         numbers = np.repeat(np.arange(start, start + len(parts)), [len(part) for part in parts])
         rows = pa.concat_tables(parts).append_column(_ITS_FILE, pa.array(numbers))
         partners = answer.cast(rows.select(names).schema)
-        found.update(rows.join(partners, names, join_type="left semi")[_ITS_FILE].to_pylist())
-    return [snapshot.files[number] for number in sorted(found)]
+        result.update(rows.join(partners, names, join_type="left semi")[_ITS_FILE].to_pylist())
+    return [snapshot.files[number] for number in sorted(result)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class _View:
         kept = kept_view(rewrite_sql(measured.prepared.query, {}, is_local=True))
         if kept is None or len(measured.prepared.tables) != 1:
             return None
-        found = cls(measured, kept)
-        found._write(found._run(kept.definition))
-        return found
+        result = cls(measured, kept)
+        result._write(result._run(kept.definition))
+        return result
 
     @property
     def _file(self) -> Path:

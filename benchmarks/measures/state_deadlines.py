@@ -92,8 +92,8 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
         rows = {table: len(part.comes) for table, part in changes[0].items()}
         for trigger in (ON_COMMIT, *(f"fresh_within: {bound}" for bound in options.bounds)):
             ground.step(trigger)
-            found = _replayed(ground, scratch, options, rows, trigger)
-            yield _cell(ground, trigger, found, checked)
+            replayed = _replayed(ground, scratch, options, rows, trigger)
+            yield _cell(ground, trigger, replayed, checked)
 
 
 def _sizes(steps: int) -> Sequence[int]:
@@ -141,11 +141,13 @@ def _arrivals(
     return replay_of(held, 0.0, "drawn")
 
 
-def _cell(ground: Ground, trigger: str, found: SimulatedSetting, checked: AgainstRecapture) -> Cell:
+def _cell(
+    ground: Ground, trigger: str, simulated_setting: SimulatedSetting, checked: AgainstRecapture
+) -> Cell:
     metrics = {
-        "runs_count": float(found.runs),
-        "work_ms": found.work_ms,
-        "age_ms": 1000 * (found.age_s or 0.0),
-        "late_share": found.late / max(1, found.steps),
+        "runs_count": float(simulated_setting.runs),
+        "work_ms": simulated_setting.work_ms,
+        "age_ms": 1000 * (simulated_setting.age_s or 0.0),
+        "late_share": simulated_setting.late / max(1, simulated_setting.steps),
     }
     return ground.cell(single(metrics), {"trigger": trigger}, checked=checked)

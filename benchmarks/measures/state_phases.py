@@ -94,7 +94,7 @@ def _run(
     way: str,
 ) -> list[_Phase]:
     spec = ground.query
-    found = []
+    result = []
     with scratch_copy(base, prepare(base, spec).tables) as scratch:
         with scratch.writing("bench"):
             captured_under(scratch, spec, None)
@@ -104,9 +104,9 @@ def _run(
             rows = round(scratch.tables.snapshot(table).likely_rows * options.share)
             mine = [{table: change[table]} for change in changes]
             with expecting(scratch, {table: Declared(max(1, rows))}) as desk:
-                found.append(_phase(desk, spec, mine, way, budget))
+                result.append(_phase(desk, spec, mine, way, budget))
             scratch.tables.advance(table)
-    return found
+    return result
 
 
 def _phase(

@@ -178,23 +178,23 @@ def _measured(
 def _times(steps: Sequence[Mapping[str, float]], anew: Sequence[float]) -> dict[str, Metric]:
     """Medians, and how many times as long the others take."""
     ran = [name for name in steps[0] if all(name in times for times in steps)]
-    found = {name: Metric.of([times[name] for times in steps]) for name in ran}
+    result = {name: Metric.of([times[name] for times in steps]) for name in ran}
     if anew:
-        found[_ANEW_MS] = Metric.of(anew)
+        result[_ANEW_MS] = Metric.of(anew)
     for other, ratio in ((INDEX_MS, "index_ratio"), (_ANEW_MS, "duckdb_ratio")):
-        if other in found and found[TREE_MS].low > 0:
-            found[ratio] = Metric.quotient(found[other], found[TREE_MS])
-    return found
+        if other in result and result[TREE_MS].low > 0:
+            result[ratio] = Metric.quotient(result[other], result[TREE_MS])
+    return result
 
 
 def _sizes(beside: SideBySide) -> dict[str, float]:
     tree, index = beside.tree, beside.index
-    found: dict[str, float] = {"state_bytes": tree.state_bytes, "capture_ms": tree.capture_ms}
+    result: dict[str, float] = {"state_bytes": tree.state_bytes, "capture_ms": tree.capture_ms}
     if index is not None:
-        found |= {"index_state_bytes": index.state_bytes, "index_capture_ms": index.capture_ms}
+        result |= {"index_state_bytes": index.state_bytes, "index_capture_ms": index.capture_ms}
     if beside.joined is not None:
-        found["joined_rows"] = beside.joined
-    return found
+        result["joined_rows"] = beside.joined
+    return result
 
 
 def _peaks(ground: Ground, options: _Options, beside: SideBySide) -> dict[str, float]:
@@ -204,12 +204,12 @@ def _peaks(ground: Ground, options: _Options, beside: SideBySide) -> dict[str, f
     ways = {"process_bytes": JoinStrategy.TREE}
     if beside.index is not None:
         ways["index_process_bytes"] = JoinStrategy.INDEX
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     tables = prepare(ground.desk, ground.query).tables
     for name, join in ways.items():
         with scratch_copy(ground.desk, tables) as scratch:
-            found[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
-    return found
+            result[name] = capture_afresh(scratch, replace(ground.query, join=join)).peak_bytes
+    return result
 
 
 def _growth(times: Sequence[float]) -> dict[str, float]:

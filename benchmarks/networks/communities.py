@@ -79,10 +79,10 @@ def with_drawn(
 
 def _distinct(below: int, size: int, random: np.random.Generator) -> Integers:
     """So many different numbers, at most half of those below."""
-    found = np.zeros(0, dtype=np.int64)
-    while len(found) < size:
-        more = random.integers(0, below, 2 * (size - len(found)) + 8)
-        every = np.concatenate([found, more])
+    result = np.zeros(0, dtype=np.int64)
+    while len(result) < size:
+        more = random.integers(0, below, 2 * (size - len(result)) + 8)
+        every = np.concatenate([result, more])
         _, first = np.unique(every, return_index=True)
-        found = every[np.sort(first)][:size]
-    return found
+        result = every[np.sort(first)][:size]
+    return result

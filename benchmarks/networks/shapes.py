@@ -82,17 +82,17 @@ def random_links(links: int, nodes: int, seed: int) -> pa.Table:
     """Any pairs of different nodes, each as likely as another."""
     _fits(links, nodes, nodes * (nodes - 1), Shape.RANDOM)
     random = np.random.default_rng(seed)
-    found = np.zeros(0, dtype=np.int64)
+    result = np.zeros(0, dtype=np.int64)
     # Each round leaves what was drawn twice; where few pairs are left out, all are drawn from.
     if 2 * links > nodes * (nodes - 1):
-        found = random.permutation(nodes * (nodes - 1))[:links]
-    while len(found) < links:
-        more = random.integers(0, nodes * (nodes - 1), 2 * (links - len(found)) + 8)
-        every = np.concatenate([found, more])
+        result = random.permutation(nodes * (nodes - 1))[:links]
+    while len(result) < links:
+        more = random.integers(0, nodes * (nodes - 1), 2 * (links - len(result)) + 8)
+        every = np.concatenate([result, more])
         _, first = np.unique(every, return_index=True)
-        found = every[np.sort(first)][:links]
-    src = found // (nodes - 1)
-    dst = found % (nodes - 1)
+        result = every[np.sort(first)][:links]
+    src = result // (nodes - 1)
+    dst = result % (nodes - 1)
     return drawn_links(src, dst + (dst >= src), seed)
 
 

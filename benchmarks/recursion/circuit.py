@@ -108,8 +108,8 @@ def recursive_query(ground: Ground, ranges: int) -> RecursiveQuery:
     """The case's query over its tables, whole; QueryError for what is not read."""
     desk, spec = ground.desk, ground.query
     snapshots = {name: desk.tables.snapshot(name) for name in ground.named_tables()}
-    tables = {name: read_rows(found, found.schema.names) for name, found in snapshots.items()}
-    schemas = {name: found.schema for name, found in snapshots.items()}
+    tables = {name: read_rows(result, result.schema.names) for name, result in snapshots.items()}
+    schemas = {name: result.schema for name, result in snapshots.items()}
     zone = desk.session_zone
     query = parse_query(spec.sql, schemas, name=spec.name, zone=zone, names=desk.workload.names)
     answer = answer_plan(replace(query, root=apply_rules(query.root)))

@@ -42,13 +42,13 @@ def hold_back(
     share of rows that are deletions: of rows that stay in the tables until then, in a commit of
     their own.
     """
-    found: list[dict[TableName, Part]] = []
+    result: list[dict[TableName, Part]] = []
     for table, wanted in shares.items():
         parts = _held(desk, table, wanted, deletes, seed)
-        found = found or [{} for _ in parts]
-        for change, part in zip(found, parts, strict=True):
+        result = result or [{} for _ in parts]
+        for change, part in zip(result, parts, strict=True):
             change[table] = part
-    return tuple(found)
+    return tuple(result)
 
 
 def commit(desk: Workbench, change: Change) -> int:

@@ -54,11 +54,11 @@ def expecting(desk: Workbench, expected: Mapping[TableName, Declared]) -> Iterat
     for table, each in expected.items():
         one = ComingSpec(_EVERY, each.rows, each.deletes, None, None)
         tables[table] = replace(tables[table], coming=(one,))
-    found = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
+    result = Workbench(desk.settings, replace(desk.workload, tables=tables), desk.reporter)
     try:
-        yield found
+        yield result
     finally:
-        found.close()
+        result.close()
 
 
 def captured_under(desk: Workbench, spec: QuerySpec, budget: int | None) -> float:

@@ -63,10 +63,10 @@ def greedy(graph: Graph, budget: int) -> dict[str, Mode]:
                 more = piece.sizes[mode] - piece.sizes[modes[piece.name]]
                 if mode is modes[piece.name] or size + more > budget:
                     continue
-                found = per_day(graph, {**modes, piece.name: mode})
-                gain = (cost - found) / max(more, 1)
-                if cost - found > 1e-12 * cost and gain > best_gain:
-                    best, best_gain = ({**modes, piece.name: mode}, found, size + more), gain
+                result = per_day(graph, {**modes, piece.name: mode})
+                gain = (cost - result) / max(more, 1)
+                if cost - result > 1e-12 * cost and gain > best_gain:
+                    best, best_gain = ({**modes, piece.name: mode}, result, size + more), gain
         if best is None:
             return modes
         modes, cost, size = best

@@ -52,20 +52,22 @@ class Choices:
         spec = self.prepared.spec
         asked = spec if join is None else replace(spec, join=join)
         prepared = replace(self.prepared, spec=asked)
-        found = capture_way(self.desk, prepared, self.verdict, self.partitions)
-        if found.compiled is None:
+        result = capture_way(self.desk, prepared, self.verdict, self.partitions)
+        if result.compiled is None:
             raise UnsupportedError(
-                f"Query `{spec.name}` has no circuit to measure: {found.reason}",
+                f"Query `{spec.name}` has no circuit to measure: {result.reason}",
                 code="not_incremental",
                 hint="`impctl explain` shows the reason",
-                location=self.prepared.place(found.span),
+                location=self.prepared.place(result.span),
             )
-        return found
+        return result
 
     def tables(self) -> Tables:
         """Every table that the query reads, whole."""
         snapshots = [self.desk.tables.snapshot(table) for table in self.prepared.tables]
-        return {found.table: read_rows(found, found.schema.names) for found in snapshots}
+        return {
+            snapshot.table: read_rows(snapshot, snapshot.schema.names) for snapshot in snapshots
+        }
 
 
 def choices_of(desk: Workbench, spec: QuerySpec) -> Choices:

@@ -193,9 +193,9 @@ class OpenWorkload(Opened):
         def use_case(desk: Workbench) -> Outcome:
             from impctl.app.simulate import simulate
 
-            found = simulate(desk, queries, request)
+            result = simulate(desk, queries, request)
             # Where the page is, the caller knows.
-            return replace(found, results=found.results[:1])
+            return replace(result, results=result.results[:1])
 
         return self._one(SimulateResult, use_case)
 

@@ -123,8 +123,8 @@ class Opened:
         """The records of the queries named (none: all), or of so many as that counts."""
 
         def work(desk: Workbench) -> tuple[Outcome, int]:
-            found = use_case(desk)
-            return found, queries(desk) if callable(queries) else len(desk.queries(queries))
+            result = use_case(desk)
+            return result, queries(desk) if callable(queries) else len(desk.queries(queries))
 
         outcome, asked = self._run(work, dry_run=dry_run, changes=changes)
         return settled(outcome, kind, asked)
@@ -154,6 +154,6 @@ class Opened:
             )
             with run as desk:
                 self._tables.lend(desk)
-                found = work(desk)
+                result = work(desk)
                 self._tables.take_back(desk)
-                return found
+                return result

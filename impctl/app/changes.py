@@ -52,8 +52,8 @@ def changes(
         check_goal(out, desk.reserved)
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     watch = Stopwatch()
-    found = _found(desk, spec, since, whole=whole)
-    result = result_of(spec.name, found, watch.ms)
+    match = _found(desk, spec, since, whole=whole)
+    result = result_of(spec.name, match, watch.ms)
     result = replace(result, limit=limit, written=None if out is None else str(out))
     if out is not None:
         write_answer(result.shown, out, escape_formulas=escape_formulas)
@@ -73,15 +73,15 @@ def _found(desk: Workbench, spec: QuerySpec, since: AtVersions | None, *, whole:
     raise AssertionError
 
 
-def result_of(query: QueryName, found: Changed, elapsed_ms: float) -> ChangesResult:
+def result_of(query: QueryName, result: Changed, elapsed_ms: float) -> ChangesResult:
     """The changes as they are told."""
     return ChangesResult(
-        answer=found.changes,
+        answer=result.changes,
         query=query,
-        since=found.since,
-        versions=found.versions,
+        since=result.since,
+        versions=result.versions,
         elapsed_ms=elapsed_ms,
-        by=found.by,
-        by_reason=found.why,
-        moments=found.moments,
+        by=result.by,
+        by_reason=result.why,
+        moments=result.moments,
     )

@@ -61,7 +61,7 @@ def _wanted(
     desk: Workbench, tables: Sequence[TableName], by: Sequence[ColumnName]
 ) -> tuple[TableName, ...]:
     """The tables named; UsageError for one that the file does not have."""
-    known, found = desk.workload.tables, []
+    known, result = desk.workload.tables, []
     for written in tables:
         table = desk.workload.names.called(written)
         if table is None:
@@ -70,12 +70,12 @@ def _wanted(
                 code="cluster_table_unknown",
                 hint=suggestion(written, list(known), "the file has"),
             )
-        found.append(table)
+        result.append(table)
     if by and len(tables) != 1:
         raise UsageError(
             "`--by` takes columns of one table", hint="name that table with `--table` too"
         )
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(result))
 
 
 def _warnings(
@@ -127,7 +127,7 @@ def _clustered(
     with held_signals():
         done = cluster_table(desk.tables.source(table), columns)
         desk.tables.repin(table)
-    came = [_came(desk, use, found) for use, found in zip(uses, forecast.sketches, strict=True)]
+    came = [_came(desk, use, match) for use, match in zip(uses, forecast.sketches, strict=True)]
     return replace(
         result,
         action="cluster",
@@ -163,7 +163,7 @@ def _columns(
             f"No column is known to cluster table `{snapshot.table}` by",
             hint="name one with `--by`, or capture a query of the table first",
         )
-    found = []
+    result = []
     for name in by:
         column = snapshot.schema.find(name)
         if column is None or not is_partitionable(column):
@@ -173,8 +173,8 @@ def _columns(
                 hint=suggestion(name, names, "it has"),
                 code="column_unknown",
             )
-        found.append(column.name)
-    return tuple(dict.fromkeys(found))
+        result.append(column.name)
+    return tuple(dict.fromkeys(result))
 
 
 def _reason(columns: Sequence[ColumnName], files: int) -> str:

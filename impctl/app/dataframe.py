@@ -45,11 +45,11 @@ def dataframe(
     required: bool = False,
 ) -> Framed:
     """The frame of one query; arguments as for `app.query`."""
-    found = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(found, Unread):
-        return Framed(unread_frame(desk, found), found.warnings)
-    found = never_failing(desk.tables, found, required=required)
-    read = what_is_read(desk.tables, found, use)
-    frame = answer_frame(desk, found.prepared, found.versions, read.pruned, found.sketches)
-    record_use(desk, found, read.pruned, read.plain, command="dataframe")
-    return Framed(frame, found.warnings)
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
+        return Framed(unread_frame(desk, result), result.warnings)
+    result = never_failing(desk.tables, result, required=required)
+    read = what_is_read(desk.tables, result, use)
+    frame = answer_frame(desk, result.prepared, result.versions, read.pruned, result.sketches)
+    record_use(desk, result, read.pruned, read.plain, command="dataframe")
+    return Framed(frame, result.warnings)

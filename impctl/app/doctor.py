@@ -65,8 +65,8 @@ def _of_workload(
     yield delta_jar(spark)
     if with_spark:
         desk.reporter.step("starting Spark")
-        found, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
-        yield found
+        result, read_one = try_spark(master_of(spark.master), spark.conf, desk.reporter.spark_log)
+        yield result
         if read_one is not None:
             desk.reporter.step("reading a file of each table with Spark")
             yield from spark_findings(desk, read_one)
@@ -82,7 +82,7 @@ def _of_workload(
 
 def _stored(desk: Workbench) -> list[StoredQuery]:
     """The sketches that can be read; what cannot is found with the store."""
-    found = []
+    result = []
     for name in desk.workload.queries:
         try:
             store = desk.reading_store()
@@ -90,8 +90,8 @@ def _stored(desk: Workbench) -> list[StoredQuery]:
         except ImpctlError:
             continue
         if stored is not None:
-            found.append(stored)
-    return found
+            result.append(stored)
+    return result
 
 
 def schedule_of(text: str) -> timedelta:

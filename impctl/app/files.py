@@ -56,60 +56,60 @@ def files(
     required: bool = False,
 ) -> Listed:
     """The files of one query; arguments as for `app.rewrite`."""
-    found = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(found, Unread):
-        return _as_they_stand(desk, found)
-    pruned, predicates, left_away = _left_to_read(desk.tables, found, use)
-    read = _columns_read(found)
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
+        return _as_they_stand(desk, result)
+    pruned, predicates, left_away = _left_to_read(desk.tables, result, use)
+    read = _columns_read(result)
     tables = {}
     # A table that only an unused WITH entry names is looked up all the same.
-    for table in dict.fromkeys((*found.prepared.tables, *found.prepared.query.tables)):
-        snapshot = desk.tables.snapshot(table, found.versions.get(table))
+    for table in dict.fromkeys((*result.prepared.tables, *result.prepared.query.tables)):
+        snapshot = desk.tables.snapshot(table, result.versions.get(table))
         left = pruned.files.get(table, snapshot.files)
         _check(snapshot, read.get(table, ()), left)
         tables[table] = _table_files(snapshot, left, predicates.get(table))
     listed = QueryFiles(
-        query=found.prepared.spec.name,
-        sql=found.query.sql,
+        query=result.prepared.spec.name,
+        sql=result.query.sql,
         tables=tables,
-        action=found.action,
-        reason=found.reason,
-        reuse=found.reuse,
+        action=result.action,
+        reason=result.reason,
+        reuse=result.reuse,
         left_away=left_away,
-        moments=found.prepared.moments,
+        moments=result.prepared.moments,
     )
-    plain = filters_of(desk.tables, found.prepared, (), found.versions)
-    record_use(desk, found, pruned, plain, command="files")
-    return Listed(listed, found.warnings)
+    plain = filters_of(desk.tables, result.prepared, (), result.versions)
+    record_use(desk, result, pruned, plain, command="files")
+    return Listed(listed, result.warnings)
 
 
-def _as_they_stand(desk: Workbench, found: Unread) -> Listed:
+def _as_they_stand(desk: Workbench, result: Unread) -> Listed:
     """All files of a query that only Spark can read."""
     tables = {}
-    for table, version in found.versions.items():
+    for table, version in result.versions.items():
         snapshot = desk.tables.snapshot(table, version)
         # Which columns the query reads is not known.
         _check(snapshot, snapshot.schema.names, snapshot.files)
         tables[table] = _table_files(snapshot, snapshot.files, None)
     listed = QueryFiles(
-        query=found.spec.name,
-        sql=found.sql,
+        query=result.spec.name,
+        sql=result.sql,
         tables=tables,
-        action=found.action,
-        reason=found.reason,
+        action=result.action,
+        reason=result.reason,
     )
-    return Listed(listed, found.warnings)
+    return Listed(listed, result.warnings)
 
 
 def _left_to_read(
-    tables: PinnedTables, found: Fresh, use: SketchUse
+    tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[Pruned, Mapping[TableName, str], Mapping[TableName, str]]:
     """Files and predicates that belong together, and why a sketch is not among them."""
-    sketches, reasons = worth_using(tables, found, use)
+    sketches, reasons = worth_using(tables, result, use)
     left_away = dict(reasons)
     while True:
-        pruned = filters_of(tables, found.prepared, sketches, found.versions, by_table=True)
-        predicates, refused = _predicates(tables, pruned, found.versions)
+        pruned = filters_of(tables, result.prepared, sketches, result.versions, by_table=True)
+        predicates, refused = _predicates(tables, pruned, result.versions)
         if not refused:
             break
         # Anew: what a sketch leaves of its table narrows the tables that it is joined with.
@@ -118,7 +118,7 @@ def _left_to_read(
     for table in dict.fromkeys(sketch.table for sketch in sketches):
         if table not in predicates and _leaves_out(sketches, table):
             left_away[table] = "the query reads it several times, with different ranges"
-    return pruned, _of_live_rows(found, predicates), left_away
+    return pruned, _of_live_rows(result, predicates), left_away
 
 
 def _leaves_out(sketches: Sequence[StoredSketch], table: TableName) -> bool:
@@ -130,7 +130,7 @@ def _predicates(
     tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> tuple[dict[TableName, str], dict[TableName, str]]:
     """The predicate of each filtered table, and why another one can have none."""
-    found: dict[TableName, str] = {}
+    result: dict[TableName, str] = {}
     refused: dict[TableName, str] = dict.fromkeys(losing_nan(tables, pruned, versions), _NAN)
     for wanted in pruned.filters.values():
         table = wanted.partition.table
@@ -140,24 +140,24 @@ def _predicates(
         if text is None:
             refused[table] = _NO_TEXT
         else:
-            found[table] = text
-    return found, refused
+            result[table] = text
+    return result, refused
 
 
-def _of_live_rows(found: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
+def _of_live_rows(result: Fresh, predicates: Mapping[TableName, str]) -> Mapping[TableName, str]:
     """The predicates, with what expiries ask of rows beside them."""
     told = dict(predicates)
-    for table, live in found.query.live:
+    for table, live in result.query.live:
         text = plain_live(live, live.column, predicates.get(table))
         assert text is not None, "an expiry ends within what has a text"
         told[table] = text
     return told
 
 
-def _columns_read(found: Fresh) -> dict[TableName, set[ColumnName]]:
+def _columns_read(result: Fresh) -> dict[TableName, set[ColumnName]]:
     """The columns of each table that the query reads."""
     columns: dict[TableName, set[ColumnName]] = {}
-    for scan in found.prepared.scans:
+    for scan in result.prepared.scans:
         columns.setdefault(scan.table, set()).update(one.name for one in scan.attributes)
     return columns
 

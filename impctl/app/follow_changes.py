@@ -97,12 +97,12 @@ class _Looking:
     def tell(self, find: Callable[[Answer], Changed]) -> None:
         """Show what is found."""
         at, watch = datetime.now(UTC), Stopwatch()
-        found = find(self.answer)
-        if not found.changes.num_rows:
+        result = find(self.answer)
+        if not result.changes.num_rows:
             return
         self.told += 1
         elapsed = watch.ms
         started = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self._show(
-            result_of(self.query, found, elapsed), FollowedRun(self.told, started, elapsed, 0)
+            result_of(self.query, result, elapsed), FollowedRun(self.told, started, elapsed, 0)
         )

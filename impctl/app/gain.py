@@ -48,33 +48,33 @@ def _gained(
     spec: QuerySpec,
     start: float | None,
 ) -> GainResult:
-    found = Ledger(desk.store_path).sums(spec.name, start or 0.0)
+    sums = Ledger(desk.store_path).sums(spec.name, start or 0.0)
     runs = () if store is None else store.history(spec.name, _ALL_RUNS)
     kept = [r for r in runs if r.action != VERIFY and r.started_at >= (start or 0.0)]
     upkeep = sum(run.elapsed_ms for run in kept)
-    answers_bytes = found.answers * _bytes_read(desk, store, spec) if found.answers else 0
-    saved = (found.bytes_plain - found.bytes + answers_bytes) * _MS_PER_BYTE
-    verdict = _verdict(found, saved, upkeep)
+    answers_bytes = sums.answers * _bytes_read(desk, store, spec) if sums.answers else 0
+    saved = (sums.bytes_plain - sums.bytes + answers_bytes) * _MS_PER_BYTE
+    verdict = _verdict(sums, saved, upkeep)
     return GainResult(
         query=spec.name,
         since=None if start is None else datetime.fromtimestamp(start, UTC),
-        uses=found.uses,
-        used=found.used,
-        last_use=None if found.last is None else datetime.fromtimestamp(found.last, UTC),
-        files=found.files,
-        files_plain=found.files_plain,
-        rows=found.rows,
-        rows_plain=found.rows_plain,
-        bytes=found.bytes,
-        bytes_plain=found.bytes_plain,
-        query_ms=found.elapsed_ms,
+        uses=sums.uses,
+        used=sums.used,
+        last_use=None if sums.last is None else datetime.fromtimestamp(sums.last, UTC),
+        files=sums.files,
+        files_plain=sums.files_plain,
+        rows=sums.rows,
+        rows_plain=sums.rows_plain,
+        bytes=sums.bytes,
+        bytes_plain=sums.bytes_plain,
+        query_ms=sums.elapsed_ms,
         upkeep_runs=len(kept),
         upkeep_ms=upkeep,
         saved_ms=saved,
         verdict=verdict,
-        kept_answers=found.answers,
+        kept_answers=sums.answers,
         answers_bytes=answers_bytes,
-        hint=_hint(verdict, found, len(kept), partial(_order_hint, forecasts, store, spec)),
+        hint=_hint(verdict, sums, len(kept), partial(_order_hint, forecasts, store, spec)),
     )
 
 
@@ -85,15 +85,15 @@ def _bytes_read(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> 
     return sum(desk.tables.snapshot(table).bytes for table in tables)
 
 
-def _verdict(found: Uses, saved: float, upkeep: float) -> str:
-    if not found.uses and not found.answers:
+def _verdict(uses: Uses, saved: float, upkeep: float) -> str:
+    if not uses.uses and not uses.answers:
         return NOT_USED_YET
     if saved >= upkeep:
         return PAYS
-    return ANSWERS if found.answers else COSTS_MORE
+    return ANSWERS if uses.answers else COSTS_MORE
 
 
-def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
+def _hint(verdict: str, uses: Uses, upkeep_runs: int, of_order: Callable[[], str]) -> str:
     """What to do about a sketch that costs more than it saves."""
     if verdict == NOT_USED_YET and upkeep_runs <= 1:
         # Captured just now: nobody had the time.
@@ -102,9 +102,9 @@ def _hint(verdict: str, found: Uses, upkeep_runs: int, of_order: Callable[[], st
         return "stop maintaining the query, or maintain it only on request"
     if verdict in (PAYS, ANSWERS):
         return ""
-    if found.bytes > found.bytes_plain / 2:
+    if uses.bytes > uses.bytes_plain / 2:
         return f"few files are skipped{of_order()}"
-    if upkeep_runs <= found.uses:
+    if upkeep_runs <= uses.uses:
         return "so far, its uses saved less time than its capture and upkeep took"
     return "it is maintained more often than it is used; maintain it less often"
 

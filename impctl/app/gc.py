@@ -32,9 +32,9 @@ def gc(desk: Workbench, keep: int | None = None) -> Outcome:
     failures: list[Failure] = []
     entries: list[GcEntry] = []
     try:
-        found = _collected(desk, kept)
-        entries += _stored_entries(found, not foreseen)
-        failures += [] if found.refusal is None else [Failure(None, found.refusal)]
+        match = _collected(desk, kept)
+        entries += _stored_entries(match, not foreseen)
+        failures += [] if match.refusal is None else [Failure(None, match.refusal)]
     except ImpctlError as error:
         failures.append(Failure(None, error))
     entries += _folder_entries(_scratch(desk))
@@ -64,22 +64,24 @@ def _scratch(desk: Workbench) -> list[Leftover]:
     parents = [Path(path).parent for path in paths if path is not None]
     with suppress(UsageError):  # without a folder for temporary files nothing is left in it
         parents.append(temporary_folder())
-    found = abandoned(parents)
+    result = abandoned(parents)
     if desk.settings.dry_run:
-        return list(found)
+        return list(result)
     disk = RealDisk()
-    return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in found]
+    return [replace(folder, removed=remove_abandoned(folder, disk)) for folder in result]
 
 
-def _stored_entries(found: Collected, gone: bool) -> list[GcEntry]:
-    entries = [GcEntry("versions", old.query, old.count, old.bytes, gone) for old in found.versions]
-    if found.partitions:
-        entries.append(GcEntry("partitions", "", found.partitions, found.partition_bytes, gone))
-    return entries + [_entry("file", file) for file in found.files]
+def _stored_entries(result: Collected, gone: bool) -> list[GcEntry]:
+    entries = [
+        GcEntry("versions", old.query, old.count, old.bytes, gone) for old in result.versions
+    ]
+    if result.partitions:
+        entries.append(GcEntry("partitions", "", result.partitions, result.partition_bytes, gone))
+    return entries + [_entry("file", file) for file in result.files]
 
 
-def _folder_entries(found: Sequence[Leftover]) -> list[GcEntry]:
-    return [_entry("folder", folder) for folder in found]
+def _folder_entries(leftovers: Sequence[Leftover]) -> list[GcEntry]:
+    return [_entry("folder", folder) for folder in leftovers]
 
 
 def _entry(kind: str, leftover: Leftover) -> GcEntry:

@@ -97,17 +97,17 @@ def _table(path: str, out: Path, taken: Sequence[TableName]) -> FirstTable:
             raise
         hint = "give folders or URIs of Delta tables; relative paths start at the current folder"
         raise TableError(error.message, hint=hint, code=error.code) from error
-    found = promising(snapshot, _MOST_CANDIDATES)
+    result = promising(snapshot, _MOST_CANDIDATES)
     candidates = [
         ProposedColumn(one.column.name, one.ranges, _remark(one, len(snapshot.files)))
-        for one in found
+        for one in result
     ]
     return FirstTable(
         name,
         _written_path(path, out),
         _described(snapshot),
         candidates,
-        group_column(snapshot, found),
+        group_column(snapshot, result),
         measure_column(snapshot),
     )
 

@@ -73,8 +73,8 @@ def maintain_point(
 def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
     """The queries whose trigger has this point; UsageError where none has it."""
     specs = desk.queries(None)
-    found = [spec for spec in specs if _point_of(spec) == point]
-    if not found:
+    result = [spec for spec in specs if _point_of(spec) == point]
+    if not result:
         points = dict.fromkeys(map(_point_of, specs))
         hint = suggestion(point, [name for name in points if name is not None], "the file has")
         raise UsageError(
@@ -82,7 +82,7 @@ def of_point(desk: Workbench, point: str) -> list[QuerySpec]:
             hint=hint or "write `trigger: {point: NAME}` under a query",
             code="point_unknown",
         )
-    return found
+    return result
 
 
 def _point_of(spec: QuerySpec) -> str | None:
@@ -106,9 +106,9 @@ def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[Main
         stored = None
     if stored is None:
         return []
-    found = unchanged_results(desk, stored)
+    match = unchanged_results(desk, stored)
     if not one.pending.is_some and one.pending.moved_at is None:
-        return found
+        return match
     at = (
         ""
         if due.start_at is None
@@ -116,5 +116,5 @@ def _left(desk: Workbench, spec: QuerySpec, one: Waiting, due: Due) -> list[Main
     )
     return [
         replace(result, reason_code=NOT_DUE, reason=f"{due.why}{at}", answer_changed=ANSWER_OPEN)
-        for result in found
+        for result in match
     ]

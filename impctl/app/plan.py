@@ -99,8 +99,8 @@ def _with_dues(
         return list(results)
     # The others, too: what they take is to be done before the same deadlines.
     seen = look_once(desk, [spec for spec in specs if spec.is_sketched], None)
-    found = {due.query: due for due in seen.results() if due.query in told}
-    return [replace(each, due=found.get(each.query)) for each in results]
+    result = {due.query: due for due in seen.results() if due.query in told}
+    return [replace(each, due=result.get(each.query)) for each in results]
 
 
 def _sorted_out(
@@ -159,13 +159,13 @@ def _nothing(
 
 def _planned(decisions: Decisions, task: Task, stage: Stage) -> PlanResult:
     pending = _pending(decisions, task.stored, stage)
-    found = _estimates(decisions.desk, decisions.store, task.stored, pending, stage.cost_kind)
-    return _result(decisions.desk, task.spec, task.stored, stage, pending, found)
+    estimates = _estimates(decisions.desk, decisions.store, task.stored, pending, stage.cost_kind)
+    return _result(decisions.desk, task.spec, task.stored, stage, pending, estimates)
 
 
 def _pending(decisions: Decisions, stored: StoredQuery, stage: Stage) -> tuple[PlannedChange, ...]:
     """The change of every table that moved on: as read, else as far as the log tells."""
-    read = {found.need.table: found.changes.rows for found in stage.read}
+    read = {result.need.table: result.changes.rows for result in stage.read}
     entries = []
     for pin in stored.pins:
         until = decisions.desk.tables.source(pin.table).version
@@ -213,7 +213,7 @@ def _result(
     stored: StoredQuery,
     stage: Stage,
     pending: tuple[PlannedChange, ...],
-    found: Estimates,
+    estimates: Estimates,
 ) -> PlanResult:
     return PlanResult(
         query=spec.name,
@@ -225,9 +225,9 @@ def _result(
         since=stored.versions,
         versions=desk.tables.versions_of(pin.table for pin in stored.pins),
         pending=pending,
-        maintain_ms=found.maintain_ms,
-        maintain_runs=found.maintain_runs,
-        recapture_ms=found.recapture_ms,
-        recapture_runs=found.recapture_runs,
+        maintain_ms=estimates.maintain_ms,
+        maintain_runs=estimates.maintain_runs,
+        recapture_ms=estimates.recapture_ms,
+        recapture_runs=estimates.recapture_runs,
         next_expiry=expires(stored) or None,
     )

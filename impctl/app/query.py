@@ -58,8 +58,8 @@ def query(
     # Planner and engine take longer to load than telling what is kept.
     from impctl.app.using.told import told
 
-    found, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
-    return _given_out(found, limit, out, warnings, escape_formulas=escape_formulas)
+    result, warnings = told(desk, query, params, sql, at, use, by, required=required, where=where)
+    return _given_out(result, limit, out, warnings, escape_formulas=escape_formulas)
 
 
 def _given_out(

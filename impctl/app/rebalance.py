@@ -105,10 +105,10 @@ class _Rebalanced:
         check_definition(desk, spec, self.stored)
         if not is_current(self.stored, desk.tables) or moved_moments(desk, self.stored):
             raise moved_meanwhile(spec.name)
-        found = reopened(desk, spec, self.stored)
-        self.prepared, self.verdict = found.prepared, found.verdict
-        self.partitions = found.partitions
-        self.chooser, self.has_answer, self.way = found.chooser, found.meta.answer, found.way
+        result = reopened(desk, spec, self.stored)
+        self.prepared, self.verdict = result.prepared, result.verdict
+        self.partitions = result.partitions
+        self.chooser, self.has_answer, self.way = result.chooser, result.meta.answer, result.way
         check_circuit(desk, self.prepared, self.way, self.stored)
 
     def result(self, store: Store) -> CaptureResult:
@@ -166,9 +166,9 @@ class _Rebalanced:
         moved = {}
         for partition in self._distinct():
             if partition not in own:
-                found = new_ranges(self.desk, partition, counted.counts(partition))
-                if found is not None:
-                    moved[partition] = found
+                result = new_ranges(self.desk, partition, counted.counts(partition))
+                if result is not None:
+                    moved[partition] = result
         return moved
 
     def _distinct(self) -> list[RangePartition]:
@@ -217,15 +217,15 @@ class _Rebalanced:
         store: Store,
         way: Way,
         partitions: Mapping[AccessId, RangePartition],
-        found: _Found,
+        result: _Found,
         reason: str,
     ) -> CaptureResult:
         sketches = tuple(
-            replace(s, partition=partitions[s.access], fragments=found.fragments[s.access])
+            replace(s, partition=partitions[s.access], fragments=result.fragments[s.access])
             for s in self.stored.sketches
         )
         elapsed = self.watch.ms
-        spark_ms = elapsed if found.uses_spark else 0.0
+        spark_ms = elapsed if result.uses_spark else 0.0
         record = RunRecord(
             action="rebalance",
             reason_code="asked",
@@ -245,7 +245,7 @@ class _Rebalanced:
             store,
             self.prepared,
             way,
-            found.state,
+            result.state,
             sketches,
             self.stored.assumptions,
             record,
@@ -301,8 +301,8 @@ def _foreseen(desk: Workbench, store: StoreReader | None, spec: QuerySpec) -> Ca
     if is_of_now and is_captured_alike(desk, spec, stored):
         return _Rebalanced(desk, store, spec).foreseen()
     reason = "would be maintained first, and its ranges checked after that"
-    found = _result(stored, "none", reason, 0.0, 0.0)
-    return replace(found, foreseen=True, stored="stale")
+    result = _result(stored, "none", reason, 0.0, 0.0)
+    return replace(result, foreseen=True, stored="stale")
 
 
 def _result(

@@ -54,42 +54,42 @@ def rewrite(
     """
     if files is not None:
         check_output(files, desk.reserved)
-    found = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(found, Unread):
-        return _as_it_stands(desk, found, files)
-    found = never_failing(desk.tables, found, required=required)
-    sketches, left_away = worth_using(desk.tables, found, use)
+    match = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(match, Unread):
+        return _as_it_stands(desk, match, files)
+    match = never_failing(desk.tables, match, required=required)
+    sketches, left_away = worth_using(desk.tables, match, use)
     written = written_query(
         desk.tables,
-        found.prepared,
-        found.query,
+        match.prepared,
+        match.query,
         sketches,
-        found.versions,
+        match.versions,
         has_files=files is not None,
     )
     pruned = written.pruned
     texts = [text for one in dict.fromkeys(pruned.filters.values()) for text in interval_texts(one)]
     result = RewriteResult(
-        query=found.prepared.spec.name,
+        query=match.prepared.spec.name,
         sql=written.sql,
         sketches=tuple(sketch_entry(sketch) for sketch in sketches),
-        versions=found.versions,
+        versions=match.versions,
         files_kept=pruned.files_kept,
         files_total=pruned.files_total,
         intervals=tuple(texts),
-        action=found.action,
-        reason=found.reason,
-        reuse=found.reuse,
+        action=match.action,
+        reason=match.reason,
+        reuse=match.reuse,
         left_away=left_away,
-        moments=found.prepared.moments,
-        runs_on_spark=not is_for_others(found.query),
+        moments=match.prepared.moments,
+        runs_on_spark=not is_for_others(match.query),
     )
     if files is not None:
-        _check_nan(desk, found.versions, pruned)
-        _write_files(desk, found.versions, pruned.files, files)
-    plain = filters_of(desk.tables, found.prepared, (), found.versions)
-    record_use(desk, found, pruned, plain, command="rewrite")
-    return Outcome((result,), (*found.warnings, *_endless(found.prepared)))
+        _check_nan(desk, match.versions, pruned)
+        _write_files(desk, match.versions, pruned.files, files)
+    plain = filters_of(desk.tables, match.prepared, (), match.versions)
+    record_use(desk, match, pruned, plain, command="rewrite")
+    return Outcome((result,), (*match.warnings, *_endless(match.prepared)))
 
 
 def _endless(prepared: PreparedQuery) -> list[str]:
@@ -102,24 +102,24 @@ def _endless(prepared: PreparedQuery) -> list[str]:
     ]
 
 
-def _as_it_stands(desk: Workbench, found: Unread, files: Path | None) -> Outcome:
+def _as_it_stands(desk: Workbench, match: Unread, files: Path | None) -> Outcome:
     """The text of a query that only Spark can read: the user's own."""
-    read = {t: desk.tables.snapshot(t, version).files for t, version in found.versions.items()}
+    read = {t: desk.tables.snapshot(t, version).files for t, version in match.versions.items()}
     if files is not None:
-        _write_files(desk, found.versions, read, files)
-    count = found.files(desk)
+        _write_files(desk, match.versions, read, files)
+    count = match.files(desk)
     result = RewriteResult(
-        query=found.spec.name,
-        sql=found.sql,
+        query=match.spec.name,
+        sql=match.sql,
         sketches=(),
-        versions=found.versions,
+        versions=match.versions,
         files_kept=count,
         files_total=count,
         intervals=(),
-        action=found.action,
-        reason=found.reason,
+        action=match.action,
+        reason=match.reason,
     )
-    return Outcome((result,), found.warnings)
+    return Outcome((result,), match.warnings)
 
 
 def _check_nan(desk: Workbench, versions: Mapping[TableName, TableVersion], pruned: Pruned) -> None:

@@ -76,12 +76,12 @@ def simulate(
         recorded=_recorded(store, model, settings[0], request),
         late=None if late is None else late.text,
     )
-    found: list[Result] = [result]
+    results: list[Result] = [result]
     if request.report is not None:
         from impctl.app.simulating.page import write_page
 
-        found.append(write_page(request.report, result, desk.reserved))
-    return Outcome(tuple(found), (*warnings, *replay.warnings, *model.warnings))
+        results.append(write_page(request.report, result, desk.reserved))
+    return Outcome(tuple(results), (*warnings, *replay.warnings, *model.warnings))
 
 
 def _captured(
@@ -90,8 +90,8 @@ def _captured(
     """The queries that have a sketch, and what is said of the others."""
     asked = desk.sketched(queries)
     known = frozenset[QueryName]() if store is None else frozenset(store.queries())
-    found = [spec for spec in asked if spec.name in known]
-    if not found:
+    result = [spec for spec in asked if spec.name in known]
+    if not result:
         raise UsageError(
             "None of the queries has been captured, so the cost of maintaining them is unknown",
             hint="run `impctl capture`, and `impctl maintain` a few times",
@@ -99,22 +99,22 @@ def _captured(
         )
     left = [f"`{spec.name}`" for spec in asked if spec.name not in known]
     told = f"not replayed, because never captured: {', '.join(left)}; run `impctl capture`"
-    return found, [told] if left else []
+    return result, [told] if left else []
 
 
 def _tables(
     store: StoreReader, specs: Sequence[QuerySpec]
 ) -> dict[QueryName, tuple[TableName, ...]]:
-    found = {}
+    result = {}
     for spec in specs:
         stored = store.load(spec.name)
         assert stored is not None, "it was captured"
-        found[spec.name] = tuple(stored.versions)
-    return found
+        result[spec.name] = tuple(stored.versions)
+    return result
 
 
 def _names(tables: Mapping[QueryName, Sequence[TableName]]) -> list[TableName]:
-    return sorted({name for found in tables.values() for name in found})
+    return sorted({name for table in tables.values() for name in table})
 
 
 def _replay(
@@ -161,7 +161,7 @@ def _recorded(
     if request.arrivals is not None or request.late is not None:
         return None
     replay = model.replay
-    found = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
-    if found is None:
+    result = recorded_of(store, tuple(model.costs_by), replay.since, replay.until)
+    if result is None:
         return None
-    return compared(found, model.run(present, since=found.since), request.look)
+    return compared(result, model.run(present, since=result.since), request.look)

@@ -117,9 +117,9 @@ def _changes(tables: PinnedTables, pin: TablePin) -> PendingEntry:
     source = tables.source(pin.table)
     if source.table_id != pin.table_id:
         return PendingEntry(pin.table, pin.version, source.version - pin.version, None, None, None)
-    found = pending_changes(source, pin.version)
+    result = pending_changes(source, pin.version)
     return PendingEntry(
-        pin.table, pin.version, found.versions, found.files, found.rows, found.bytes
+        pin.table, pin.version, result.versions, result.files, result.rows, result.bytes
     )
 
 

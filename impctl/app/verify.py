@@ -56,7 +56,7 @@ def verify(
     desk: Workbench, queries: Sequence[QueryName] | None, *, results: bool = False
 ) -> Outcome:
     """One result per stored sketch; results_equal only where `results` asks for it."""
-    found: list[VerifyResult] = []
+    result: list[VerifyResult] = []
     failures: list[Failure] = []
     warnings: list[str] = []
     specs = desk.sketched(queries)
@@ -65,12 +65,12 @@ def verify(
         with Isolated(failures, spec):
             watch, at = Stopwatch(), time.time()
             verified = _verified(desk, spec, results)
-            found += verified
+            result += verified
             if results and any(one.results_equal is None for one in verified):
                 warnings.append(_FAILS_IN_PART.format(spec.name))
             warnings += _recorded(desk, spec, verified, at, watch.ms)
     warnings += _left_out(desk, queries)
-    return Outcome(tuple(found), tuple(warnings), tuple(failures))
+    return Outcome(tuple(result), tuple(warnings), tuple(failures))
 
 
 def _left_out(desk: Workbench, queries: Sequence[QueryName] | None) -> list[str]:
@@ -168,8 +168,8 @@ def _results_equal(
     kept = _kept(desk, prepared, stored)
     if len(without.rows) == prepared.query.cut:
         # Any rows are right, once there are more than the LIMIT leaves.
-        found = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
-        equal, is_kept = (None if n is None else n == len(without.rows) for n in found)
+        result = [None if one is None else len(one.rows) for one in (with_sketch, kept)]
+        equal, is_kept = (None if n is None else n == len(without.rows) for n in result)
         return equal, True, is_kept
     loose = loose_columns(prepared.query.root)
     cut = None if loose else cut_order(prepared.query.root)
@@ -178,12 +178,12 @@ def _results_equal(
     def rounded() -> Rounded | None:
         return rounded_answer(desk, prepared, stored.versions)
 
-    def is_same(found: Answer | None) -> bool | None:
-        if found is None:
+    def is_same(result: Answer | None) -> bool | None:
+        if result is None:
             return None
-        if same_rows(_without(found.rows, loose), _without(without.rows, loose)):
+        if same_rows(_without(result.rows, loose), _without(without.rows, loose)):
             return True
-        if cut is not None and cut.are_both_right(found.rows, without.rows):
+        if cut is not None and cut.are_both_right(result.rows, without.rows):
             return True
         # Sums that cancel: Spark says what they were made of.
         by_spark = rounded()
@@ -191,7 +191,7 @@ def _results_equal(
             return False
         rows, errors = by_spark
         return same_rows(
-            _without(found.rows, loose),
+            _without(result.rows, loose),
             _without(rows, loose),
             errors=_without(errors, loose),
         )

@@ -55,42 +55,42 @@ def why(
             hint="give `--row NAME=VALUE`, or `--without CONDITION`",
             code="why_of_what",
         )
-    found = _asked(desk, query, params)
+    match = _asked(desk, query, params)
     watch = Stopwatch()
     if without:
-        return Outcome((_without(desk, found, without, limit, watch),), found.warnings)
-    told = row_from_state(desk, found, row) or derived_row(desk, found, row)
+        return Outcome((_without(desk, match, without, limit, watch),), match.warnings)
+    told = row_from_state(desk, match, row) or derived_row(desk, match, row)
     result = WhyResult(
-        query=found.prepared.spec.name,
+        query=match.prepared.spec.name,
         row=told.row,
         claim=str(told.derivation.claim),
         rows=told.rows[:limit],
         row_count=len(told.rows),
         lineage=told.lineage,
         limit=limit,
-        versions=found.versions,
+        versions=match.versions,
         files_kept=told.files,
         files_total=told.files_total,
         elapsed_ms=watch.ms,
-        action=found.action,
-        reason=found.reason,
-        moments=found.prepared.moments,
+        action=match.action,
+        reason=match.reason,
+        moments=match.prepared.moments,
         by=_by(is_from_state=told.from_state),
     )
-    return Outcome((result,), found.warnings)
+    return Outcome((result,), match.warnings)
 
 
 def _asked(desk: Workbench, query: QueryName | None, params: GivenValues) -> Fresh:
     """The query with sketches that hold the whole lineage; NotReadError for what is not read."""
     (spec,) = desk.queries([query if query is not None else only_query(desk)])
     use = SketchUse.NEVER if spec.lineage is Lineage.WITNESS else SketchUse.ALWAYS
-    found = asked(desk, spec.name, params, None, None, use)
-    if isinstance(found, Unread):
-        raise found.refusal
+    result = asked(desk, spec.name, params, None, None, use)
+    if isinstance(result, Unread):
+        raise result.refusal
     if use is SketchUse.NEVER:
         reason = "its sketch holds only witnesses (`lineage: witness`), not all relevant rows"
-        return replace(found, reason=reason)
-    return found
+        return replace(result, reason=reason)
+    return result
 
 
 def _by(*, is_from_state: bool) -> str:
@@ -99,24 +99,24 @@ def _by(*, is_from_state: bool) -> str:
 
 def _without(
     desk: Workbench,
-    found: Fresh,
+    result: Fresh,
     without: Sequence[str],
     limit: int | None,
     watch: Stopwatch,
 ) -> WithoutResult:
-    told = without_from_state(desk, found, without) or answer_without(desk, found, without)
+    told = without_from_state(desk, result, without) or answer_without(desk, result, without)
     return WithoutResult(
-        query=found.prepared.spec.name,
+        query=result.prepared.spec.name,
         answer=told.changes,
         limit=limit,
         without=told.conditions,
         removed=told.removed,
-        versions=found.versions,
+        versions=result.versions,
         files_kept=told.files,
         files_total=told.files_total,
         elapsed_ms=watch.ms,
-        action=found.action,
-        reason=found.reason,
-        moments=found.prepared.moments,
+        action=result.action,
+        reason=result.reason,
+        moments=result.prepared.moments,
         by=_by(is_from_state=told.from_state),
     )

@@ -40,7 +40,7 @@ def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEv
     `other` is the metric of what maintaining is held against.
     """
     cost = "maintain_ms"
-    found: list[BreakEven] = []
+    result: list[BreakEven] = []
     for figure in record.figures:
         cells = [
             cell
@@ -52,12 +52,12 @@ def break_evens(record: Record, *, other: str = "recapture_ms") -> tuple[BreakEv
         for cell in cells:
             key = tuple(item for item in cell.labels.items() if item[0] not in SIZES)
             series.setdefault(key, []).append(cell)
-        found += [
+        result += [
             _break_even(figure.name, dict(key), size, members, cost, other)
             for key, members in series.items()
             if len(members) > 1
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def _break_even(

@@ -57,8 +57,8 @@ class ParquetSql:
     def run(self, sql: str) -> pa.Table:
         """The answer of a SELECT; SqlFailed where DuckDB does not run it."""
         with _as_sql_failures():
-            found: pa.Table = self._connection.sql(sql).to_arrow_table()
-            return found
+            result: pa.Table = self._connection.sql(sql).to_arrow_table()
+            return result
 
     def close(self) -> None:
         """Let go of its memory and threads."""

@@ -42,11 +42,11 @@ def quickest(record: Record) -> tuple[str, ...]:
 
 def _told(record: Record, figure: Figure, cell: Cell) -> str:
     ways = (FROM_STATE, BY_ENGINE, VIEW, DUCKDB_WITH, DUCKDB_WITHOUT, WITH, WITHOUT)
-    found = [
+    result = [
         (cell.metrics[way], _WAYS.get(way, plain_name(way))) for way in ways if _has(cell, way)
     ]
-    found.sort(key=lambda pair: pair[0].median)
-    (first, name), (second, other), *rest = found
+    result.sort(key=lambda pair: pair[0].median)
+    (first, name), (second, other), *rest = result
     case = labels_name(figure, cell)
     others = "; ".join(
         f"{words} {times(metric.median / first.median)} as long" for metric, words in rest

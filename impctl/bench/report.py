@@ -52,7 +52,7 @@ class Page:
 
 def render_report(record: Record) -> str:
     """The whole page of a record."""
-    found = [figure_section(record, figure, at) for at, figure in enumerate(record.figures)]
+    result = [figure_section(record, figure, at) for at, figure in enumerate(record.figures)]
     page = Page(
         command="bench",
         kicker=record.suite,
@@ -60,8 +60,8 @@ def render_report(record: Record) -> str:
         facts=facts(record),
         summary=summary_section(summarize(record)),
         contents=_contents(record),
-        figures=[html for html, _ in found],
-        drawings=[drawing for _, drawing in found],
+        figures=[html for html, _ in result],
+        drawings=[drawing for _, drawing in result],
         how="How this was measured",
         method=f"{_method(record)}\n{_asset('method.html')}",
         made="from one record",

@@ -113,9 +113,9 @@ def draw(chart: Chart, cells: Sequence[Cell]) -> Drawing:
     for facet, lines in zip(shown, drawn, strict=True):
         same = [
             point
-            for other, found in zip(shown, drawn, strict=True)
+            for other, result in zip(shown, drawn, strict=True)
             if other.unit is facet.unit
-            for line in found
+            for line in result
             for point in line.points
         ]
         if lines:
@@ -185,7 +185,7 @@ class _Places:
 def _lines(
     facet: _Facet, chart: Chart, metrics: Sequence[str], keys: Sequence[Key], places: _Places
 ) -> list[Line]:
-    found = []
+    result = []
     for group, key in enumerate(keys):
         cells = [cell for cell in facet.cells if _key(cell, chart.series) == key]
         for name in facet.metrics:
@@ -197,8 +197,8 @@ def _lines(
             ]
             if points:
                 points.sort(key=lambda point: point.x)
-                found.append(Line(group, metrics.index(name), tuple(points)))
-    return found
+                result.append(Line(group, metrics.index(name), tuple(points)))
+    return result
 
 
 def _point(metric: Metric, x: Place | None, facet: _Facet, chart: Chart) -> ChartPoint | None:

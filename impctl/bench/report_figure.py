@@ -96,7 +96,7 @@ def measured_here(record: Record, figure: Figure) -> tuple[str, ...]:
         "Speed-up over no sketch": workload_contests(own, UNUSED),
         "Speed-up over recaptured sketches": workload_contests(own, RECAPTURED),
     }
-    texts = [f"{says}: {range_text(found)}." for says, found in compared.items() if found]
+    texts = [f"{says}: {range_text(result)}." for says, result in compared.items() if result]
     texts += _crossings(own)
     return tuple(texts) or _range(own, figure)
 
@@ -177,8 +177,8 @@ def _aside(record: Record, figure: Figure, title: str) -> str:
             f'<div class="claim"><h3>The papers report</h3>'
             f"<blockquote><p>{prose(figure.claim)}</p></blockquote>{source}</div>"
         )
-    found = "".join(parts)
-    return f"<aside>{found}</aside>" if found else ""
+    result = "".join(parts)
+    return f"<aside>{result}</aside>" if result else ""
 
 
 def _notes(record: Record, figure: Figure, drawing: Drawing | None) -> str:

@@ -131,14 +131,14 @@ def _whole_result(root: Plan, verdict: Verdict, access: AccessId) -> Plan:
     That is the barrier next above the access, whose rows count whether they survive or not, and
     include what nodes above it keep; without one it is the query.
     """
-    found, nodes = root, tuple(nodes_of(root))
+    result, nodes = root, tuple(nodes_of(root))
     for position in verdict.barrier_positions:
         node = nodes[position]
         if not isinstance(node, TopK | Fixpoint):
             raise ValueError("the verdict is of another plan than the query's")
         if reads(node, access):
-            found = node
-    return found
+            result = node
+    return result
 
 
 def _without_top(plan: Plan) -> Plan:
@@ -240,9 +240,9 @@ def _keeps_all(plan: Plan, node: Aggregate) -> bool:
 
 def _joined_back(basis: _Basis, traced: _Rows) -> SketchPass:
     assert basis.node is not None
-    found = traced.keys
-    keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in found.items()}
-    outputs = (ComputedColumn(keys[access], key.ref()) for access, key in found.items())
+    result = traced.keys
+    keys = {access: replace(key, id=f"{key.id}/key/{access}") for access, key in result.items()}
+    outputs = (ComputedColumn(keys[access], key.ref()) for access, key in result.items())
     rows = Project(traced.plan, (*basis.node.keys, *outputs))
     group = tuple(output.attribute.id for output in basis.node.keys)
     ids = {access: key.id for access, key in keys.items()}

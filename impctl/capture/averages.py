@@ -51,13 +51,13 @@ def _whole(plan: Plan) -> Plan:
         return plan
     if not isinstance(plan, Project | Select):
         raise _unsupported()
-    child, found = plan.child, {}
+    child, result = plan.child, {}
     for mean in wanted:
         child, average = _averaged(child, mean)
-        found[mean] = average
+        result[mean] = average
 
     def swap(expr: Expr) -> Expr | None:
-        return found.get(expr) if isinstance(expr, Mean) else None
+        return result.get(expr) if isinstance(expr, Mean) else None
 
     if isinstance(plan, Project):
         outputs = tuple(replace(out, expr=transform(out.expr, swap)) for out in plan.outputs)

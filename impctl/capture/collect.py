@@ -79,9 +79,9 @@ def collect(plan: Plan, source: Scan, fragment: AttributeId) -> Annotated:
 
     `source` is one of the plan's scans and has the column.
     """
-    found = _Collector(source, fragment, _fresh()).visit(plan)
-    assert found is not None, "the scan is part of the plan"
-    return found
+    result = _Collector(source, fragment, _fresh()).visit(plan)
+    assert result is not None, "the scan is part of the plan"
+    return result
 
 
 def distinct_fragments(annotated: Annotated) -> Plan:
@@ -166,13 +166,13 @@ class _Collector:
             ComputedColumn(replace(key.attribute, id=f"{key.attribute.id}/once"), key.expr)
             for key in keys
         )
-        found = self._grouped(Aggregate(child.plan, renamed, ()), child)
+        result = self._grouped(Aggregate(child.plan, renamed, ()), child)
         back = tuple(
             ComputedColumn(key.attribute, once.attribute.ref())
             for key, once in zip(keys, renamed, strict=True)
         )
-        column = ComputedColumn(found.fragments, found.fragments.ref())
-        return Annotated(Project(found.plan, (*back, column)), found.fragments)
+        column = ComputedColumn(result.fragments, result.fragments.ref())
+        return Annotated(Project(result.plan, (*back, column)), result.fragments)
 
     def _collecting(self, child: Annotated) -> tuple[Attribute, AggregateCall]:
         function = "collect_list" if child.is_set else "collect_set"
@@ -267,15 +267,15 @@ class _Collector:
     def _union_all(self, plan: SetOperation) -> Annotated:
         """Rows of the side without annotation have none."""
         sides = [(self.visit(part), part) for part in inputs_of(plan)]
-        is_set = any(found is not None and found.is_set for found, _ in sides)
+        is_set = any(result is not None and result.is_set for result, _ in sides)
         branches: list[Plan] = []
-        for found, part in sides:
+        for result, part in sides:
             column = self._column(is_set)
             own: Expr = Literal(None, _SET_TYPE if is_set else INTEGER)
-            if found is not None:
-                own = found.fragments.ref()
+            if result is not None:
+                own = result.fragments.ref()
             kept = tuple(ComputedColumn(a, a.ref()) for a in attributes_of(part))
-            below = part if found is None else found.plan
+            below = part if result is None else result.plan
             branches.append(Project(below, (*kept, ComputedColumn(column, own))))
         column = self._column(is_set)
         united = replace(

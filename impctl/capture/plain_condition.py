@@ -33,8 +33,8 @@ _WHOLE = (Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG)
 
 def plain_condition(wanted: RangeFilter, name: ColumnName) -> str | None:
     """The filter on the column called `name` as text; None where a boundary has none."""
-    found = plain_filter(wanted, name)
-    return None if found is None else found.sql(PLAIN_DIALECT)
+    result = plain_filter(wanted, name)
+    return None if result is None else result.sql(PLAIN_DIALECT)
 
 
 def plain_filter(wanted: RangeFilter, name: ColumnName) -> Sql | None:
@@ -60,8 +60,8 @@ def plain_live(live: LiveRows, name: ColumnName, beside: str | None) -> str | No
     if constant is None:
         return None
     column = exp.column(exp.to_identifier(name, quoted=True))
-    found = exp.GT(this=column, expression=constant).sql(PLAIN_DIALECT)
-    return found if beside is None else f"{found} AND ({beside})"
+    result = exp.GT(this=column, expression=constant).sql(PLAIN_DIALECT)
+    return result if beside is None else f"{result} AND ({beside})"
 
 
 def plain_edge(live: LiveRows) -> Sql | None:

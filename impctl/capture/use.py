@@ -106,8 +106,8 @@ def live_condition(live: LiveRows, beside: Sql | None = None, *, is_plain: bool 
     after = plain_edge(live) if is_plain else None
     if after is None:
         after = literal(live.later_than.value, live.later_than.type)
-    found = exp.GT(this=column(live.column), expression=after)
-    return found if beside is None else exp.And(this=found, expression=bracketed(beside))
+    result = exp.GT(this=column(live.column), expression=after)
+    return result if beside is None else exp.And(this=result, expression=bracketed(beside))
 
 
 def _with_entries(
@@ -137,10 +137,10 @@ def local_name(query: Query, table: TableName) -> str:
     if "with" not in text or all(_is_written(query, span, table) for span in own):
         return table
     # The number tells apart what is made of two tables' names.
-    found = f"{table}_{query.tables.index(table)}"
-    while found.lower() in text:
-        found += "_"
-    return found
+    result = f"{table}_{query.tables.index(table)}"
+    while result.lower() in text:
+        result += "_"
+    return result
 
 
 def _is_written(query: Query, span: Span, name: str) -> bool:
@@ -165,12 +165,12 @@ def _start(part: Sql) -> int:
 
 def _whole_names(tree: Sql) -> list[tuple[int, int, str]]:
     """What stands in columns such as `main.shop.sales.x` before the end of the table's name."""
-    found = []
+    result = []
     for node in tree.find_all(exp.Column):
         parts = node.parts
         if len(parts) > 2:
-            found.append((_start(parts[0]), _start(parts[-2]), ""))
-    return found
+            result.append((_start(parts[0]), _start(parts[-2]), ""))
+    return result
 
 
 def place_filters(
@@ -210,7 +210,7 @@ def _shared(
     groups: Iterable[Sequence[Scan]], filters: Mapping[AccessId, RangeFilter]
 ) -> dict[AccessId, RangeFilter]:
     """One filter for all accesses of a group that reads the same rows, where there can be one."""
-    found: dict[AccessId, RangeFilter] = {}
+    result: dict[AccessId, RangeFilter] = {}
     for scans in groups:
         wanted = [filters[scan.access] for scan in scans if scan.access in filters]
         is_one = len({one.partition.id for one in wanted}) == 1
@@ -218,8 +218,8 @@ def _shared(
             continue
         united = _united(wanted)
         if not united.is_everything:
-            found |= {scan.access: united for scan in scans}
-    return found
+            result |= {scan.access: united for scan in scans}
+    return result
 
 
 def _places(query: Query) -> dict[tuple[int, int], list[Scan]]:

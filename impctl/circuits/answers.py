@@ -143,8 +143,8 @@ def _code(value: Literal, kind: SqlType) -> int | None:
     is_alike = value.type.kind is kind.kind or {value.type.kind, kind.kind} <= INTEGRAL
     if not is_alike:
         return None
-    found = Evaluator(value).values({}, 1)
-    return int(key_codes([Vector(kind, found.values)], 1)[0])
+    result = Evaluator(value).values({}, 1)
+    return int(key_codes([Vector(kind, result.values)], 1)[0])
 
 
 def arrow_type(kind: SqlType, zone: str) -> pa.DataType:
@@ -209,8 +209,8 @@ def _ties(ranks: Sequence[Ints]) -> Bools:
     same = np.ones(len(ranks[0]) - 1, dtype=np.bool_)
     for rank in ranks:
         same &= rank[1:] == rank[:-1]
-    found: Bools = np.concatenate([[False], same]) | np.concatenate([same, [False]])
-    return found
+    result: Bools = np.concatenate([[False], same]) | np.concatenate([same, [False]])
+    return result
 
 
 def _by_name(rows: Batch) -> list[Vector]:

@@ -276,8 +276,8 @@ class Builder(Plumbing):
         if not below.carried:
             return self.project(below, outputs, columns, node)
         outputs.extend((name, ColumnRef(name, kind)) for name, kind in below.carried)
-        found = self.project(below, outputs, (*columns, *below.carried), node)
-        return replace(found, carried=below.carried)
+        result = self.project(below, outputs, (*columns, *below.carried), node)
+        return replace(result, carried=below.carried)
 
     def grouped(self, node: Aggregate, below: Flow, *, must_be_sure: bool) -> Flow:
         """The operators of a grouping over rows that are built already."""
@@ -303,8 +303,8 @@ class Builder(Plumbing):
             at = self._grouped(node, below, calls, every, key)
             rows = below.rows if self.groupings[-1][1].readers else None
             computed = None if rows is None else replace(node, child=rows)
-            found = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), computed)
-            return split.whole(self, found, columns)
+            flow = Flow(at, own, below.accesses, calls.inexact, None, calls.whole, (), computed)
+            return split.whole(self, flow, columns)
         flows = []
         for chosen in node.grouping_sets:
             at = self._grouped(node, below, calls, chosen, key)

@@ -130,8 +130,8 @@ class Compiled:
         waits: list[tuple[frozenset[int], frozenset[int]]] = []
 
         def sources_of(wires: Iterable[int]) -> frozenset[int]:
-            found = ({-1 - wire} if wire < 0 else below[wire] for wire in wires)
-            return frozenset[int]().union(*found)
+            result = ({-1 - wire} if wire < 0 else below[wire] for wire in wires)
+            return frozenset[int]().union(*result)
 
         for operator, wires in zip(self.circuit, self.circuit.wires, strict=True):
             below.append(sources_of(wires))
@@ -142,11 +142,11 @@ class Compiled:
             for first, others in waits:
                 for at in others:
                     turn[at] = max(turn[at], 1 + max(turn[one] for one in first))
-        found = (
+        result = (
             frozenset(at for at, own in enumerate(turn) if own == number)
             for number in range(max(turn, default=-1) + 1)
         )
-        return tuple(filter(None, found))
+        return tuple(filter(None, result))
 
     @property
     def asks_spark(self) -> bool:
@@ -193,18 +193,18 @@ def compile_plan(
     absorption. Raises BlockedError.
     """
     nodes = tuple(nodes_of(root))
-    found = None if barriers is None else [nodes[position] for position in barriers]
+    result = None if barriers is None else [nodes[position] for position in barriers]
     made = partial(
         _compiled,
         sketched=sketched,
         chooser=chooser,
-        barriers=found,
+        barriers=result,
         buffers=buffers,
         keyed_rows=keyed_rows(root, key_columns),
         absorbs=absorbs,
     )
     plain = partial(_without_trees, made, root, key_columns, answer)
-    whole = _counted_whole(found or (), sketched)
+    whole = _counted_whole(result or (), sketched)
     if trees is None:
         return plain(whole)
     blocks = blocks or planned_blocks(root, trees, has_answer=answer is not None)
@@ -273,13 +273,13 @@ def _compiled(
     )
     flow = _sketched(builder.root(rows, is_passed=chain is not None), root)
     circuit = builder.circuit()
-    found = _passed(root, chain, builder, circuit, keyed, key_columns)
+    result = _passed(root, chain, builder, circuit, keyed, key_columns)
     return Compiled(
         sources=tuple(builder.sources),
         accesses=flow.accesses,
         sizes=tuple(sketched[access].size for access in flow.accesses),
         circuit=circuit,
-        chain=found,
+        chain=result,
         sides=tuple(builder.sides),
         distant=tuple(builder.distant),
         groupings=tuple(choice for _, choice in builder.groupings),
@@ -392,15 +392,15 @@ def _keyed(
     partition = sketched.get(scan.access)
     if partition is None:
         return {}
-    found: dict[int, AttributeId] = {}
+    result: dict[int, AttributeId] = {}
     for node in chain:
         if not isinstance(node, Aggregate):
             continue
         key = _key_of(root, node, scan.access, key_columns)
         types = {attribute.id: attribute.type for attribute in attributes_of(node)}
         if key is not None and types.get(key) == partition.type:
-            found[id(node)] = key
-    return found
+            result[id(node)] = key
+    return result
 
 
 def _described(

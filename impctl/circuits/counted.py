@@ -31,17 +31,17 @@ _WITH_BOUNDS = frozenset({"sum", "avg", *spread.FUNCTIONS})
 
 def counted(root: Plan) -> Plan:
     """The plan without groupings at its top whose input has sums of doubles."""
-    found = node = root
+    result = node = root
     while isinstance(node, Project | Sort | Aggregate | Distinct):
         (below,) = inputs_of(node)
         if isinstance(node, Aggregate | Distinct) and _has_bounds(below):
-            found = below
+            result = below
         node = below
     is_union = isinstance(node, SetOperation) and node.kind is SetKind.UNION and not node.all
     if is_union and _has_bounds(node):
         assert isinstance(node, SetOperation)
         return replace(node, all=True)
-    return found
+    return result
 
 
 def _has_bounds(plan: Plan) -> bool:

@@ -156,9 +156,9 @@ class _Parts:
         """How many of the first rows of a flow that has the keys are kept; None is all."""
         is_grouped = bool(self.node.partition_by)
         wanted = self.exact.size
-        found = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
-        self.builder.keeps_all |= found is None
-        return found
+        result = self.builder.buffered(sorted_, self.name, is_grouped=is_grouped, wanted=wanted)
+        self.builder.keeps_all |= result is None
+        return result
 
     def first(self, flow: Flow, name: str, limit: Limit, buffer: int | None = None) -> Flow:
         """The first rows of a flow that has the keys."""

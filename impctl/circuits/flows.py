@@ -102,11 +102,11 @@ def over_rows(node: Join | SetOperation, left: Flow, right: Flow) -> Plan | None
     return replace(node, left=left.rows, right=right.rows)
 
 
-def known_type(found: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
+def known_type(sql_type: SqlType | None, span: Span | None, what: str = "a value") -> SqlType:
     """The type of `what`, or BlockedError where the engine does not know it."""
-    if found is None or found.kind is Kind.OTHER:
+    if sql_type is None or sql_type.kind is Kind.OTHER:
         raise BlockedError(f"{what} has a type that the engine does not support", span)
-    return found
+    return sql_type
 
 
 def known_type_of(expr: Expr, span: Span | None) -> SqlType:

@@ -75,7 +75,7 @@ def following(
     value twice. Without them relations that only meet through a third one were multiplied.
     """
     pairs = [columns_of(part) for part in stated if _is_plain(part)]
-    found: list[Expr] = []
+    result: list[Expr] = []
     for members in equal:
         ids = {one.id for one in members}
         if any(pair <= ids and pair & joined and pair & other for pair in pairs):
@@ -83,8 +83,8 @@ def following(
         mine = next((one for one in members if one.id in joined), None)
         theirs = next((one for one in members if one.id in other), None)
         if mine is not None and theirs is not None:
-            found.append(Compare(CompareOp.EQUAL, mine, theirs))
-    return found
+            result.append(Compare(CompareOp.EQUAL, mine, theirs))
+    return result
 
 
 def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], ...]:
@@ -92,8 +92,8 @@ def _plain_classes(conditions: Sequence[Expr]) -> tuple[tuple[ColumnRef, ...], .
     sides = [side for part in plain for side in (part.left, part.right)]
     columns = {side.id: side for side in sides if isinstance(side, ColumnRef)}
     return tuple(
-        tuple(column for name, column in columns.items() if name in found)
-        for found in _equal_columns(plain)
+        tuple(column for name, column in columns.items() if name in result)
+        for result in _equal_columns(plain)
     )
 
 
@@ -119,8 +119,8 @@ def _collect(node: Plan, plans: list[Plan], conditions: list[Expr]) -> None:
 
 def _relation(plan: Plan, conditions: Sequence[Expr]) -> JoinInput:
     ids = frozenset(attribute.id for attribute in attributes_of(plan))
-    found = [_implied(condition, ids) for condition in conditions]
-    return JoinInput(plan, ids, tuple(one for one in found if one is not None))
+    result = [_implied(condition, ids) for condition in conditions]
+    return JoinInput(plan, ids, tuple(one for one in result if one is not None))
 
 
 def _implied(condition: Expr, ids: frozenset[AttributeId]) -> Expr | None:
@@ -158,9 +158,9 @@ def _connection(
     Where two joined relations share the value already, a third on it is likely to multiply rows.
     """
     best = 0
-    for found in classes:
-        holders = sum(1 for one in joined if found & one.ids)
-        if found & relation.ids and holders:
+    for result in classes:
+        holders = sum(1 for one in joined if result & one.ids)
+        if result & relation.ids and holders:
             best = max(best, 2 if holders == 1 else 1)
     return best
 
@@ -174,25 +174,25 @@ def _equal_columns(conditions: Sequence[Expr]) -> list[frozenset[AttributeId]]:
         if not (columns_of(part.left) and columns_of(part.right)):
             continue
         merged = columns_of(part.left) | columns_of(part.right)
-        for found in [one for one in classes if one & merged]:
-            classes.remove(found)
-            merged |= found
+        for result in [one for one in classes if one & merged]:
+            classes.remove(result)
+            merged |= result
         classes.append(merged)
     return classes
 
 
 def _rank(relation: JoinInput) -> int:
     """0 with an equality to a constant, 1 with another condition or a semi join, 2 without any."""
-    found = list(relation.implied)
+    result = list(relation.implied)
     plan = relation.plan
     if isinstance(plan, Join) and plan.kind is JoinKind.SEMI:
         return 1
     while isinstance(plan, Select):
-        found.extend(conjuncts(plan.predicate))
+        result.extend(conjuncts(plan.predicate))
         plan = plan.child
-    if any(_is_point(part) for part in found):
+    if any(_is_point(part) for part in result):
         return 0
-    return 1 if found else 2
+    return 1 if result else 2
 
 
 def _is_point(part: Expr) -> bool:

@@ -176,7 +176,7 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
             flows[id(relation)] = built
         return flows[id(relation)]
 
-    found: Flow | None = None
+    result: Flow | None = None
     for relation in chain.relations:
         if id(relation) in unread:
             continue
@@ -185,22 +185,22 @@ def _chained(parts: _Parts, chain: Joined, chosen: Sequence[_Selected]) -> Flow:
             if selection.relation is relation:
                 beside = [flow_of(one) for one in selection.scalars]
                 flow = parts.by_scalars(flow, beside, selection, choice)
-        if found is None:
-            found = flow
+        if result is None:
+            result = flow
             continue
-        ready = [part for part in waiting if columns_of(part) <= found.ids | flow.ids]
+        ready = [part for part in waiting if columns_of(part) <= result.ids | flow.ids]
         waiting = [part for part in waiting if part not in ready]
-        ready += following(chain.equal, found.ids, flow.ids, ready)
+        ready += following(chain.equal, result.ids, flow.ids, ready)
         condition = None if not ready else And(tuple(ready))
-        apart = _taken_apart(condition, found, flow)
-        found, flow = parts.sure_keys(found, flow, apart)
-        found = parts.inner(found, flow, apart)
-    assert found is not None
+        apart = _taken_apart(condition, result, flow)
+        result, flow = parts.sure_keys(result, flow, apart)
+        result = parts.inner(result, flow, apart)
+    assert result is not None
     # Of scalars that nobody reads on, the fragments of their rows are joined alone.
     for flow in map(flow_of, unread.values()):
         if flow.accesses:
-            found = parts.inner(found, flow, _NOTHING_ASKED)
-    return parts.filtered(found, waiting)
+            result = parts.inner(result, flow, _NOTHING_ASKED)
+    return parts.filtered(result, waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class _Parts:
 
     def chosen(self, chain: Joined) -> list[_Selected]:
         """The relations of a chain that are selected by scalars, where they are to be, and why."""
-        found = []
+        result = []
         for one in scalar_selections(chain):
             columns = typed(attributes_of(one.relation.plan), self.node.span)
             (scan,) = scans_of(one.relation.plan)
@@ -233,8 +233,8 @@ class _Parts:
             )
             choice = self.builder.chooser.choose(facts)
             if choice.strategy is Strategy.FILES:
-                found.append((one, choice))
-        return found
+                result.append((one, choice))
+        return result
 
     def by_scalars(
         self,
@@ -278,9 +278,9 @@ class _Parts:
         left, mine = self.builder.parted(left)
         right, theirs = self.builder.parted(right)
         columns = (*left.columns, *right.columns)
-        found = self._matched(left, right, condition.keys, columns)
-        found = self.builder.rejoined(found, {**mine, **theirs}, whole)
-        return self.filtered(found, condition.mixed)
+        result = self._matched(left, right, condition.keys, columns)
+        result = self.builder.rejoined(result, {**mine, **theirs}, whole)
+        return self.filtered(result, condition.mixed)
 
     def semi(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side with a partner; with their partners' fragments."""
@@ -291,8 +291,8 @@ class _Parts:
         once, keys = self._distinct_keys(right, condition.keys)
         whole = left.whole
         left, bounds = self.builder.parted(left)
-        found = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(found, bounds, whole)
+        result = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(result, bounds, whole)
 
     def _semi_by_rows(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """The rows of the left side that occur among the pairs, found by all their columns."""
@@ -312,8 +312,8 @@ class _Parts:
             _Key(ColumnRef(mine, kind), ColumnRef(other, kind), null_safe=True)
             for (mine, kind), (other, _) in zip(left.columns, columns, strict=True)
         )
-        found = self._matched(left, once, keys, left.columns)
-        return self.builder.rejoined(found, bounds, whole)
+        result = self._matched(left, once, keys, left.columns)
+        return self.builder.rejoined(result, bounds, whole)
 
     def anti(self, left: Flow, right: Flow, condition: _Condition) -> Flow:
         """Rows of the left side without a partner; with their own fragments only."""
@@ -348,8 +348,8 @@ class _Parts:
                 "the engine supports NOT IN only with a single equality", self.node.span
             )
         known = self.filtered(left, (Not(IsNull(key.left)),))
-        found = self.anti(known, right, _Condition((key,), (), (), ()))
-        flows = [self.anti(found, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
+        result = self.anti(known, right, _Condition((key,), (), (), ()))
+        flows = [self.anti(result, self.filtered(right, (IsNull(key.right),)), _NOTHING_ASKED)]
         unknown = self.filtered(left, (IsNull(key.left),))
         flows.append(self.anti(unknown, right, _NOTHING_ASKED))
         return self.builder.union(flows, left.columns, left.accesses)
@@ -381,7 +381,7 @@ class _Parts:
         operator = JoinOperator(name, left_side, right_side, [key.null_safe for key in keys])
         at = builder.put(operator, left_flow, right_flow)
         accesses = (*left.accesses, *right.accesses)
-        found = Flow(at, columns, accesses, plan=plan, computed=computed)
+        result = Flow(at, columns, accesses, plan=plan, computed=computed)
         if operator.reads:
             both = ((left_flow, left_side, "left"), (right_flow, right_side, "right"))
             sides = tuple(
@@ -391,9 +391,9 @@ class _Parts:
             )
             out = None
             if plan is not None and not all(one.is_held for _, one, _ in both if one.is_distant):
-                out = readable(name, plan, found.columns, (), found.accesses)
+                out = readable(name, plan, result.columns, (), result.accesses)
             builder.distant.append(DistantJoin(operator, out, sides))
-        return found
+        return result
 
     def _chosen(self, flow: Flow, side: Side, name: str, *, is_joined: bool) -> Side:
         """The side, kept or not; `is_joined` says that the join can be read as a whole."""

@@ -63,14 +63,14 @@ def untold(circuit: Circuit, above: MovedAbove) -> str | None:
 def turned_rows(circuit: Circuit, before: Circuit, places: tuple[int, ...]) -> Mapping[int, Batch]:
     """What the operators at these places put out beside the next step's own; before the step."""
     was = tuple(before)
-    found = {}
+    result = {}
     for at, operator in enumerate(circuit):
         if at in places:
             (wire,) = circuit.wires[at]
             rows = circuit.told(wire, before)
             if len(rows):
-                found[at] = operator.turned(rows, was[at])
-    return {at: batch for at, batch in found.items() if len(batch)}
+                result[at] = operator.turned(rows, was[at])
+    return {at: batch for at, batch in result.items() if len(batch)}
 
 
 def _are_alike(before: Compiled, after: Compiled) -> bool:

@@ -42,7 +42,7 @@ def moved_batches(
     for source in sources:
         if source.access in moves:
             by_table.setdefault(source.table, []).append((source, moves[source.access]))
-    found: dict[AccessId, list[Batch]] = {access: [] for access in moves}
+    result: dict[AccessId, list[Batch]] = {access: [] for access in moves}
     count = 0
     for asked in by_table.values():
         for table in rows(asked):
@@ -50,9 +50,9 @@ def moved_batches(
             for source, moved in asked:
                 batch, at = differing_rows(source, moved, table)
                 moves_for_any[at] = True
-                found[source.access].append(batch)
+                result[source.access].append(batch)
             count += int(moves_for_any.sum())
-    return found, count
+    return result, count
 
 
 def moved_batch(
@@ -69,9 +69,9 @@ def differing_rows(source: Source, moved: MovedConditions, table: pa.Table) -> t
     batch = source.scan.read(table, np.ones(len(table), dtype=np.int64))
     sign = passing(moved.after, batch).astype(np.int64)
     sign -= passing(moved.before, batch).astype(np.int64)
-    found = np.flatnonzero(sign)
-    taken = batch.take(found)
-    return Batch(taken.columns, sign[found], taken.tags), found
+    result = np.flatnonzero(sign)
+    taken = batch.take(result)
+    return Batch(taken.columns, sign[result], taken.tags), result
 
 
 def passing(predicates: Sequence[Expr], batch: Batch) -> Bools:

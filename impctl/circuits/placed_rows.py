@@ -103,8 +103,8 @@ def build_placed(
     at = builder.put(WindowOperator(name, rows.columns, partition, placed), rows)
     results = typed([call.attribute for call in calls], node.span)
     whole = rows.whole
-    found = Flow(at, (*rows.columns, *results), ())
-    return builder.rejoined(found, bounds, whole)
+    flow = Flow(at, (*rows.columns, *results), ())
+    return builder.rejoined(flow, bounds, whole)
 
 
 def _used(call: WindowCall, span: Span | None) -> list[Expr]:

@@ -158,9 +158,9 @@ class Plumbing(ABC):
         """Note that the operator, over this flow, can run out of rows."""
         prefix = self._prefix(flow)
         assert prefix is not None, "only what can be refilled is bounded"
-        found = Refilled(operator, prefix, tuple(keys), len(flow.accesses))
-        found.read_from_groups()
-        self.refills.append(found)
+        result = Refilled(operator, prefix, tuple(keys), len(flow.accesses))
+        result.read_from_groups()
+        self.refills.append(result)
 
     def _prefix(self, flow: Flow) -> Prefix | None:
         return prefix_of(self.operators, self.inputs, self.sources, flow)
@@ -190,9 +190,9 @@ class Plumbing(ABC):
         names |= {side.name for op in self.operators for side in op.reads}
         self.sides = [choice for choice in self.sides if choice.side in names]
         kept_ids = {id(operator) for operator in self.operators}
-        self.distant = [found for found in self.distant if id(found.operator) in kept_ids]
-        self.groupings = [found for found in self.groupings if id(found[0]) in kept_ids]
-        self.refills = [found for found in self.refills if id(found.operator) in kept_ids]
+        self.distant = [result for result in self.distant if id(result.operator) in kept_ids]
+        self.groupings = [grouping for grouping in self.groupings if id(grouping[0]) in kept_ids]
+        self.refills = [refill for refill in self.refills if id(refill.operator) in kept_ids]
         names = {name.partition(".")[0] for name in names}
         self.buffered_pieces = {n: one for n, one in self.buffered_pieces.items() if n in names}
 
@@ -291,12 +291,12 @@ class Plumbing(ABC):
 
         `made` gives it anew, with all values of its extremes.
         """
-        found = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
-        self.groupings.append((found.operator, found.choice))
-        if found.distant is not None:
-            self.distant.append(found.distant)
-        at = self.put(found.operator, flow)
-        return at, flow.rows if found.choice.readers else None
+        result = chosen_groups(self.chooser, flow, kept, made, is_passed=self.is_passed)
+        self.groupings.append((result.operator, result.choice))
+        if result.distant is not None:
+            self.distant.append(result.distant)
+        at = self.put(result.operator, flow)
+        return at, flow.rows if result.choice.readers else None
 
     def union(
         self,

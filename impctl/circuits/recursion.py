@@ -329,7 +329,7 @@ class _Ranking:
             return [Attribute(f"{first}/{name}{of}", name, LONG) for name in (_RANK, *numbers)]
 
         sides: list[Plan] = []
-        for at, (side, (found, own)) in enumerate(
+        for at, (side, (result, own)) in enumerate(
             zip((plan.left, plan.right), ranked, strict=True)
         ):
             nobody = Literal(NOTHING, LONG)
@@ -337,7 +337,7 @@ class _Ranking:
             exprs = (_greatest(own.ranks), *numbers)
             more = map(ComputedColumn, columns(f"{at}"), exprs)
             outputs = (ComputedColumn(one, one.ref()) for one in attributes_of(side))
-            sides.append(Project(found, (*outputs, *more)))
+            sides.append(Project(result, (*outputs, *more)))
         made = columns("")
         left, right = sides
         whole = replace(plan, left=left, right=right, attributes=(*plan.attributes, *made))

@@ -103,10 +103,10 @@ class Prefix:
 
     def passed(self, batch: Batch) -> Batch | None:
         """What arrives at the operator for these rows of the origin."""
-        found: Batch | None = batch
+        result: Batch | None = batch
         for step in self.steps:
-            found = None if found is None else step.step(found)
-        return found
+            result = None if result is None else step.step(result)
+        return result
 
 
 def prefix_of(

@@ -170,10 +170,10 @@ class MaintainedQuery:
             if moved is None:
                 continue
             *_, top = self.circuit.selections_above(at, len(moved.after))
-            found = moved_batch(moved, batches[at], came_or_went[source.access])
+            result = moved_batch(moved, batches[at], came_or_went[source.access])
             batches[at] = None
-            if found is not None:
-                past[top] = found
+            if result is not None:
+                past[top] = result
         deltas = self.count(self.circuit.step_past(batches, past, turned))
         return dict(zip(self.compiled.accesses, deltas, strict=True)), count
 
@@ -318,15 +318,15 @@ class MaintainedQuery:
     def refilled(self) -> tuple[int, int]:
         """Groups whose buffer was filled again so far, and the rows read for that."""
         refills = self.compiled.refills
-        return sum(found.groups for found in refills), sum(found.rows for found in refills)
+        return sum(refill.groups for refill in refills), sum(refill.rows for refill in refills)
 
     def refills(self) -> Mapping[str, tuple[int, int, float]]:
         """By piece that was bounded by choice or wish: groups refilled so far, rows read for that,
         and milliseconds."""
         every = self.compiled.refills
         pieces = {one.piece for one in self.compiled.buffers if not one.pinned}
-        found = (one for one in every if one.operator.piece in pieces)
-        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in found}
+        result = (one for one in every if one.operator.piece in pieces)
+        return {one.operator.piece: (one.groups, one.rows, one.ms) for one in result}
 
     def begun_anew(self) -> int:
         """How often the rows of a recursion were found anew so far, since most of them went."""
@@ -335,9 +335,9 @@ class MaintainedQuery:
 
     def tree_work(self) -> tuple[int, int, int]:
         """Tuples touched, flips and pairs of all its join trees so far."""
-        found = self.circuit.counters() if self.compiled.shapes else {}
+        result = self.circuit.counters() if self.compiled.shapes else {}
         touched, flips, pairs = (
-            sum(number for name, number in found.items() if name.endswith(f".{what}"))
+            sum(number for name, number in result.items() if name.endswith(f".{what}"))
             for what in ("touched", "flips", "pairs")
         )
         return touched, flips, pairs

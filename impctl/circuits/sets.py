@@ -29,8 +29,8 @@ def build_set_operation(builder: Plumbing, node: SetOperation, *, must_be_sure: 
     columns = typed(node.attributes, node.span)
     left = _renamed(builder, node, node.left, columns, must_be_sure=sure)
     right = _renamed(builder, node, node.right, columns, must_be_sure=sure)
-    found = _put(builder, node, left, right, columns)
-    return replace(found, computed=over_rows(node, left, right))
+    result = _put(builder, node, left, right, columns)
+    return replace(result, computed=over_rows(node, left, right))
 
 
 def _put(
@@ -101,7 +101,7 @@ def _renamed(
         below = builder.sure(below)
     outputs = []
     for (name, kind), attribute in zip(columns, attributes_of(side), strict=True):
-        found = known_type(attribute.type, node.span)
-        ref = ColumnRef(attribute.id, found, attribute.nullable)
-        outputs.append((name, ref if found == kind else Cast(ref, kind)))
+        result = known_type(attribute.type, node.span)
+        ref = ColumnRef(attribute.id, result, attribute.nullable)
+        outputs.append((name, ref if result == kind else Cast(ref, kind)))
     return builder.project(below, outputs, columns, node)

@@ -45,9 +45,9 @@ class TouchedQuery:
     def step(self, change: TableChange) -> FragmentSet:
         """Add the fragments of the changed rows; the sketch after that."""
         column = from_arrow(change.rows.column(self.partition.attribute), self.partition.type)
-        found = self.partition.fragments_of(column).astype(np.int64)
-        self.range_rows.count(0, found, change.weights)
-        return self._added(found)
+        result = self.partition.fragments_of(column).astype(np.int64)
+        self.range_rows.count(0, result, change.weights)
+        return self._added(result)
 
     def move(self, rows: Iterable[Batch]) -> int:
         """Add the fragments of rows that came or went with the clock; how many these are."""
@@ -59,9 +59,9 @@ class TouchedQuery:
             self._added(tags.expand(slots, batch.weights).fragments)
         return count
 
-    def _added(self, found: Ints) -> FragmentSet:
+    def _added(self, result: Ints) -> FragmentSet:
         mask = np.zeros(self.partition.size, dtype=np.bool_)
-        mask[found] = True
+        mask[result] = True
         self.fragments = self.fragments.union(FragmentSet.from_mask(mask))
         return self.fragments
 

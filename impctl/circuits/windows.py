@@ -47,11 +47,11 @@ def build_window(builder: Plumbing, node: Window) -> Flow:
         whole = [call for call in calls if call.function in AGGREGATES]
         grouping = _grouping(builder, node, partition_by, whole)
         placed = [call for call in calls if call.function not in AGGREGATES]
-        found = _beside(builder, node, rows, grouping, placed)
+        result = _beside(builder, node, rows, grouping, placed)
         results = (call.attribute for call in (*whole, *placed))
         columns = (*rows.columns, *typed(results, node.span))
         outputs = [(name, ColumnRef(name, kind)) for name, kind in columns]
-        rows = builder.project(found, outputs, columns, node)
+        rows = builder.project(result, outputs, columns, node)
     return rows
 
 
@@ -118,8 +118,8 @@ def _beside(
         Side(groups.columns, tuple(key.attribute.id for key in keys), len(groups.accesses)),
     )
     at = builder.put(JoinOperator(name, *sides, [True] * len(ids)), alone, groups)
-    found = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
-    return builder.rejoined(found, {**mine, **theirs}, whole)
+    flow = Flow(at, (*alone.columns, *groups.columns), groups.accesses)
+    return builder.rejoined(flow, {**mine, **theirs}, whole)
 
 
 def _groups(builder: Plumbing, grouping: Aggregate, rows: Flow) -> Flow:

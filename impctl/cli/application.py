@@ -46,8 +46,8 @@ def commands_for(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def _function(name: str) -> Callable[..., object]:
-    found: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{name}"), name)
-    return found
+    result: Callable[..., object] = getattr(import_module(f"impctl.cli.commands.{name}"), name)
+    return result
 
 
 def _root(

@@ -112,9 +112,9 @@ def until_asked(
     """Have `watch` show what it finds by `write`, as long as nobody asks it to end."""
     with stopping() as stop:
 
-        def show(found: T, run: FollowedRun) -> None:
+        def show(result: T, run: FollowedRun) -> None:
             try:
-                write(found, run)
+                write(result, run)
             except BrokenPipeError:
                 give_up(sys.stdout.fileno())
                 stop.ask()

@@ -53,9 +53,9 @@ class _Plain:
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         """The value as the command gets it."""
-        found = self._plain(value)
-        if found is not _LEFT:
-            return found
+        result = self._plain(value)
+        if result is not _LEFT:
+            return result
         self._param._runtime_param = None
         return self._param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 

@@ -83,11 +83,11 @@ def stopping() -> Iterator[Stopping]:
     before: dict[int, Callable[..., Any] | int | None] = {
         number: signal.getsignal(number) for number in asking
     }
-    found = Stopping(wake, asking)
+    result = Stopping(wake, asking)
     rang = handle_alarm(signal.SIG_DFL) if is_main else None
-    found.install()
+    result.install()
     try:
-        yield found
+        yield result
     finally:
         if is_main:
             set_alarm(0)

@@ -21,11 +21,11 @@ def name_parts(written: str) -> tuple[str, ...] | None:
     parts: list[str] = []
     position = 0
     while True:
-        found = _PART.match(written, position)
-        if found is None:
+        match = _PART.match(written, position)
+        if match is None:
             return None
-        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
-        position = found.end()
+        parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        position = match.end()
         if position == len(written):
             return tuple(parts)
         if written[position] != ".":

@@ -156,8 +156,8 @@ def same_keys(left: Sequence[Vector], right: Sequence[Vector]) -> Bools | None:
 
 def _same_column(left: Vector, right: Vector) -> Bools:
     if left.is_textual:
-        found = pc.fill_null(pc.equal(left.values, right.values), False)
-        same = found.to_numpy(zero_copy_only=False)
+        result = pc.fill_null(pc.equal(left.values, right.values), False)
+        same = result.to_numpy(zero_copy_only=False)
     elif left.type.is_fractional:
         same = (left.values == right.values) | (np.isnan(left.values) & np.isnan(right.values))
     else:

@@ -150,8 +150,8 @@ class CheckedPages:
 
     def _offset(self, address: int) -> int | None:
         """How far behind the start; None for memory elsewhere."""
-        found = address - self._start
-        return found if 0 <= found < self._size else None
+        result = address - self._start
+        return result if 0 <= result < self._size else None
 
     def _check(self, pages: Ints) -> None:
         """Look at those of these pages that nobody looked at; in any order."""

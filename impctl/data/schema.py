@@ -110,9 +110,9 @@ def other(detail: str) -> SqlType:
 
 def from_delta(name: str) -> SqlType:
     """The type for a primitive type name of the Delta log; anything else becomes OTHER."""
-    found = _DELTA_DECIMAL.fullmatch(name)
-    if found is not None:
-        return decimal(int(found.group(1)), int(found.group(2)))
+    match = _DELTA_DECIMAL.fullmatch(name)
+    if match is not None:
+        return decimal(int(match.group(1)), int(match.group(2)))
     try:
         kind = Kind(name)
     except ValueError:
@@ -123,8 +123,8 @@ def from_delta(name: str) -> SqlType:
 def from_spark(name: str) -> SqlType | None:
     """The type that Spark's DDL spells so; None for arrays, maps, structs and what is unknown."""
     kinds = {spelled: kind.value for kind, spelled in _SPARK_NAMES.items()}
-    found = from_delta(kinds.get(name, name))
-    return None if found.kind is Kind.OTHER else found
+    result = from_delta(kinds.get(name, name))
+    return None if result.kind is Kind.OTHER else result
 
 
 @dataclass(frozen=True, slots=True)

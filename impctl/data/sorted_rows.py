@@ -68,8 +68,8 @@ def distinct_values(values: Ints) -> Ints:
         if between < _DENSE * len(values):
             is_there = np.zeros(between + 1, dtype=np.bool_)
             is_there[values - lowest] = True
-            found: Ints = is_there.nonzero()[0]
-            return found + lowest
+            result: Ints = is_there.nonzero()[0]
+            return result + lowest
     ordered = in_order(values)
     return ordered[starts_in(ordered)]
 

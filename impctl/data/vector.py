@@ -119,10 +119,10 @@ def from_stored(array: pa.Array, kind: SqlType) -> Vector:
     return from_arrow(array, kind)
 
 
-def check_stored(found: pa.DataType, kind: SqlType) -> None:
+def check_stored(data_type: pa.DataType, kind: SqlType) -> None:
     """TypeError where `Vector.to_arrow` makes no such array of that SQL type."""
-    if found != all_null(kind, 0).to_arrow().type:
-        raise TypeError(f"a column of {kind} has type {found}")
+    if data_type != all_null(kind, 0).to_arrow().type:
+        raise TypeError(f"a column of {kind} has type {data_type}")
 
 
 def _with_nulls(texts: pa.Array, is_null: Bools) -> pa.Array:

@@ -39,14 +39,14 @@ class AggregateColumn:
 
 def parts_of(columns: Sequence[AggregateColumn]) -> tuple[Accumulator | Extreme, ...]:
     """What these columns remember per group, each once."""
-    found: dict[Accumulator | Extreme, None] = {}
+    result: dict[Accumulator | Extreme, None] = {}
     for column in columns:
         part = column.accumulator
         parts = part.parts if isinstance(part, Spread) else (column.guard, part)
         for one in parts:
             if one is not None and not isinstance(one, First | Spread):
-                found.setdefault(one)
-    return tuple(found)
+                result.setdefault(one)
+    return tuple(result)
 
 
 def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[AttributeId, Vector]:
@@ -58,13 +58,13 @@ def outputs_of(columns: Sequence[AggregateColumn], state: Values) -> dict[Attrib
             continue
         if isinstance(column.accumulator, First):
             continue
-        found = column.accumulator.value(state, column.type)
-        valid = found.valid
+        value = column.accumulator.value(state, column.type)
+        valid = value.valid
         if column.guard is not None:
             valid = state[f"count{column.guard.slot}"] > 0
         if valid is not None and bool(valid.all()):
             valid = None
-        values[column.id] = Vector(column.type, found.values, valid, found.error)
+        values[column.id] = Vector(column.type, value.values, valid, value.error)
     return values
 
 

@@ -110,14 +110,14 @@ class Arrangement:
         if len(located.parts) == 1 and len(located.parts[0][1]) == located.length:
             # All in one run, as after its merge: in the order asked for.
             run, _, positions = located.parts[0]
-            found = run.checked_values(name, positions)
-            if found is not None:
-                return found.astype(dtype, copy=False)
+            match = run.checked_values(name, positions)
+            if match is not None:
+                return match.astype(dtype, copy=False)
         result = np.zeros(located.length, dtype=dtype)
         for run, rows, positions in located.parts:
-            found = run.checked_values(name, positions)
-            if found is not None:
-                result[rows] = found
+            match = run.checked_values(name, positions)
+            if match is not None:
+                result[rows] = match
         return result
 
     def put(self, codes: Ints, keys: Sequence[Vector], values: Mapping[str, Any]) -> None:
@@ -152,9 +152,9 @@ class Arrangement:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
-        found = copy(self)
-        found._log = self._log.as_it_stands()
-        return found
+        result = copy(self)
+        result._log = self._log.as_it_stands()
+        return result
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

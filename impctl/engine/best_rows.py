@@ -93,8 +93,8 @@ class BestRows:
     def settle(self, groups: Groups) -> None:
         """Trim the buffers of these groups, and refill those that are used up."""
         edges = self._edges_of(groups)
-        found = self._rows.leading(groups.codes, groups.keys, _EVERYTHING).found
-        owners, rows = found.owners, found.rows
+        result = self._rows.leading(groups.codes, groups.keys, _EVERYTHING).found
+        owners, rows = result.owners, result.rows
         codes = rows.columns[self._code].values if len(rows) else np.zeros(0, dtype=np.int64)
         counts = self._counts(owners, codes, rows.weights)
         inside = codes <= edges[owners]
@@ -155,8 +155,8 @@ class BestRows:
 
     def _edges_of(self, groups: Groups) -> Ints:
         located = self.edges.find(groups.codes, groups.keys)
-        found: Ints = self.edges.gather(located, _EDGE)
-        return stored_edges(found)
+        result: Ints = self.edges.gather(located, _EDGE)
+        return stored_edges(result)
 
     def _move(self, groups: Groups, before: Ints, after: Ints) -> None:
         moved = np.flatnonzero(before != after)

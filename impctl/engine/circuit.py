@@ -97,20 +97,20 @@ class Circuit(Operator):
         if operator.can_output:
             return operator.output()
         inputs = (self.told(below, linear) for below in self._inputs[wire])
-        found: Batch | None = linear._operators[wire].step(*inputs)
-        assert found is not None, "an operator without state puts out a batch for each"
-        return found
+        result: Batch | None = linear._operators[wire].step(*inputs)
+        assert result is not None, "an operator without state puts out a batch for each"
+        return result
 
     def selections_above(self, source: int, count: int) -> tuple[Select, ...]:
         """The `count` selections that the rows of a source pass first, the lowest first."""
-        wire, found = -1 - source, []
+        wire, result = -1 - source, []
         for _ in range(count):
             (at,) = (at for at, wires in enumerate(self._inputs) if wire in wires)
             operator = self._operators[at]
             assert isinstance(operator, Select), "a condition on a scan is a selection above it"
-            found.append(operator)
+            result.append(operator)
             wire = at
-        return tuple(found)
+        return tuple(result)
 
     def resume(self, batch: Batch, operator: Operator) -> Batch | None:
         """The output's change if this operator's output changes by `batch`."""
@@ -176,8 +176,8 @@ class Circuit(Operator):
     def _start(self, first: int) -> Batch | None:
         parts = []
         for operator in reversed(self._operators[first:]):
-            found = operator.start()
-            output = None if found is None else self.resume(found, operator)
+            result = operator.start()
+            output = None if result is None else self.resume(result, operator)
             parts += [] if output is None or len(output) == 0 else [output]
         return stacked_batches(parts) if parts else None
 
@@ -225,9 +225,9 @@ class Circuit(Operator):
 
 def _each_once(operators: Sequence[Operator]) -> tuple[Keeper, ...]:
     """The keepers of all operators; two that share one name would overwrite each other."""
-    found: dict[str, Keeper] = {}
+    result: dict[str, Keeper] = {}
     for operator in operators:
         for keeper in operator.arrangements():
-            known = found.setdefault(keeper.name, keeper)
+            known = result.setdefault(keeper.name, keeper)
             assert known is keeper, f"two keepers are called {keeper.name}"
-    return tuple(found.values())
+    return tuple(result.values())

@@ -157,8 +157,8 @@ class DistantRows:
             index.add(rows.keep(is_asked), given[is_asked])
         for part, of_part in self._coming:
             index.add(part, of_part)
-        found = index.find(codes[asked], wanted)
-        return Found(asked[found.owners], found.rows)
+        result = index.find(codes[asked], wanted)
+        return Found(asked[result.owners], result.rows)
 
     def whole(self) -> Iterator[Batch]:
         """All rows as after the step; in parts."""
@@ -179,8 +179,8 @@ class DistantRows:
 def _among(codes: Ints, ordered: Ints) -> Bools:
     """Which codes are among these."""
     places = np.minimum(ordered.searchsorted(codes), len(ordered) - 1)
-    found: Bools = ordered[places] == codes
-    return found
+    result: Bools = ordered[places] == codes
+    return result
 
 
 def _bytes_of(batch: Batch) -> int:

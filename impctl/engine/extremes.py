@@ -159,7 +159,7 @@ class OrderedCounts:
 
     def best(self, groups: Ints) -> Ints:
         """The least rank of each group, 0 where it has none; shape (n,)."""
-        found = np.zeros(len(groups), dtype=np.int64)
+        result = np.zeros(len(groups), dtype=np.int64)
         open_ = np.arange(len(groups), dtype=np.int64)
         window = _WINDOW
         # Each round doubles the window, so there are about log2(values of a group) of them.
@@ -175,17 +175,17 @@ class OrderedCounts:
             first = alive[np.unique(owners[alive], return_index=True)[1]] if len(alive) else alive
             sure = is_whole[owners[first]] | (ranks[first] <= limits[owners[first]])
             first = first[sure]
-            found[open_[owners[first]]] = ranks[first]
+            result[open_[owners[first]]] = ranks[first]
             is_done = is_whole.copy()
             is_done[owners[first]] = True
             open_ = open_[~is_done]
             window *= 2
-        return found
+        return result
 
     def all_of(self, groups: Ints) -> tuple[Ints, Ints, Ints]:
         """Every value of these groups as (index into `groups`, rank, count), in this order."""
-        found = self._first(groups, int(np.iinfo(np.int64).max) // 2)
-        owners, ranks, counts = summed_pairs(found.owners, found.ranks, found.counts)
+        result = self._first(groups, int(np.iinfo(np.int64).max) // 2)
+        owners, ranks, counts = summed_pairs(result.owners, result.ranks, result.counts)
         if bool((counts < 0).any()):
             raise never_held("values")
         return owners, ranks, counts
@@ -203,10 +203,10 @@ class OrderedCounts:
             limits[is_cut] = np.minimum(limits[is_cut], run.at(lasts).ranks[lasts])
             is_whole &= ~is_cut
             positions, owner = slice_positions(low, cut)
-            found = run.at(positions)
+            result = run.at(positions)
             owners.append(owner)
-            ranks.append(found.ranks[positions])
-            counts.append(found.counts[positions])
+            ranks.append(result.ranks[positions])
+            counts.append(result.counts[positions])
         if not owners:
             none = np.zeros(0, dtype=np.int64)
             return _Firsts(none, none, none, limits, is_whole)
@@ -220,9 +220,9 @@ class OrderedCounts:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their values."""
-        found = copy(self)
-        found._log = self._log.as_it_stands()
-        return found
+        result = copy(self)
+        result._log = self._log.as_it_stands()
+        return result
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""

@@ -108,16 +108,16 @@ class Firsts:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
-        found = copy(self)
-        found._states = {first: state.as_it_stands() for first, state in self._states.items()}
-        return found
+        result = copy(self)
+        result._states = {first: state.as_it_stands() for first, state in self._states.items()}
+        return result
 
     def spread_out(self, batch: Batch, picked: Picked, exists: Bools | None = None) -> Batch:
         """The rows that exist with the values added, repeated where there are several."""
         length = len(batch)
         origin = np.arange(length) if exists is None else np.flatnonzero(exists)
         fewest = len(origin)
-        found: dict[AttributeId, Vector] = {}
+        result: dict[AttributeId, Vector] = {}
         for name, kind, first in self._outputs:
             values = picked[first]
             sizes = np.bincount(values.owners, minlength=length).astype(np.int64)
@@ -127,10 +127,10 @@ class Firsts:
             rows = np.repeat(np.arange(len(origin)), copies)
             within = np.arange(len(rows)) - np.repeat(np.cumsum(copies) - copies, copies)
             origin = origin[rows]
-            found = {other: vector.take(rows) for other, vector in found.items()}
-            found[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
+            result = {other: vector.take(rows) for other, vector in result.items()}
+            result[name] = _picked(values.values, starts[origin] + within, sizes[origin] > 0, kind)
         whole = batch.take(origin)
-        return Batch({**whole.columns, **found}, whole.weights, whole.tags)
+        return Batch({**whole.columns, **result}, whole.weights, whole.tags)
 
 
 def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
@@ -138,7 +138,7 @@ def before_and_after(before: Picked, after: Picked, groups: int) -> Picked:
     picked = {}
     for first, old in before.items():
         new = after[first]
-        parts = [found.values for found in (old, new) if found.values is not None]
+        parts = [result.values for result in (old, new) if result.values is not None]
         rows = np.concatenate([old.owners, new.owners + groups])
         picked[first] = _Values(rows, concat(parts) if parts else None)
     return picked

@@ -124,6 +124,6 @@ def _crossings(slots: Ints, codes: Ints, old: Ints, new: Ints) -> Pairs:
 def numbered(numbers: Ints, following: int) -> tuple[Ints, int]:
     """The numbers, with fresh ones from `following` on for those that have none; the next one."""
     fresh = np.flatnonzero(numbers == 0)
-    found = numbers.copy()
-    found[fresh] = np.arange(following, following + len(fresh))
-    return found, following + len(fresh)
+    result = numbers.copy()
+    result[fresh] = np.arange(following, following + len(fresh))
+    return result, following + len(fresh)

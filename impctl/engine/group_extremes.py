@@ -49,20 +49,20 @@ class Extremes:
 
     def change(self, batch: Batch, asked: Touched, old: Values, new: Values) -> Values:
         """The extremes after the change; `new` has the groups' counts already."""
-        found: Values = {}
+        result: Values = {}
         for extreme, counts in self._kept.items():
             owners, ranks, weights = _ranked(extreme, batch, asked.owners)
             counts.add(asked.groups[owners], ranks, weights)
             touched = np.unique(owners)
             best = old[extreme.name].copy()
             best[touched] = counts.best(asked.groups[touched])
-            found[extreme.name] = best
+            result[extreme.name] = best
         lacking = np.zeros(len(asked.groups), dtype=np.bool_)
         for extreme, values in self._bounded.items():
-            lacking |= self._bounded_change(extreme, values, batch, asked, old, new, found)
+            lacking |= self._bounded_change(extreme, values, batch, asked, old, new, result)
         if bool(lacking.any()):
-            self._refilled(np.flatnonzero(lacking), asked, new, found)
-        return found
+            self._refilled(np.flatnonzero(lacking), asked, new, result)
+        return result
 
     def _bounded_change(
         self,
@@ -72,7 +72,7 @@ class Extremes:
         asked: Touched,
         old: Values,
         new: Values,
-        found: Values,
+        result: Values,
     ) -> Bools:
         """Which groups have values, but none in their buffer."""
         owners, ranks, weights = _ranked(extreme, batch, asked.owners)
@@ -89,12 +89,12 @@ class Extremes:
         known = known[touched]
         state = values.change(asked.groups[touched], known, index, ranks, weights)
         best[touched], edges[touched] = state.ranks, stored_edges(state.edges)
-        found[extreme.name], found[extreme.edge] = best, edges
+        result[extreme.name], result[extreme.edge] = best, edges
         lacking = np.zeros(len(asked.groups), dtype=np.bool_)
         lacking[touched] = ~state.is_found & (new[f"count{extreme.slot}"][touched] > 0)
         return lacking
 
-    def _refilled(self, at: Ints, asked: Touched, new: Values, found: Values) -> None:
+    def _refilled(self, at: Ints, asked: Touched, new: Values, result: Values) -> None:
         """Fill the buffers of these groups, where they are empty, from their rows."""
         keys = [key.take(at) for key in asked.leaders]
         owners_of_rows, rows = owners_of(keys, len(at), self.refill(keys), asked.names)
@@ -107,8 +107,8 @@ class Extremes:
             groups = asked.groups[at]
             values.clear(groups)
             state = values.refill(groups, owners, ranks, weights)
-            found[extreme.name][at] = state.ranks
-            found[extreme.edge][at] = stored_edges(state.edges)
+            result[extreme.name][at] = state.ranks
+            result[extreme.edge][at] = stored_edges(state.edges)
 
     def clear(self) -> None:
         """Forget the values of extremes that are to be kept whole."""
@@ -128,9 +128,9 @@ class Extremes:
         """
         for extreme, counts in self._kept.items():
             owners, _, number = counts.all_of(groups)
-            found = np.zeros(len(groups), dtype=np.int64)
-            np.add.at(found, owners, number)
-            if bool((found != state[f"count{extreme.slot}"]).any()):
+            result = np.zeros(len(groups), dtype=np.int64)
+            np.add.at(result, owners, number)
+            if bool((result != state[f"count{extreme.slot}"]).any()):
                 raise refill_differs()
         return {
             extreme.edge: stored_edges(values.shed(groups))

@@ -85,11 +85,11 @@ class KeyFilter:
 
     def may_hold(self, codes: Ints) -> Bools:
         """For each key whether it may have been added; shape (n,)."""
-        found = self._in_words(codes)
+        result = self._in_words(codes)
         for _, added in self._added:
             places = np.minimum(added.searchsorted(codes), len(added) - 1)
-            found |= added[places] == codes
-        return found
+            result |= added[places] == codes
+        return result
 
     @property
     def _next_sequence(self) -> int:
@@ -100,10 +100,10 @@ class KeyFilter:
             return np.zeros(len(codes), dtype=np.bool_)
         mixed = _mixed(codes)
         first = _first_words(mixed, len(self._words))
-        found = np.ones(len(codes), dtype=np.bool_)
+        result = np.ones(len(codes), dtype=np.bool_)
         for at in range(_WORDS_PER_BLOCK):
-            found &= (self._words[first + at] & _bits(mixed, at)) != 0
-        return found
+            result &= (self._words[first + at] & _bits(mixed, at)) != 0
+        return result
 
     def _merge(self) -> None:
         """Bring all keys that are not in the words into one run."""
@@ -141,7 +141,7 @@ class KeyFilter:
     def load(self, tables: Sequence[tuple[int, StoredTable]]) -> None:
         """Take over what a checkpoint wrote; it counts as saved."""
         self._added = []
-        for sequence, stored in sorted(tables, key=lambda found: found[0]):
+        for sequence, stored in sorted(tables, key=lambda result: result[0]):
             table, pages = table_of(stored)
             if pages is not None:
                 # A filter has a few bytes a key, and a key's bits lie anywhere in it.

@@ -75,9 +75,9 @@ def exact_ranks(vector: Vector, key: OrderKey) -> Ints:
 
 def _text_ranks(values: pa.Array) -> Ints:
     """Ranks in the order of the bytes; of NULL any one."""
-    found = values.cast(pa.large_binary()).dictionary_encode()
-    order = pc.sort_indices(found.dictionary).to_numpy()
+    result = values.cast(pa.large_binary()).dictionary_encode()
+    order = pc.sort_indices(result.dictionary).to_numpy()
     ranks = np.zeros(max(len(order), 1), dtype=np.int64)
     ranks[order] = np.arange(len(order))
-    taken: Ints = ranks[found.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    taken: Ints = ranks[result.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     return taken

@@ -88,14 +88,14 @@ class OrderedValues:
         if not len(groups):
             return np.zeros(0, dtype=np.int64), None
         keys = [Vector(LONG, groups), Vector(LONG, self._counts.best(groups))]
-        found = self._rows.find(key_codes(keys, len(groups)), keys)
-        values = found.rows.columns[_KEY]
-        owners = found.owners
+        result = self._rows.find(key_codes(keys, len(groups)), keys)
+        values = result.rows.columns[_KEY]
+        owners = result.owners
         parts = [Vector(LONG, owners), values]
         if self._has_value:
-            parts.append(found.rows.columns[_VALUE])
+            parts.append(result.rows.columns[_VALUE])
         grouping = group_rows(parts, len(owners))
-        weights = np.add.reduceat(found.rows.weights[grouping.order], grouping.starts)
+        weights = np.add.reduceat(result.rows.weights[grouping.order], grouping.starts)
         if bool((weights < 0).any()):
             raise never_held("values")
         alive = grouping.first[weights > 0]
@@ -117,10 +117,10 @@ class OrderedValues:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
-        found = copy(self)
-        found._rows = self._rows.as_it_stands()
-        found._counts = self._counts.as_it_stands()
-        return found
+        result = copy(self)
+        result._rows = self._rows.as_it_stands()
+        result._counts = self._counts.as_it_stands()
+        return result
 
     @property
     def arrangements(self) -> tuple[RowIndex, OrderedCounts]:

@@ -51,9 +51,9 @@ def owners_of(
         return np.zeros(0, dtype=np.int64), rows
     held = [normalise(rows.columns[name]) for name in keys]
     both = [concat([one, other]) for one, other in zip(asked, held, strict=True)]
-    found = group_rows(both, groups + len(rows))
-    index = found.index()
-    owner = np.full(found.groups, -1, dtype=np.int64)
+    result = group_rows(both, groups + len(rows))
+    index = result.index()
+    owner = np.full(result.groups, -1, dtype=np.int64)
     owner[index[:groups]] = np.arange(groups)
     owners = owner[index[groups:]]
     kept = np.flatnonzero(owners >= 0)
@@ -89,6 +89,6 @@ def edge_after(
     totals = np.zeros(len(edges), dtype=np.int64)
     np.maximum.at(totals, owners, reached)
     is_enough = (reached >= wanted) & (totals[owners] > beyond)
-    found = edges.copy()
-    np.minimum.at(found, owners[is_enough], codes[is_enough])
-    return found
+    result = edges.copy()
+    np.minimum.at(result, owners[is_enough], codes[is_enough])
+    return result

@@ -136,10 +136,10 @@ class _Form:
             return self.merged(runs)
         check_each(runs)
         codes, batch = united_neighbours(*self.in_turn(runs))
-        found = IndexRun(runs[-1].sequence, codes, batch)
+        index_run = IndexRun(runs[-1].sequence, codes, batch)
         # The first rows have their codes: those that are alike are among them.
-        some = batch.take(np.arange(min(len(found), _LOOKED_AT)))
-        return found if repeating(some) <= _HARDLY else self.merged([found])
+        some = batch.take(np.arange(min(len(index_run), _LOOKED_AT)))
+        return index_run if repeating(some) <= _HARDLY else self.merged([index_run])
 
     def in_turn(self, runs: Sequence[IndexRun]) -> tuple[Ints, Batch]:
         """All rows sorted, column by column: no second copy of them all is held meanwhile."""
@@ -264,9 +264,9 @@ class RowIndex:
             parts.append(batch.take(positions))
         if not parts:
             return Found(np.zeros(0, np.int64), empty_batch(self._accesses))
-        found = stacked_batches(parts)
-        reserve(found.weights.nbytes)
-        return Found(np.concatenate(owners), found)
+        result = stacked_batches(parts)
+        reserve(result.weights.nbytes)
+        return Found(np.concatenate(owners), result)
 
     def count(self, codes: Ints) -> Ints:
         """How many rows `find` would find for each of these codes at most; shape (n,)."""
@@ -275,9 +275,9 @@ class RowIndex:
         for run in self.runs():
             first, last = run.slices(codes)
             counts += last - first
-        found = np.empty_like(counts)
-        found[slice(None) if order is None else order] = counts
-        return found
+        result = np.empty_like(counts)
+        result[slice(None) if order is None else order] = counts
+        return result
 
     def codes(self) -> Ints:
         """The codes of all rows, of cancelled ones too."""
@@ -324,9 +324,9 @@ class RowIndex:
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on. Cost: its runs, not their rows."""
         self.runs()
-        found = copy(self)
-        found._log, found._waiting = self._log.as_it_stands(), []
-        return found
+        result = copy(self)
+        result._log, result._waiting = self._log.as_it_stands(), []
+        return result
 
     def compact(self) -> None:
         """Bring all runs into one if that is likely to make the state much smaller."""
@@ -383,11 +383,11 @@ def _from_arrow(
         column = table.column(name)
         if name in (_CODE, _WEIGHT) and column.type not in plain:
             raise TypeError(f"column `{name}` has type {column.type}")
-        found = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-        if pages is not None and (found.type not in plain or found.null_count):
+        result = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        if pages is not None and (result.type not in plain or result.null_count):
             # It is not used row by row where it lies, but read now.
-            pages.check_whole(found)
-        return found
+            pages.check_whole(result)
+        return result
 
     for at, (_, kind) in enumerate(columns):
         check_stored(table.column(f"column{at}").type, kind)

@@ -97,10 +97,10 @@ def find_in(run: Run, types: Sequence[SqlType], codes: Ints, keys: Sequence[Vect
 
     Cost: len(codes) log(len(run)).
     """
-    found = np.full(len(codes), -1, dtype=np.int64)
+    result = np.full(len(codes), -1, dtype=np.int64)
     hits, places = hits_in(run, types, codes, keys)
-    found[hits] = places
-    return found
+    result[hits] = places
+    return result
 
 
 def hits_in(
@@ -136,17 +136,17 @@ def _further(
     places: Ints,
 ) -> tuple[Ints, Ints]:
     """The same of keys whose code another key has, which stands before them in the run."""
-    hits, found = [], []
+    hits, result = [], []
     # Another key with this code may stand next to the first one; as good as never.
     for row, first in zip(rows, places, strict=True):
         place = int(first) + 1
         while place < len(run) and run.checked_codes(np.array([place]))[0] == codes[row]:
             if _same(run, types, np.array([place]), keys, np.array([row]))[0]:
                 hits.append(row)
-                found.append(place)
+                result.append(place)
                 break
             place += 1
-    return np.array(hits, dtype=np.int64), np.array(found, dtype=np.int64)
+    return np.array(hits, dtype=np.int64), np.array(result, dtype=np.int64)
 
 
 def _same(
@@ -196,9 +196,9 @@ def merge_at_once(
         if not bool(living.all()):
             kept = kept[living]
             values = {name: column[living] for name, column in values.items()}
-    found = codes[kept]
-    held = [pa.array(found) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
-    return Run(runs[-1].sequence, found, tuple(held), values)
+    result = codes[kept]
+    held = [pa.array(result) for _ in runs[-1].keys] if is_told else _taken(keys, kept)
+    return Run(runs[-1].sequence, result, tuple(held), values)
 
 
 def _stacked_keys(runs: Sequence[Run]) -> list[pa.Array]:

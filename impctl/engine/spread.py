@@ -116,11 +116,11 @@ class Spread:
         whole = add_pairs(*squares.pair(state), *residues.pair(state))
         sums, drift = total.pair(state), total.drift(state)
         own = squares.drift(state) + residues.drift(state)
-        found, summed = squares.value(state, kind), total.value(state, kind)
-        if found.error is not None and summed.error is not None:
+        result, summed = squares.value(state, kind), total.value(state, kind)
+        if result.error is not None and summed.error is not None:
             # Whole numbers, whose sums are exact.
-            exact = (found.error == 0) & (summed.error == 0)
-            whole = np.where(exact, found.values, whole[0]), np.where(exact, 0.0, whole[1])
+            exact = (result.error == 0) & (summed.error == 0)
+            whole = np.where(exact, result.values, whole[0]), np.where(exact, 0.0, whole[1])
             sums = np.where(exact, summed.values, sums[0]), np.where(exact, 0.0, sums[1])
             own, drift = np.where(exact, 0.0, own), np.where(exact, 0.0, drift)
         shift = _divided(*two_product(sums[0], sums[0]), rows)
@@ -130,7 +130,7 @@ class Spread:
         own = own + (2 * np.abs(sums[0]) * drift + drift * drift) / rows
         own = own + (np.abs(whole[0]) + shift[0]) * (8 * DRIFT) + np.abs(centred) * (2 * _UNIT)
         # Squares beyond the greatest double are no part of the pairs.
-        is_lost = ~np.isfinite(found.values)
+        is_lost = ~np.isfinite(result.values)
         is_lost |= ~np.isfinite(residues.value(state, kind).values)
         centred = np.where(is_lost, np.inf, centred)
         return centred, np.maximum(whole[0], 0.0) + own, own * (1 + 16 * _UNIT) + _TINY

@@ -99,8 +99,8 @@ def _moved(vector: Vector, target: SqlType, offset: int) -> Vector:
     """Between dates and timestamps, by way of the session's local time."""
     if vector.type.kind is Kind.TIMESTAMP:
         vector = moved_by(vector, offset)
-    found = _local(vector, target)
-    return moved_by(found, -offset) if target.kind is Kind.TIMESTAMP else found
+    result = _local(vector, target)
+    return moved_by(result, -offset) if target.kind is Kind.TIMESTAMP else result
 
 
 def _local(vector: Vector, target: SqlType) -> Vector:

@@ -56,25 +56,25 @@ def _null_safe(left: Vector, right: Vector) -> Truth:
 
 
 def _texts(op: CompareOp, left: Any, right: Any) -> Bools:
-    found = pc.call_function(_ARROW_NAMES[op], [left, right])
-    return np.asarray(pc.fill_null(found, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    result = pc.call_function(_ARROW_NAMES[op], [left, right])
+    return np.asarray(pc.fill_null(result, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
 def _ordered(op: CompareOp, a: Any, b: Any) -> Bools:
     match op:
         case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            found = a == b
+            result = a == b
         case CompareOp.NOT_EQUAL:
-            found = a != b
+            result = a != b
         case CompareOp.LESS:
-            found = a < b
+            result = a < b
         case CompareOp.LESS_EQUAL:
-            found = a <= b
+            result = a <= b
         case CompareOp.GREATER:
-            found = a > b
+            result = a > b
         case CompareOp.GREATER_EQUAL:
-            found = a >= b
-    return np.asarray(found, dtype=np.bool_)
+            result = a >= b
+    return np.asarray(result, dtype=np.bool_)
 
 
 def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) -> Truth:
@@ -85,18 +85,18 @@ def _doubles(op: CompareOp, left: Vector, right: Vector, valid: Bools | None) ->
         less = (a < b) | (~nan_a & nan_b)
     match op:
         case CompareOp.EQUAL | CompareOp.NULL_SAFE_EQUAL:
-            found = equal
+            result = equal
         case CompareOp.NOT_EQUAL:
-            found = ~equal
+            result = ~equal
         case CompareOp.LESS:
-            found = less
+            result = less
         case CompareOp.LESS_EQUAL:
-            found = less | equal
+            result = less | equal
         case CompareOp.GREATER:
-            found = ~(less | equal)
+            result = ~(less | equal)
         case CompareOp.GREATER_EQUAL:
-            found = ~less
-    truth = certain(found, valid)
+            result = ~less
+    truth = certain(result, valid)
     if left.error is None and right.error is None:
         return truth
     unsure = _too_close(left, right)
@@ -119,8 +119,8 @@ def _too_close(left: Vector, right: Vector) -> Bools:
 def like(vector: Vector, pattern: str, escape: str) -> Truth:
     """`LIKE pattern ESCAPE escape`; there is no objection to the pattern."""
     wanted = "".join(_as_regex(pattern, escape))
-    found = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
-    values = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+    result = pc.match_substring_regex(pa.array(vector.values), f"(?s)^(?:{wanted})\\z")
+    values = pc.fill_null(result, False).to_numpy(zero_copy_only=False)
     return certain(np.asarray(values, dtype=np.bool_), vector.valid)
 
 

@@ -133,9 +133,9 @@ def _add_months(arguments: Sequence[Vector], result: SqlType) -> Vector:
     days, moved = arguments[0].filled(), arguments[1].filled()
     months = _month_numbers(days) + moved
     last = _first_days(months + 1) - _first_days(months)
-    found = _first_days(months) + np.minimum(_day_of_month(days), last) - 1
-    _fit_days(found, valid)
-    return Vector(result, found, valid)
+    match = _first_days(months) + np.minimum(_day_of_month(days), last) - 1
+    _fit_days(match, valid)
+    return Vector(result, match, valid)
 
 
 def _datediff(arguments: Sequence[Vector], result: SqlType) -> Vector:

@@ -282,17 +282,17 @@ def _coalesce(expr: Coalesce, columns: Columns, length: int) -> Vector:
 
 
 def _known_type(expr: Expr) -> SqlType:
-    found = type_of(expr)
-    if found is None:
+    result = type_of(expr)
+    if result is None:
         raise EvaluationError(
             "An expression in the query has a type that the engine does not support"
         )
-    return found
+    return result
 
 
 def _piece(value: Expr, columns: Columns, positions: Any, wanted: SqlType) -> tuple[Any, Vector]:
-    found = _value(value, _subset(columns, value, positions), len(positions))
-    return positions, cast(found, wanted)
+    result = _value(value, _subset(columns, value, positions), len(positions))
+    return positions, cast(result, wanted)
 
 
 def _assembled(pieces: list[tuple[Any, Vector]], wanted: SqlType) -> Vector:

@@ -33,8 +33,8 @@ FUNCTIONS: dict[str, Function] = {
 
 def call_objection(call: Call) -> str | None:
     """Why the engine does not compute this call as Spark does; None where it does."""
-    found = FUNCTIONS.get(call.name)
-    if found is None:
+    result = FUNCTIONS.get(call.name)
+    if result is None:
         return f"the engine does not support function `{call.name}`"
     types = [type_of(argument) for argument in call.arguments]
     has_zone = any(kind == TIMESTAMP for kind in (call.type, *types))
@@ -42,7 +42,7 @@ def call_objection(call: Call) -> str | None:
         return (
             f"the engine does not support `{call.name}` of timestamps in the time zone {call.zone}"
         )
-    if found.takes(call.arguments):
+    if result.takes(call.arguments):
         return None
     listed = ", ".join("?" if kind is None else f"`{kind}`" for kind in types)
     return f"the engine does not support function `{call.name}` of {listed}"
@@ -55,7 +55,7 @@ def compute(call: Call, arguments: Sequence[Vector], result: SqlType) -> Vector:
     function = FUNCTIONS[call.name].compute
     has_bounds = any(argument.error is not None for argument in local)
     if has_bounds and call.name not in CARRIES_BOUNDS:
-        found = over_bounds(call.name, function, local, result)
+        match = over_bounds(call.name, function, local, result)
     else:
-        found = function(local, result)
-    return moved_by(found, -offset) if result == TIMESTAMP else found
+        match = function(local, result)
+    return moved_by(match, -offset) if result == TIMESTAMP else match

@@ -49,12 +49,12 @@ _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 def number_type(name: str, arguments: Sequence[Expr]) -> SqlType | None:
     """Spark's result type of those functions here whose type follows from their arguments'."""
     types = [type_of(argument) for argument in arguments]
-    known = [found for found in types if found is not None]
+    known = [result for result in types if result is not None]
     if not known or len(known) != len(types):
         return None
     if name in ("greatest", "least"):
-        found = reduce(wider_type, known)
-        return None if len(known) < 2 or found.kind is Kind.OTHER else found
+        result = reduce(wider_type, known)
+        return None if len(known) < 2 or result.kind is Kind.OTHER else result
     first = known[0]
     if name in ("floor", "ceil", "ceiling") and len(known) == 1 and first.is_numeric:
         if first.kind is not Kind.DECIMAL:
@@ -95,8 +95,8 @@ def _whole(direction: int) -> Function:
             return Vector(result, values, argument.valid)
         unit = 10**argument.type.scale
         wide = values.astype(object)
-        found = wide // unit if direction < 0 else -(-wide // unit)
-        return Vector(result, fit_decimals(found, result), argument.valid)
+        match = wide // unit if direction < 0 else -(-wide // unit)
+        return Vector(result, fit_decimals(match, result), argument.valid)
 
     return Function(kinds(NUMBER), compute_whole)
 
@@ -153,19 +153,19 @@ def _sqrt(arguments: Sequence[Vector], result: SqlType) -> Vector:
 
 
 def _isnan(arguments: Sequence[Vector], result: SqlType) -> Vector:
-    found = np.isnan(arguments[0].values)
-    return Vector(result, found & arguments[0].validity())
+    match = np.isnan(arguments[0].values)
+    return Vector(result, match & arguments[0].validity())
 
 
 def _best_takes(arguments: Sequence[Expr]) -> bool:
     types = [type_of(argument) for argument in arguments]
-    known = [found for found in types if found is not None]
+    known = [result for result in types if result is not None]
     if len(known) < 2 or len(known) != len(types):
         return False
     wanted = reduce(wider_type, known)
     if wanted.kind in (Kind.OTHER, Kind.NULL, Kind.FLOAT):
         return False
-    return all(supports_cast(found, wanted) for found in known)
+    return all(supports_cast(result, wanted) for result in known)
 
 
 def _best(op: CompareOp) -> Function:

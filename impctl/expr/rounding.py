@@ -44,11 +44,11 @@ def rounded(values: Floats, digits: int, *, to_even: bool) -> tuple[Any, Bools]:
     whole: Any = nearest.astype(np.int64)
     sure = is_plain.copy()
     for at in np.flatnonzero(~is_plain).tolist():
-        found = _of_text(float(values[at]), digits, to_even=to_even)
-        sure[at] = found is not None
-        if found is not None and not INT64_MIN <= found <= INT64_MAX:
+        result = _of_text(float(values[at]), digits, to_even=to_even)
+        sure[at] = result is not None
+        if result is not None and not INT64_MIN <= result <= INT64_MAX:
             whole = whole.astype(object)
-        whole[at] = found or 0
+        whole[at] = result or 0
     return whole, sure
 
 

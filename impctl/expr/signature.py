@@ -40,10 +40,10 @@ def kinds(*wanted: frozenset[Kind]) -> Takes:
     """Exactly so many arguments, each of one of these kinds."""
 
     def takes(arguments: Sequence[Expr]) -> bool:
-        found = [type_of(argument) for argument in arguments]
-        return len(found) == len(wanted) and all(
+        result = [type_of(argument) for argument in arguments]
+        return len(result) == len(wanted) and all(
             kind is not None and kind.kind in allowed
-            for kind, allowed in zip(found, wanted, strict=True)
+            for kind, allowed in zip(result, wanted, strict=True)
         )
 
     return takes
@@ -80,8 +80,8 @@ def constant_of(expr: Expr) -> object:
 
 def value_of(vector: Vector) -> str | int:
     """The value of a constant over at least one row."""
-    found = vector.values[0]
-    return str(found.as_py()) if vector.is_textual else int(found)
+    result = vector.values[0]
+    return str(result.as_py()) if vector.is_textual else int(result)
 
 
 def all_valid(arguments: Sequence[Vector]) -> Bools | None:

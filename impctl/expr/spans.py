@@ -96,9 +96,9 @@ def over_bounds(name: str, compute: Function, given: Sequence[Vector], result: S
     sides = [ends(argument) for argument in given]
     low, high = _at_both_ends(shown, compute, sides, result)
     if result.kind is Kind.DOUBLE:
-        found = between(low.values, high.values, low.valid)
-        assert found.error is not None
-        return Vector(DOUBLE, found.values, low.valid, np.where(is_lost, np.inf, found.error))
+        match = between(low.values, high.values, low.valid)
+        assert match.error is not None
+        return Vector(DOUBLE, match.values, low.valid, np.where(is_lost, np.inf, match.error))
     if bool(((low.values != high.values) & low.validity()).any()):
         raise unsure_value(shown)
     return low
@@ -108,16 +108,16 @@ def _at_both_ends(
     shown: str, compute: Function, sides: Sequence[tuple[Vector, Vector]], result: SqlType
 ) -> tuple[Vector, Vector]:
     """The function's values at the ends; unsure where it fails at one of them, as Spark may not."""
-    found: list[Vector] = []
+    vectors: list[Vector] = []
     failed: list[EvaluationError] = []
     for end in (0, 1):
         try:
-            found.append(compute([side[end] for side in sides], result))
+            vectors.append(compute([side[end] for side in sides], result))
         except EvaluationError as error:
             failed.append(error)
     if not failed:
-        return found[0], found[1]
-    if found:
+        return vectors[0], vectors[1]
+    if vectors:
         raise unsure_value(shown) from failed[0]
     raise failed[0]
 
@@ -164,8 +164,8 @@ def _unscaled(whole: Any, digits: int) -> Floats:
         unit = 10 ** abs(digits)
         exact = [int(number) for number in whole]
         # Python divides integers with one rounding.
-        found = [n / unit if digits >= 0 else float(n * unit) for n in exact]
-        return np.array(found, dtype=np.float64)
+        result = [n / unit if digits >= 0 else float(n * unit) for n in exact]
+        return np.array(result, dtype=np.float64)
     numbers = whole.astype(np.float64)
     return np.asarray(scaled_by(numbers, -digits), dtype=np.float64)
 

@@ -67,15 +67,15 @@ def find_condition_blocker(expr: Expr) -> Blocker | None:
 
 
 def _reason(expr: Expr) -> str | None:
-    found = type_of(expr)
-    if found is None or found.kind is Kind.OTHER:
+    result = type_of(expr)
+    if result is None or result.kind is Kind.OTHER:
         what = f"function `{expr.name}`" if isinstance(expr, Call) else "an expression"
         return f"{what} has a type that the engine does not support"
     match expr:
         case Literal() | ColumnRef() | Mean() | IsNull():
             return None
         case Arithmetic() | Negate():
-            return _arithmetic_reason(found)
+            return _arithmetic_reason(result)
         case Compare():
             return _comparison_reason(expr)
         case And() | Or():
@@ -90,7 +90,7 @@ def _reason(expr: Expr) -> str | None:
                 return f"the engine does not support LIKE over `{operand}`"
             return like_objection(expr.pattern, expr.escape)
         case Case() | Coalesce():
-            return _branches_reason(expr, found)
+            return _branches_reason(expr, result)
         case Cast():
             return _cast_reason(expr)
         case Call():
@@ -110,10 +110,12 @@ def _cast_reason(expr: Cast) -> str | None:
     return None
 
 
-def _arithmetic_reason(found: SqlType) -> str | None:
-    if found.kind is Kind.FLOAT:
+def _arithmetic_reason(sql_type: SqlType) -> str | None:
+    if sql_type.kind is Kind.FLOAT:
         return "the engine does not support single-precision arithmetic"
-    return None if found.is_numeric else f"the engine does not support arithmetic on `{found}`"
+    return (
+        None if sql_type.is_numeric else f"the engine does not support arithmetic on `{sql_type}`"
+    )
 
 
 def _all_boolean(operands: tuple[Expr, ...]) -> str | None:
@@ -141,20 +143,20 @@ def _comparable(left: SqlType | None, right: SqlType | None) -> str | None:
 
 def _in_list_reason(expr: InList) -> str | None:
     types = [type_of(part) for part in (expr.operand, *expr.options)]
-    for found in types[1:]:
-        blocked = _comparable(types[0], found)
+    for result in types[1:]:
+        blocked = _comparable(types[0], result)
         if blocked is not None:
             return blocked
-    known = [found for found in types if found is not None]
+    known = [result for result in types if result is not None]
     wanted = reduce(wider_type, known)
-    if all(supports_cast(found, wanted) for found in known):
+    if all(supports_cast(result, wanted) for result in known):
         return None
     mixed = ", ".join(dict.fromkeys(map(str, known)))
     return f"the engine does not support an IN list that mixes {mixed}"
 
 
-def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
-    if found.kind is Kind.FLOAT:
+def _branches_reason(expr: Case | Coalesce, sql_type: SqlType) -> str | None:
+    if sql_type.kind is Kind.FLOAT:
         return "the engine does not support single-precision results"
     if isinstance(expr, Case):
         results = (*(result for _, result in expr.branches), expr.default)
@@ -165,6 +167,10 @@ def _branches_reason(expr: Case | Coalesce, found: SqlType) -> str | None:
         results = expr.operands
     for result in results:
         own = type_of(result)
-        if own is None or common_type(own, found) != found or not supports_cast(own, found):
-            return f"the engine does not support mixing `{own}` and `{found}`"
+        if (
+            own is None
+            or common_type(own, sql_type) != sql_type
+            or not supports_cast(own, sql_type)
+        ):
+            return f"the engine does not support mixing `{own}` and `{sql_type}`"
     return None

@@ -129,8 +129,8 @@ def _matches(function: Callable[..., pa.Array]) -> Function:
         values = arguments[0].values
         if not len(values):
             return Vector(result, np.zeros(0, dtype=np.bool_))
-        found = function(values, value_of(arguments[1])).fill_null(False)
-        return Vector(result, found.to_numpy(zero_copy_only=False), arguments[0].valid)
+        match = function(values, value_of(arguments[1])).fill_null(False)
+        return Vector(result, match.to_numpy(zero_copy_only=False), arguments[0].valid)
 
     return Function(constants_after(TEXT, str), compute_match)
 

@@ -69,9 +69,9 @@ def type_of(expr: Expr) -> SqlType | None:
         case Compare() | And() | Or() | Not() | IsNull() | InList() | Like():
             return BOOLEAN
         case Negate():
-            found = type_of(expr.operand)
+            match = type_of(expr.operand)
             # Spark casts text to DOUBLE first.
-            return found if found is not None and found.is_numeric else None
+            return match if match is not None and match.is_numeric else None
         case Arithmetic():
             left, right = type_of(expr.left), type_of(expr.right)
             if left is None or right is None:
@@ -88,14 +88,14 @@ def type_of(expr: Expr) -> SqlType | None:
 
 def _common(parts: tuple[Expr, ...]) -> SqlType | None:
     types = [type_of(part) for part in parts]
-    known = [found for found in types if found is not None]
+    known = [result for result in types if result is not None]
     return reduce(wider_type, known) if known and len(known) == len(types) else None
 
 
 def wider_type(left: SqlType, right: SqlType) -> SqlType:
     """The common type, or an OTHER type that says which two have none."""
-    found = common_type(left, right)
-    return found if found is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
+    result = common_type(left, right)
+    return result if result is not None else SqlType(Kind.OTHER, detail=f"{left}/{right}")
 
 
 def common_type(left: SqlType, right: SqlType) -> SqlType | None:

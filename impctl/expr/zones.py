@@ -26,10 +26,10 @@ def fixed_offset(zone: str) -> int | None:
     """Microseconds that local time is ahead of UTC; None for a zone that is no fixed offset."""
     if zone in _NAMES:
         return 0
-    found = _OFFSET.fullmatch(zone)
-    if found is None:
+    match = _OFFSET.fullmatch(zone)
+    if match is None:
         return None
-    sign, *parts = found.groups()
+    sign, *parts = match.groups()
     hours, minutes = (int(part or 0) for part in (parts[:2] if parts[2] is None else parts[2:]))
     offset = (hours * 60 + minutes) * _MINUTE
     if minutes > 59 or offset > WIDEST_OFFSET:

@@ -64,9 +64,9 @@ def effective_times(arrivals: Sequence[Arrival], now: float) -> list[float]:
     """
     sound = [each.at for each in arrivals if each.at is not None and each.at <= now]
     latest = sound[0] if sound else now
-    found = []
+    result = []
     for each in arrivals:
         if each.at is not None and latest < each.at <= now:
             latest = each.at
-        found.append(latest)
-    return found
+        result.append(latest)
+    return result

@@ -99,8 +99,8 @@ def mean_of(values: Floats) -> Floats:
     is_known = ~np.isnan(values)
     counts = is_known.sum(axis=-1)
     sums = np.where(is_known, values, 0.0).sum(axis=-1)
-    found: Floats = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
-    return found
+    result: Floats = np.divide(sums, counts, out=np.full(counts.shape, np.nan), where=counts > 0)
+    return result
 
 
 def _median(rows: Floats) -> Floats:
@@ -108,8 +108,8 @@ def _median(rows: Floats) -> Floats:
     ordered = np.sort(rows, axis=1)  # NaN comes last
     counts = (~np.isnan(rows)).sum(axis=1)
     at = np.arange(len(rows))
-    found: Floats = (ordered[at, np.maximum(counts - 1, 0) // 2] + ordered[at, counts // 2]) / 2
-    return found
+    result: Floats = (ordered[at, np.maximum(counts - 1, 0) // 2] + ordered[at, counts // 2]) / 2
+    return result
 
 
 def _weighted(rows: Floats) -> Floats:
@@ -118,8 +118,8 @@ def _weighted(rows: Floats) -> Floats:
     is_known = ~np.isnan(rows)
     total = is_known @ weights
     sums = np.where(is_known, rows, 0.0) @ weights
-    found: Floats = np.divide(sums, total, out=np.full(len(rows), np.nan), where=total > 0)
-    return found
+    result: Floats = np.divide(sums, total, out=np.full(len(rows), np.nan), where=total > 0)
+    return result
 
 
 def _of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
@@ -133,6 +133,6 @@ def _of_same(values: Floats, slots: Floats, otherwise: Floats) -> Floats:
     for back in range(1, _SAME + 1):
         is_there = within >= back
         sums[is_there] += held[np.flatnonzero(is_there) - back]
-    found = np.empty(len(order))
-    found[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
-    return np.where(np.isnan(found), otherwise, found)
+    result = np.empty(len(order))
+    result[order] = np.divide(sums, counts, out=np.full(len(order), np.nan), where=counts > 0)
+    return np.where(np.isnan(result), otherwise, result)

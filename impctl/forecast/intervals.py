@@ -68,8 +68,8 @@ def intervals(values: Floats, said: Floats, last: int) -> Floats:
 def _round(ends: Floats, said: Floats) -> Floats:
     """These ends, or the forecast where they do not hold it between them or are not known."""
     low = np.fmin(ends[:, 0], said)
-    found: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
-    return found
+    result: Floats = np.maximum(np.stack([low, np.fmax(ends[:, 1], said)], axis=1), 0.0)
+    return result
 
 
 def _quantiles(rows: Floats) -> Floats:

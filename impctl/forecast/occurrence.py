@@ -85,8 +85,8 @@ def _recent(held: Floats, base: Floats) -> Floats:
     weights = _KEEP ** np.arange(JUDGED)[::-1]
     is_known = ~np.isnan(rows)
     total = is_known @ weights
-    found: Floats = (np.where(is_known, rows, 0.0) @ weights + SHRUNK * base) / (total + SHRUNK)
-    return found
+    result: Floats = (np.where(is_known, rows, 0.0) @ weights + SHRUNK * base) / (total + SHRUNK)
+    return result
 
 
 def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
@@ -100,5 +100,5 @@ def _of_same(held: Floats, cycle: int, base: Floats) -> Floats:
     sums = np.cumsum(grid.reshape(turns, cycle), axis=0)
     earlier = np.vstack([np.zeros((1, cycle)), sums[:-1]]).reshape(-1)[:count]
     seen = np.arange(count) // cycle
-    found: Floats = (earlier + SHRUNK * base) / (seen + SHRUNK)
-    return found
+    result: Floats = (earlier + SHRUNK * base) / (seen + SHRUNK)
+    return result

@@ -23,10 +23,10 @@ def for_answer(plan: Plan) -> Plan:
     """The plan with its fixpoints sketched for the answer alone, where they can be."""
     if not any(isinstance(node, Fixpoint) for node in nodes_of(plan)):
         return plan
-    found = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
-    if isinstance(found, Fixpoint) and not _why_whole(found):
-        return replace(found, answers=True)
-    return found
+    result = with_inputs(plan, tuple(map(for_answer, inputs_of(plan))))
+    if isinstance(result, Fixpoint) and not _why_whole(result):
+        return replace(result, answers=True)
+    return result
 
 
 def is_open(node: Fixpoint) -> bool:
@@ -38,8 +38,8 @@ def for_all(plan: Plan) -> Plan:
     """The plan with barriers for all its fixpoints."""
     if not any(isinstance(node, Fixpoint) and node.answers for node in nodes_of(plan)):
         return plan
-    found = with_inputs(plan, tuple(map(for_all, inputs_of(plan))))
-    return replace(found, answers=False) if isinstance(found, Fixpoint) else found
+    result = with_inputs(plan, tuple(map(for_all, inputs_of(plan))))
+    return replace(result, answers=False) if isinstance(result, Fixpoint) else result
 
 
 def answer_notes(root: Plan, told: Collection[int]) -> Mapping[int, str]:
@@ -58,15 +58,15 @@ def why_unused(root: Plan, barriers: Collection[int], keyed: Collection[int]) ->
     Positions of `nodes_of(root)`: of nodes with a sketched access below, those that are keyed and
     the others, which are barriers unless they are sketched for the answer alone.
     """
-    found = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
-    if not found:
+    result = [(at, node) for at, node in enumerate(nodes_of(root)) if isinstance(node, Fixpoint)]
+    if not result:
         return "its plan has no WITH RECURSIVE"
-    whole = [_why_whole(node) for at, node in found if at in barriers]
+    whole = [_why_whole(node) for at, node in result if at in barriers]
     if "" in whole:
         return ""
     if whole:
         return whole[0]
-    if any(at in keyed for at, _ in found):
+    if any(at in keyed for at, _ in result):
         return "the recursion is keyed, so its sketch already holds only the keys in the result"
     return "WITH RECURSIVE reads no table that has a sketch"
 

@@ -78,9 +78,9 @@ def best_of_groups(plan: Aggregate, fixpoint: Fixpoint) -> BestOnly:
             what = "FILTER" if call.condition is not None else call.function.upper()
             raise NotBestOnlyError(f"{what} needs all of them")
         for way in (way for way in ways if way.leaf is not None):
-            found = _value_read(way, way.over(call.arguments[0]))
-            if found is not None:
-                value, read = found
+            result = _value_read(way, way.over(call.arguments[0]))
+            if result is not None:
+                value, read = result
                 values[BestValue(value, _FUNCTIONS[call.function])] = None
                 keys |= read
     wanted = tuple(values)
@@ -277,21 +277,21 @@ def _with(
 
 def _is_exact(below: Expr, kind: SqlType) -> bool:
     """Whether casting keeps the value, where it does not fail."""
-    found = type_of(below)
-    if found is None:
+    result = type_of(below)
+    if result is None:
         return False
     if kind.kind is Kind.DECIMAL:
-        return found.is_integral or (found.kind is Kind.DECIMAL and found.scale <= kind.scale)
-    return found.is_integral and kind.is_integral
+        return result.is_integral or (result.kind is Kind.DECIMAL and result.scale <= kind.scale)
+    return result.is_integral and kind.is_integral
 
 
 def _is_rounded(expr: Arithmetic) -> bool:
     """Whether a sum has fewer digits than what is added."""
-    found = type_of(expr)
+    result = type_of(expr)
     parts = [type_of(part) for part in (expr.left, expr.right)]
-    if found is None or None in parts:
+    if result is None or None in parts:
         return True
-    return found.scale < max(part.scale for part in parts if part is not None)
+    return result.scale < max(part.scale for part in parts if part is not None)
 
 
 def _bound(way: LeafWay, condition: Expr, values: Sequence[BestValue]) -> set[int] | None:

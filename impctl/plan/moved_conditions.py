@@ -83,10 +83,10 @@ def _neutral(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
     """The plan with nothing asked in the conditions right above its scans, all else changed so."""
     # What a fixpoint remembers is what constants inside it made.
     below = _as_it_stands if isinstance(plan, Fixpoint) else change
-    found = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
-    if isinstance(found, Select) and _is_on_scan(found):
-        return replace(found, predicate=_TRUE)
-    return change(found)
+    result = with_inputs(plan, tuple(_neutral(child, below) for child in inputs_of(plan)))
+    if isinstance(result, Select) and _is_on_scan(result):
+        return replace(result, predicate=_TRUE)
+    return change(result)
 
 
 def _as_it_stands(node: Plan) -> Plan:
@@ -147,7 +147,7 @@ def _opened(expr: Expr) -> Expr:
 
 def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
     """Per access the predicates of the selections right above it, the lowest first."""
-    found: dict[AccessId, tuple[Expr, ...]] = {}
+    result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in nodes_of(root):
         predicates: list[Expr] = []
         below = node
@@ -156,8 +156,8 @@ def _stacks(root: Plan) -> dict[AccessId, tuple[Expr, ...]]:
             below = below.child
         if isinstance(below, Scan):
             # From above: the first of several selections on a scan has the others below it.
-            found.setdefault(below.access, tuple(reversed(predicates)))
-    return found
+            result.setdefault(below.access, tuple(reversed(predicates)))
+    return result
 
 
 def _parts(predicates: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -60,10 +60,10 @@ class TableNames:
     def find(self, parts: Sequence[str]) -> TableName | None:
         """The table; None where no table is called so."""
         full = self.full(parts)
-        found = None if full is None else self.tables.get(full)
-        if found is None and is_path(parts):
+        result = None if full is None else self.tables.get(full)
+        if result is None and is_path(parts):
             return self.paths.get(path_key(parts[1]))
-        return found
+        return result
 
     def called(self, written: str) -> TableName | None:
         """The table of a written name such as ``main.`my shop`.sales``."""
@@ -83,5 +83,5 @@ def path_key(path: str) -> str:
         known = scheme[1].lower()
         rest = path[scheme.end() :].rstrip("/")
         return f"{_ONE_STORE.get(known, known)}://{rest}"
-    found = _FILE.match(path)
-    return posixpath.normpath(path if found is None else "/" + path[found.end() :])
+    match = _FILE.match(path)
+    return posixpath.normpath(path if match is None else "/" + path[match.end() :])

@@ -36,9 +36,9 @@ _LOOSE = ORDER_DEPENDENT - TIE_DEPENDENT
 
 def deciding(root: Plan) -> tuple[tuple[str, Span | None], ...]:
     """The order-dependent functions that something in the plan depends on, with their places."""
-    found: list[tuple[str, Span | None]] = []
-    _follow(root, found)
-    return tuple(dict.fromkeys(found))
+    result: list[tuple[str, Span | None]] = []
+    _follow(root, result)
+    return tuple(dict.fromkeys(result))
 
 
 def loose_columns(root: Plan) -> frozenset[int]:

@@ -145,21 +145,21 @@ def _joined(plan: Join, fixpoint: FixpointId) -> list[_Way] | None:
     left, right = (_ways(side, fixpoint) for side in (plan.left, plan.right))
     if left is None or right is None or len(left) * len(right) > _MOST_WAYS:
         return None
-    found = [
+    result = [
         _Way((*one.leaves, *other.leaves), {**one.origins, **other.origins})
         for one in left
         for other in right
     ]
     if plan.kind is not JoinKind.INNER or plan.condition is None:
-        return found
-    return [_equated(way, plan.condition) for way in found]
+        return result
+    return [_equated(way, plan.condition) for way in result]
 
 
 def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
-    found: list[_Way] = []
+    result: list[_Way] = []
     for side in inputs_of(plan):
         ways = _ways(side, fixpoint)
-        if ways is None or len(found) + len(ways) > _MOST_WAYS:
+        if ways is None or len(result) + len(ways) > _MOST_WAYS:
             return None
         pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
         for way in ways:
@@ -168,8 +168,8 @@ def _either(plan: SetOperation, fixpoint: FixpointId) -> list[_Way] | None:
                 for output, source in pairs
                 if source.id in way.origins and source.type == output.type
             }
-            found.append(_Way(way.leaves, origins))
-    return found
+            result.append(_Way(way.leaves, origins))
+    return result
 
 
 def _equated(way: _Way, predicate: Expr) -> _Way:

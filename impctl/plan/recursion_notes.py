@@ -39,14 +39,14 @@ def recursion_notes(root: Plan, keyed: Collection[AttributeId] = ()) -> Mapping[
 
     `keyed` are the columns that fixpoints are keyed on.
     """
-    found, all_kept = {}, _all_kept(root)
+    result, all_kept = {}, _all_kept(root)
     for position, node in enumerate(nodes_of(root)):
         if isinstance(node, Fixpoint):
             own = _of_fixpoint(node, frozenset(keyed))
-            found[position] = "; ".join((*own, *all_kept.get(position, ())))
+            result[position] = "; ".join((*own, *all_kept.get(position, ())))
         elif isinstance(node, Select) and isinstance(node.child, Fixpoint):
-            found[position] = _of_filter(node, node.child)
-    return {position: note for position, note in found.items() if note}
+            result[position] = _of_filter(node, node.child)
+    return {position: note for position, note in result.items() if note}
 
 
 def _of_fixpoint(node: Fixpoint, keyed: frozenset[AttributeId]) -> Iterator[str]:
@@ -80,7 +80,7 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
     """Why fixpoints below MIN or MAX keep all of their rows, by position."""
     nodes = list(nodes_of(root))
     place = {id(node): position for position, node in enumerate(nodes)}
-    found = {}
+    result = {}
     for node in nodes:
         if not isinstance(node, Aggregate):
             continue
@@ -91,8 +91,10 @@ def _all_kept(root: Plan) -> Mapping[int, tuple[str]]:
                 if fixpoint.best is None:
                     best_of_groups(node, fixpoint)
             except NotBestOnlyError as error:
-                found[place[id(fixpoint)]] = (f"keeps rows that MIN or MAX does not need: {error}",)
-    return found
+                result[place[id(fixpoint)]] = (
+                    f"keeps rows that MIN or MAX does not need: {error}",
+                )
+    return result
 
 
 def _of_filter(node: Select, child: Fixpoint) -> str:

@@ -62,8 +62,8 @@ def expr_text(expr: Expr, names: Names | None = None) -> str:
 
 def column_name(identity: AttributeId) -> str:
     """The name part of a column's identity, such as `price` in `sales#1.price`."""
-    found = _IDENTITY.fullmatch(identity)
-    return identity if found is None else found.group(1)
+    match = _IDENTITY.fullmatch(identity)
+    return identity if match is None else match.group(1)
 
 
 def call_text(call: AggregateCall, names: Names | None = None) -> str:

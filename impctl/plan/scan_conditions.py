@@ -16,7 +16,7 @@ from impctl.plan.nodes import Plan, Scan, Select, nodes_of
 
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
     """Per access the conditions on its rows; accesses without one are left out."""
-    found: dict[AccessId, tuple[Expr, ...]] = {}
+    result: dict[AccessId, tuple[Expr, ...]] = {}
     for node in nodes_of(root):
         conditions: tuple[Expr, ...] = ()
         below = node
@@ -25,5 +25,5 @@ def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:
             below = below.child
         if isinstance(below, Scan) and conditions:
             # From above: the first of several filters on a scan has the others below it.
-            found.setdefault(below.access, conditions)
-    return found
+            result.setdefault(below.access, conditions)
+    return result

@@ -92,7 +92,7 @@ def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafWay]:
     if plan.kind is JoinKind.ANTI or plan.null_aware:
         raise NotFollowedError(f"its rows pass through a {plan.kind} join")
     left, right = (ways_of(side, is_leaf) for side in (plan.left, plan.right))
-    found = []
+    result = []
     for one in left:
         for other in right:
             if one.leaf is not None and other.leaf is not None:
@@ -106,8 +106,8 @@ def _joined(plan: Join, is_leaf: IsLeaf) -> list[LeafWay]:
             )
             if plan.condition is not None:
                 both = _matched(both, plan)
-            found.append(both)
-    return _few(found)
+            result.append(both)
+    return _few(result)
 
 
 def _matched(way: LeafWay, plan: Join) -> LeafWay:
@@ -118,13 +118,13 @@ def _matched(way: LeafWay, plan: Join) -> LeafWay:
 
 
 def _either(plan: SetOperation, is_leaf: IsLeaf) -> list[LeafWay]:
-    found = []
+    result = []
     for side in (plan.left, plan.right):
         pairs = list(zip(plan.attributes, attributes_of(side), strict=True))
         for way in ways_of(side, is_leaf):
             columns = {output.id: way.expr(source) for output, source in pairs}
-            found.append(replace(way, columns={**way.columns, **columns}))
-    return _few(found)
+            result.append(replace(way, columns={**way.columns, **columns}))
+    return _few(result)
 
 
 def _few(ways: list[LeafWay]) -> list[LeafWay]:

@@ -47,12 +47,12 @@ def written_ending(ending: Ending) -> Written:
 def read_ending(written: Written) -> Ending:
     """The ending that was written; ValueError where none was."""
     try:
-        found = _read(written)
+        result = _read(written)
     except (TypeError, ValueError, LookupError, InvalidOperation) as error:
         raise ValueError("not the end of a plan") from error
-    if not isinstance(found, Ending):
+    if not isinstance(result, Ending):
         raise ValueError("not the end of a plan")
-    return found
+    return result
 
 
 def _written(value: object) -> Written:

@@ -116,12 +116,12 @@ def chances(
     low, high = low * (1.0 - _SEEM * blurred), high * (1.0 + blurred)
     fewest = np.where(is_few, shares * low / max(hits, _UNKNOWN), shares)
     most = np.where(is_few, np.maximum(shares, high / max(total, 1.0)), shares)
-    found: list[Mixture] = []
+    mixtures: list[Mixture] = []
     for each in (shares, fewest, most):
         mixture = places.mixture(weights, np.minimum(each, 1.0 - 1e-9), unseen)
         mixture.chances[:, passing > 0] = 1.0
-        found.append(mixture)
-    return Chances(found[0], found[1], found[2], off=places.off(found[0], rows))
+        mixtures.append(mixture)
+    return Chances(mixtures[0], mixtures[1], mixtures[2], off=places.off(mixtures[0], rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,8 +162,8 @@ class _Places:
         """Sums of what was seen in each place."""
         is_inside = self.left == self.right
         weights = values[is_inside]
-        found = np.bincount(self.left[is_inside], weights, minlength=self.count)
-        return found.astype(np.float64)
+        result = np.bincount(self.left[is_inside], weights, minlength=self.count)
+        return result.astype(np.float64)
 
     def mixture(self, weights: Floats, shares: Floats, unseen: Floats) -> Mixture:
         """What fragments may be like, by the place to the left and by the one to the right: a
@@ -259,8 +259,8 @@ def _told(groups: Floats, passing: Floats, share: Floats) -> Floats:
 def _share(groups: Floats, passing: Floats, average: float) -> Floats:
     """Share of the groups that are in the provenance, not quite 0 and not quite 1."""
     hits = passing + _DOUBT * average
-    found = hits / (groups - passing + _MISS + hits)
-    return np.asarray(np.clip(found, 1e-12, 1.0 - 1e-9))
+    result = hits / (groups - passing + _MISS + hits)
+    return np.asarray(np.clip(result, 1e-12, 1.0 - 1e-9))
 
 
 def _behind(values: Floats, reach: int) -> Floats:

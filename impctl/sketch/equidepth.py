@@ -64,21 +64,21 @@ def aligned_boundaries(
         return weights.values[1:]
     placed = _Starts.of(weights, starts)
     share = weights.total / max(ranges, 1)
-    while len(found := _swept(weights, share, placed)) >= ranges:
+    while len(result := _swept(weights, share, placed)) >= ranges:
         share *= _WIDER
     # Heavy values fill several shares each: smaller shares cut what is between them as finely as
     # was asked for.
     too_small = 0.0
     for _ in range(_HALVINGS):
-        if len(found) + 1 >= _ENOUGH * ranges:
+        if len(result) + 1 >= _ENOUGH * ranges:
             break
         smaller = (too_small + share) / 2
         finer = _swept(weights, smaller, placed)
         if len(finer) < ranges:
-            found, share = finer, smaller
+            result, share = finer, smaller
         else:
             too_small = smaller
-    return tuple(found)
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class _Starts:
 
 def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[BoundaryValue]:
     """Boundaries from left to right, each about `share` rows after the one before."""
-    found: list[BoundaryValue] = []
+    result: list[BoundaryValue] = []
     last = 0.0
     while weights.total - last > share * _MOST:
         at = starts.nearest(last + share * _LEAST, last + share, last + share * _MOST)
@@ -112,9 +112,9 @@ def _swept(weights: ValueWeights, share: float, starts: _Starts) -> list[Boundar
             value, rows = _cut(weights, last, share)
         if rows >= weights.total:
             break
-        found.append(value)
+        result.append(value)
         last = rows
-    return found
+    return result
 
 
 def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValue, float]:

@@ -46,8 +46,8 @@ class FragmentSet:
 
     def to_mask(self) -> npt.NDArray[np.bool_]:
         """The inverse of `from_mask`; shape (size,)."""
-        found = np.frombuffer(self.to_bytes(), dtype=np.uint8)
-        return np.unpackbits(found, count=self.size, bitorder="little").astype(np.bool_)
+        result = np.frombuffer(self.to_bytes(), dtype=np.uint8)
+        return np.unpackbits(result, count=self.size, bitorder="little").astype(np.bool_)
 
     def to_bytes(self) -> bytes:
         """Bit k in byte k // 8 at position k % 8, padded with zeros."""

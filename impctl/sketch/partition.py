@@ -150,10 +150,10 @@ class RangePartition:
         for position, value in enumerate(values):
             if value is None:
                 continue
-            found = known.get(value)
-            if found is None:
-                found = known[value] = bisect_right(self.boundaries, value)
-            ids[position] = found
+            result = known.get(value)
+            if result is None:
+                result = known[value] = bisect_right(self.boundaries, value)
+            ids[position] = result
         return ids
 
 

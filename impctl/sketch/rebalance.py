@@ -70,15 +70,15 @@ def estimated_rows(
     `counts` are those of `partition`; both of shape (fragments,).
     """
     renumbering = Renumbering(partition, finer)
-    found = renumbering.carried(counts)
+    result = renumbering.carried(counts)
     drawn = np.zeros(finer.size, dtype=np.int64)
     for value in sample:
         drawn[bisect_right(finer.boundaries, value)] += 1
     for fragment in np.flatnonzero(renumbering.targets < 0).tolist():
         parts = slice(int(renumbering.first[fragment]), int(renumbering.last[fragment]) + 1)
         shares = drawn[parts] / max(int(drawn[parts].sum()), 1)
-        found[parts] += (shares * int(counts[fragment])).astype(np.int64)
-    return found
+        result[parts] += (shares * int(counts[fragment])).astype(np.int64)
+    return result
 
 
 def merged_to(partition: RangePartition, rows: Ints, wanted: int) -> RangePartition:

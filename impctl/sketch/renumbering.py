@@ -43,9 +43,9 @@ class Renumbering:
     def carried(self, counts: Ints) -> Ints:
         """Counts per old fragment as counts per new one, those of split ranges left out."""
         kept = self.targets >= 0
-        found = np.zeros(self.new.size, dtype=np.int64)
-        np.add.at(found, self.targets[kept], counts[kept])
-        return found
+        result = np.zeros(self.new.size, dtype=np.int64)
+        np.add.at(result, self.targets[kept], counts[kept])
+        return result
 
     @cached_property
     def first(self) -> Ints:

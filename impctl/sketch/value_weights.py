@@ -28,13 +28,13 @@ class ValueWeights:
     @classmethod
     def of(cls, pairs: Iterable[tuple[BoundaryValue, float]]) -> Self:
         """From pairs in any order; those of one value are added up, those without weight left."""
-        found: dict[BoundaryValue, float] = {}
+        result: dict[BoundaryValue, float] = {}
         for value, weight in pairs:
             if weight > 0:
-                found[value] = found.get(value, 0.0) + weight
+                result[value] = result.get(value, 0.0) + weight
         # Values alone are compared in a third of the time that pairs take.
-        ordered = tuple(sorted(found))
-        return cls(ordered, tuple(map(found.__getitem__, ordered)))
+        ordered = tuple(sorted(result))
+        return cls(ordered, tuple(map(result.__getitem__, ordered)))
 
     @cached_property
     def before(self) -> tuple[float, ...]:

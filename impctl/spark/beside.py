@@ -42,10 +42,10 @@ def running_session() -> SparkSession | None:
     from pyspark.sql import SparkSession
 
     try:
-        found = SparkSession.active()
+        result = SparkSession.active()
     except (PySparkRuntimeError, ImportError):
         return None
-    return None if is_connect(found) and is_stopped(found) else found
+    return None if is_connect(result) and is_stopped(result) else result
 
 
 def is_usable(session: SparkSession) -> bool:

@@ -32,10 +32,10 @@ def catalog_location(spark: SparkSession, parts: Sequence[str]) -> str:
     titles = [str(row[0]) for row in rows]
     # Above the details stand the columns, which may be called anything.
     details = rows[titles.index(_DETAILS) :] if _DETAILS in titles else []
-    found = [str(row[1]) for row in details if row[0] == "Location" and row[1]]
-    if not found:
+    result = [str(row[1]) for row in details if row[0] == "Location" and row[1]]
+    if not result:
         raise _untold(".".join(parts), "it has no location (it may be a view)")
-    return found[0]
+    return result[0]
 
 
 def _untold(name: str, reason: str) -> TableError:

@@ -53,23 +53,23 @@ def with_fragment(
 
     value = F.col(quoted(column))
     if not partition.boundaries:
-        found: Column = F.lit(0)
+        result: Column = F.lit(0)
     elif _is_exact_on_doubles(partition):
         return _with_bucket(frame, partition, value, name)
     elif _has_case_tree(partition):
-        found = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
+        result = _case_tree(_comparable(value, partition.type), _literals(partition), 0)
     else:
-        found = _by_sorting(partition)(value)
-    known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(found)
+        result = _by_sorting(partition)(value)
+    known = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(result)
     return frame.withColumn(name, known.cast("int"))
 
 
 def rows_per_fragment(frame: DataFrame, partition: RangePartition) -> Ints:
     """How many rows of the frame, which has the attribute, are in each fragment; shape (size,)."""
     tagged = with_fragment(frame, partition, partition.attribute, "fragment")
-    found = tagged.groupBy("fragment").count().toArrow()
+    result = tagged.groupBy("fragment").count().toArrow()
     counts = np.zeros(partition.size, dtype=np.int64)
-    counts[found.column(0).to_numpy()] = found.column(1).to_numpy()
+    counts[result.column(0).to_numpy()] = result.column(1).to_numpy()
     return counts
 
 
@@ -100,8 +100,8 @@ def _with_bucket(
     searched = search.transform(frame.withColumn(number, _as_double(value, partition.type)))
     # The search puts NaN into a bucket of its own after the last one.
     last = F.least(F.col(quoted(bucket)).cast("int"), F.lit(partition.ranges - 1))
-    found = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(last)
-    return searched.withColumn(name, found).drop(number, bucket)
+    result = F.when(value.isNull(), F.lit(partition.null_fragment)).otherwise(last)
+    return searched.withColumn(name, result).drop(number, bucket)
 
 
 def _as_double(value: Column, kind: SqlType) -> Column:

@@ -59,8 +59,8 @@ def find_java(environment: Mapping[str, str]) -> Java:
         version = java_version(program)
         if version is not None and version >= OLDEST_JAVA:
             return Java(program, version, origin)
-        found = "does not start" if version is None else f"is Java {version}"
-        too_old.append(f"{origin} {found}")
+        result = "does not start" if version is None else f"is Java {version}"
+        too_old.append(f"{origin} {result}")
     seen = f" ({', '.join(too_old)})" if too_old else ""
     raise UsageError(
         f"Java {OLDEST_JAVA} or newer was not found{seen}",
@@ -101,16 +101,16 @@ def released_version(program: Path) -> int | None:
     """Major version by the `release` file beside a Java, which is not started; None without one."""
     home = program.resolve().parent.parent
     try:
-        found = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+        match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
-    return _major(found)
+    return _major(match)
 
 
-def _major(found: re.Match[str] | None) -> int | None:
-    if found is None:
+def _major(result: re.Match[str] | None) -> int | None:
+    if result is None:
         return None
-    major, minor = int(found.group(1)), found.group(2)
+    major, minor = int(result.group(1)), result.group(2)
     # Java 8 and older call themselves 1.8.
     return int(minor) if major == 1 and minor is not None else major
 

@@ -43,19 +43,19 @@ _SCHEME = re.compile(r"^([a-z][a-z0-9+.-]*)://")
 
 def spark_uri(uri: str) -> str:
     """The same place under the scheme that Hadoop has for it; paths without one stay."""
-    found = _SCHEME.match(uri)
-    if found is None or found[1] not in _SPELLED:
+    match = _SCHEME.match(uri)
+    if match is None or match[1] not in _SPELLED:
         return uri
-    return _SPELLED[found[1]] + uri[len(found[1]) :]
+    return _SPELLED[match[1]] + uri[len(match[1]) :]
 
 
 def reader_options(uri: str, options: Mapping[str, str] | None) -> dict[str, str]:
     """Options of Spark's reader for a file there, from deltalake's storage options."""
-    found = _SCHEME.match(spark_uri(uri))
+    match = _SCHEME.match(spark_uri(uri))
     given = {name.lower(): value for name, value in (options or {}).items()}
-    if found is None or not given:
+    if match is None or not given:
         return {}
-    match found[1]:
+    match match[1]:
         case "s3a":
             return _s3(given)
         case "abfss":

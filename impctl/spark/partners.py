@@ -60,5 +60,5 @@ def _narrowed(rows: DataFrame, name: str, keys: pa.ChunkedArray) -> DataFrame:
 
     if not pa.types.is_integer(keys.type):
         return rows
-    found = pc.min_max(keys).as_py()
-    return rows.where(F.col(name).between(F.lit(found["min"]), F.lit(found["max"])))
+    result = pc.min_max(keys).as_py()
+    return rows.where(F.col(name).between(F.lit(result["min"]), F.lit(result["max"])))

@@ -70,11 +70,11 @@ def capture_recursive(
     every = {**partitions, **{access: table.partition for access, table in keyed.items()}}
     run = _Run(Rounds(spark, limits, tell), query, verdict, every, versions or {}, keyed)
     run.capture(query.root, frames)
-    found = run.found
+    result = run.found
     for access, table in keyed.items():
         for one in table.stands_for:
-            found[one] |= found[access]
-    return {a: FragmentSet.of(found[a], p.size) for a, p in partitions.items()}
+            result[one] |= result[access]
+    return {a: FragmentSet.of(result[a], p.size) for a, p in partitions.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +233,8 @@ def derives_all(
         }
         over = Rounds(spark, limits, lambda line: tell(f"{line} (over the sketch)"))
         over_all = Rounds(spark, limits, lambda line: tell(f"{line} (over the tables)"))
-        found, every = over.rows(fixpoint, some), over_all.rows(fixpoint, frames)
-        apart = found.exceptAll(every).unionAll(every.exceptAll(found))
+        result, every = over.rows(fixpoint, some), over_all.rows(fixpoint, frames)
+        apart = result.exceptAll(every).unionAll(every.exceptAll(result))
         return not apart.take(1)
 
 

@@ -61,10 +61,10 @@ class Rounds:
 
     def frames_over(self, plan: Plan, frames: Frames) -> Frames:
         """The rows of all accesses of the plan with tables for fixpoints (`over_tables`)."""
-        found = dict(frames)
+        result = dict(frames)
         for fixpoint in outer_fixpoints(plan):
-            found[table_of(fixpoint).access] = self.rows(fixpoint, frames)
-        return found
+            result[table_of(fixpoint).access] = self.rows(fixpoint, frames)
+        return result
 
     def rows(self, fixpoint: Fixpoint, frames: Frames) -> DataFrame:
         """The rows of a fixpoint, in columns called by their places."""
@@ -120,8 +120,8 @@ class Rounds:
             rounds, count = rounds + 1, every.count()
             self.limits.check(rounds, count)
             self._tell_round(fixpoint, rounds, count, more)
-            found = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
-            better = _best_of(every.unionAll(found).distinct(), best, names).localCheckpoint()
+            result = self._of(step, {**of_step, **dict.fromkeys(leaves, front)}).toDF(*names)
+            better = _best_of(every.unionAll(result).distinct(), best, names).localCheckpoint()
             front, every = better.subtract(every).localCheckpoint(), better
         return every
 

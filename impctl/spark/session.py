@@ -135,8 +135,8 @@ def adopt(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
 
 def require_release(version: str) -> None:
     """UsageError for a Spark, here or on a server, that is older than those impctl was tried on."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UsageError(
             f"This is Spark {version}, but impctl needs {oldest} or newer",
@@ -190,11 +190,11 @@ def _ensure(session: SparkSession, name: str, value: str | None) -> None:
         else:
             session.conf.set(name, value)
         return
-    found = session.conf.get(name, None)
-    if value is None or str(found).lower() != value.lower():
+    result = session.conf.get(name, None)
+    if value is None or str(result).lower() != value.lower():
         wanted = "unset" if value is None else value
         raise UsageError(
-            f"Setting `{name}` of the running Spark must be {wanted}: {found}",
+            f"Setting `{name}` of the running Spark must be {wanted}: {result}",
             code="spark_setting_refused",
             hint="start Spark without this setting (program, spark-defaults.conf, "
             "PYSPARK_SUBMIT_ARGS); it changes the result of queries",

@@ -80,11 +80,11 @@ def capture_sketches(
         _require_attribute(frames[access], access, partition)
     columns = {a: TableColumn(p.attribute, p.type) for a, p in partitions.items()}
     capture = _Capture(spark, frames, _view_names(query.root), partitions)
-    found: dict[AccessId, set[int]] = {}
+    result: dict[AccessId, set[int]] = {}
     for pass_ in sketch_passes(query, verdict, columns):
         with plain_failures(versions):
-            found.update(capture.fragments(pass_))
-    return {a: FragmentSet.of(sorted(found[a]), p.size) for a, p in partitions.items()}
+            result.update(capture.fragments(pass_))
+    return {a: FragmentSet.of(sorted(result[a]), p.size) for a, p in partitions.items()}
 
 
 def _require_attribute(frame: DataFrame, access: AccessId, partition: RangePartition) -> None:
@@ -132,12 +132,12 @@ class _Capture:
         if any(isinstance(node, Join) for node in nodes_of(pass_.rows)):
             keys = keys.distinct()
         fetched = keys.toArrow()
-        found: _Found = {}
+        result: _Found = {}
         for access, place in at.items():
             partition = self.partitions[access]
             values = from_arrow(fetched.column(staged_name(place)), partition.type)
-            found[access] = set(np.unique(partition.fragments_of(values)).tolist())
-        return found
+            result[access] = set(np.unique(partition.fragments_of(values)).tolist())
+        return result
 
     def _of_groups(self, pass_: SketchPass) -> _Found:
         """Joining on `=` is far cheaper than on `<=>`, so NULL keys are looked for first."""
@@ -230,6 +230,6 @@ def _ids(rows: DataFrame, pass_: SketchPass) -> _Found:
         F.struct(F.lit(at).alias("at"), F.col(f"`{column}`").alias("id"))
         for at, column in enumerate(columns)
     ]
-    found = rows.select(F.inline(F.array(*pairs))).distinct().toArrow()
-    at, ids = found.column(0).to_numpy(), found.column(1).to_numpy()
+    result = rows.select(F.inline(F.array(*pairs))).distinct().toArrow()
+    at, ids = result.column(0).to_numpy(), result.column(1).to_numpy()
     return {a: set(ids[at == place].tolist()) for place, a in enumerate(accesses)}

@@ -212,7 +212,9 @@ def _without_deleted(spark: SparkSession, frame: DataFrame, files: Sequence[Data
 
     metadata = frame.metadataColumn("_metadata")
     positions = [file.deleted for file in files if file.deleted is not None]
-    gone = {"position": pa.chunked_array([pa.array(found, pa.int64()) for found in positions])}
+    gone = {
+        "position": pa.chunked_array([pa.array(position, pa.int64()) for position in positions])
+    }
     condition = metadata["row_index"] == F.col("gone.position")
     if len(files) > 1:
         # The last part of the path is plain here, so that Spark spells it as the log does.

@@ -25,13 +25,13 @@ def load_arrivals(
 
     Without the arrivals where it is not `is_whole`: that is enough to go on from.
     """
-    found = {}
+    result = {}
     for table in dict.fromkeys(tables):
         log = _log(connection, table)
         if log is not None:
             arrivals = tuple(_arrivals(connection, table)) if is_whole else ()
-            found[table] = replace(log, arrivals=arrivals)
-    return found
+            result[table] = replace(log, arrivals=arrivals)
+    return result
 
 
 def save_arrivals(connection: sqlite3.Connection, histories: Mapping[TableName, History]) -> None:

@@ -248,11 +248,11 @@ def catalog_mark(folder: Path) -> tuple[tuple[int, int, int] | None, ...]:
     marks: list[tuple[int, int, int] | None] = []
     for path in (layout.catalog, layout.write_ahead_log):
         try:
-            found = path.stat()
+            result = path.stat()
         except OSError:
             marks.append(None)
         else:
-            marks.append((found.st_ino, found.st_mtime_ns, found.st_size))
+            marks.append((result.st_ino, result.st_mtime_ns, result.st_size))
     return tuple(marks)
 
 

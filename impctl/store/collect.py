@@ -34,12 +34,12 @@ def find_leftovers(connection: sqlite3.Connection, layout: Layout) -> tuple[Left
             entries = list(os.scandir(layout.state))
         except FileNotFoundError:
             return ()
-        found = [
+        result = [
             Leftover(layout.run_file(entry.name), entry.stat().st_size)
             for entry in entries
             if entry.name.endswith(RUN_SUFFIX) and entry.name not in known
         ]
-    return tuple(sorted(found, key=lambda leftover: leftover.path))
+    return tuple(sorted(result, key=lambda leftover: leftover.path))
 
 
 def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> Collected:
@@ -57,7 +57,7 @@ def collect_sketches(connection: sqlite3.Connection, path: Path, keep: int) -> C
 
 
 def trimmed(
-    found: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
+    result: Collected, keep: int, catalog: Callable[[], Catalog], check_room: Callable[[], None]
 ) -> Collected:
     """The same with old versions and partitions removed, or why the disk did not let them.
 
@@ -65,18 +65,18 @@ def trimmed(
     after it.
     """
     try:
-        if found.versions or found.partitions:
+        if result.versions or result.partitions:
             check_room()
             with catalog().writing() as connection:
                 collect_sketches(connection, catalog().path, keep)
     except StorageError as error:
         if not is_full(error):
             raise
-        return Collected(files=found.files, refusal=error)
+        return Collected(files=result.files, refusal=error)
     with suppress_full():
         # Worth a try only: it writes the whole catalog anew.
         catalog().shrink()
-    return found
+    return result
 
 
 def _row_bytes(connection: sqlite3.Connection, query_id: int) -> int:

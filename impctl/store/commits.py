@@ -42,11 +42,11 @@ def apply_capture(
     at: float,
 ) -> Applied:
     """Put the capture in place of what the query had."""
-    found = queries.find_with_progress(connection, path, capture.query)
+    result = queries.find_with_progress(connection, path, capture.query)
     query_id, generation = None, 1
     unused: list[str] = []
-    if found is not None:
-        before, held = found
+    if result is not None:
+        before, held = result
         query_id, generation = before.id, held.generation + 1
         unused = states.drop_all_runs(connection, before.id)
         if not _is_same(connection, path, before, held, capture):
@@ -81,10 +81,10 @@ def apply_maintain(
     written: tuple[WrittenRun, ...],
 ) -> Applied:
     """Move the query forward; RetryableError where another writer moved it meanwhile."""
-    found = queries.find_with_progress(connection, path, change.query)
-    if found is None:
+    result = queries.find_with_progress(connection, path, change.query)
+    if result is None:
         raise _moved(change, "is no longer in the store")
-    query, held = found
+    query, held = result
     if held.generation != change.expected_generation:
         raise _moved(change, f"is already at generation {held.generation}")
     pinned = queries.held_pins(connection, path, query.id, held.pins)

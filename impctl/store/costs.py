@@ -51,14 +51,14 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
     rows = connection.execute(
         "SELECT * FROM cost WHERE query_id = ? ORDER BY kind, number DESC", (query_id,)
     ).fetchall()
-    found = []
+    result = []
     for row in rows:
         values, seal, later = row[:_SEALED], row[_SEALED], row[_SEALED + 1 :]
         if seal_of(*values, *filter(None, later)) != seal:
             continue
         _, kind, _, changed, size, elapsed_ms, spark, start_ms = values
         if kind in _KINDS and math.isfinite(elapsed_ms):
-            found.append(
+            result.append(
                 RunCost(
                     RunKind(kind),
                     changed,
@@ -71,7 +71,7 @@ def load_costs(connection: sqlite3.Connection, query_id: int) -> tuple[RunCost, 
                     *later[2:],
                 )
             )
-    return tuple(found)
+    return tuple(result)
 
 
 def _text(moved: Sequence[TableName]) -> str:

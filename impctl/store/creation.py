@@ -22,9 +22,9 @@ def created(layout: Layout, disk: Disk) -> Catalog | None:
     lock = WriterLock(layout, disk)
     lock.acquire(OWN_LOCK_TIMEOUT, "create the store")
     try:
-        found = open_catalog(layout, disk)
-        if found is not None:
-            return found
+        result = open_catalog(layout, disk)
+        if result is not None:
+            return result
         create_catalog(layout, disk)
         return open_catalog(layout, disk)
     finally:

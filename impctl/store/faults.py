@@ -76,9 +76,9 @@ def from_sqlite(error: sqlite3.Error, path: Path) -> ImpctlError:
         )
     if primary in _UNCLEAR:
         # SQLite keeps a full disk, a lack of file names and a quota to itself in many places.
-        found = no_room(path.parent)
-        if found is not None:
-            return from_system(found, path)
+        result = no_room(path.parent)
+        if result is not None:
+            return from_system(result, path)
     if primary == sqlite3.SQLITE_FULL:
         return StorageError(f"No space left for `{path}`", code="disk_full", hint=_FREE_HINT)
     if name in ("SQLITE_IOERR_LOCK", "SQLITE_IOERR_RDLOCK", "SQLITE_IOERR_SHMLOCK", "SQLITE_NOLFS"):

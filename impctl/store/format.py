@@ -49,21 +49,21 @@ def format_of(connection: sqlite3.Connection) -> int:
 
 def check_format(connection: sqlite3.Connection, path: Path) -> int:
     """The catalog's format; raises where this impctl must not touch it."""
-    found = format_of(connection)
+    result = format_of(connection)
     application = int(connection.execute("PRAGMA application_id").fetchone()[0])
     tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     if tables > 0 and application != _APPLICATION_ID:
         raise damaged(path, "it is a SQLite database, but not one that impctl created")
-    if found > FORMAT_VERSION:
+    if result > FORMAT_VERSION:
         raise UsageError(
-            f"Store `{path.parent}` has format {found}, but this version of impctl supports "
+            f"Store `{path.parent}` has format {result}, but this version of impctl supports "
             f"formats up to {FORMAT_VERSION}",
             code="store_format_newer",
             hint="upgrade impctl, or set `store` to another folder and capture again",
         )
-    if found < 0 or (found == 0) != (tables == 0):
-        raise damaged(path, f"format {found} with {tables} tables and indexes")
-    return found
+    if result < 0 or (result == 0) != (tables == 0):
+        raise damaged(path, f"format {result} with {tables} tables and indexes")
+    return result
 
 
 def migrate(connection: sqlite3.Connection, path: Path) -> None:

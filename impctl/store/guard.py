@@ -40,13 +40,13 @@ def check_store_files(layout: Layout, *, is_shared: bool = False) -> None:
     if not is_shared:
         _check_rights(root, folder)
     for path in layout.own_files:
-        found = _found(path, follow=False)
-        if found is None:
+        result = _found(path, follow=False)
+        if result is None:
             continue
-        if stat.S_ISLNK(found.st_mode):
+        if stat.S_ISLNK(result.st_mode):
             raise _link(path, "is in the place of a file of the store")
         if not is_shared:
-            _check_rights(path, found)
+            _check_rights(path, result)
 
 
 def _trusted() -> frozenset[int]:
@@ -60,21 +60,21 @@ def _found(path: Path, *, follow: bool = True) -> os.stat_result | None:
         return None
 
 
-def _check_rights(path: Path, found: os.stat_result) -> None:
+def _check_rights(path: Path, result: os.stat_result) -> None:
     me = user()
     if me is None:
         return  # access lists in place of owners and modes: whoever made the folder says who may
-    if found.st_uid != me:
+    if result.st_uid != me:
         raise UsageError(
-            f"`{path}` of the store belongs to user {found.st_uid}, but this process runs as user "
+            f"`{path}` of the store belongs to user {result.st_uid}, but this process runs as user "
             f"{me}",
             code="store_untrusted",
             hint=f"run as its owner, or change the owner with `chown -R {me}`; if the store is "
             "shared on purpose, set IMPCTL_SHARED_STORE=1",
         )
-    if found.st_mode & _OTHERS_MAY_WRITE:
+    if result.st_mode & _OTHERS_MAY_WRITE:
         raise UsageError(
-            f"other users can write to `{path}` of the store (mode {found.st_mode & 0o7777:04o})",
+            f"other users can write to `{path}` of the store (mode {result.st_mode & 0o7777:04o})",
             code="store_untrusted",
             hint=f"run `chmod go-w {path}`; if the store is shared on purpose, set "
             "IMPCTL_SHARED_STORE=1",

@@ -112,7 +112,7 @@ def _mode(file: Path) -> int:
 def _size(file: Path) -> int:
     """0 for what a writer has removed meanwhile."""
     try:
-        found = file.stat()
+        result = file.stat()
     except OSError:
         return 0
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return result.st_size if stat.S_ISREG(result.st_mode) else 0

@@ -46,13 +46,13 @@ def kept_versions(
     if query is None:
         return ()
     wanted = None if versions is None else versions_text(versions)
-    found = connection.execute(
+    result = connection.execute(
         "SELECT * FROM sketch_version WHERE query_id = ?1 AND (?2 IS NULL OR versions = ?2)"
         " ORDER BY generation DESC",
         (query.id, wanted),
     ).fetchall()
     kept = []
-    for row in found:
+    for row in result:
         generation, text = (opened(row, path, "sketch_version")[at] for at in (1, 4))
         basis = _basis(connection, path, query.id, generation)
         if basis is not None:

@@ -226,14 +226,14 @@ def _note(descriptor: int) -> bytes:
 
 def _owner(text: bytes) -> Owner | None:
     try:
-        found = json.loads(text)
+        result = json.loads(text)
         return Owner(
-            int(found["pid"]),
-            str(found["host"]),
-            str(found["namespace"]),
-            str(found["command"]),
-            float(found["since"]),
-            str(found["process_start"]),
+            int(result["pid"]),
+            str(result["host"]),
+            str(result["namespace"]),
+            str(result["command"]),
+            float(result["since"]),
+            str(result["process_start"]),
         )
     except (ValueError, KeyError, TypeError):
         return None  # nobody, or caught in the middle of writing

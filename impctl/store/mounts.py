@@ -52,7 +52,7 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
         place = str(folder.resolve())
     except OSError:
         return None
-    found: tuple[int, str | None] = (-1, None)
+    result: tuple[int, str | None] = (-1, None)
     for line in text.splitlines():
         # man proc: id, parent, device, root, mount point, options, ..., "-", type, source, options
         fields, _, rest = line.partition(" - ")
@@ -61,8 +61,8 @@ def _local_option(folder: Path, mounts: Path) -> str | None:
             continue
         point = words[4].encode("latin-1", "backslashreplace").decode("unicode_escape")
         inside = place == point or place.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= found[0]:
+        if inside and len(point) >= result[0]:
             options = {*words[5].split(","), *behind[2].split(",")}
             local = next((o for o in _LOCAL.get(behind[0], ()) if o in options), None)
-            found = (len(point), local)
-    return found[1]
+            result = (len(point), local)
+    return result[1]

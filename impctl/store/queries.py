@@ -95,8 +95,8 @@ def save_query(
 ) -> int:
     """Write what the capture fixes, over the row of `query_id` if there is one; returns the id."""
     if query_id is None:
-        found = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
-        query_id = int(found[0])
+        result = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM query").fetchone()
+        query_id = int(result[0])
     row = (query_id, capture.query, capture.fingerprint, capture.sql, capture.mode.value)
     connection.execute(
         "INSERT OR REPLACE INTO query VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -185,10 +185,10 @@ def load_query(
     connection: sqlite3.Connection, path: Path, name: QueryName, known: Partitions
 ) -> StoredQuery | None:
     """Everything of the query but runs and history."""
-    found = find_with_progress(connection, path, name)
-    if found is None:
+    result = find_with_progress(connection, path, name)
+    if result is None:
         return None
-    query, progress = found
+    query, progress = result
     return StoredQuery(
         query=query.name,
         fingerprint=query.fingerprint,

@@ -68,13 +68,13 @@ def lasting_scratch_folder(prefix: str, parent: Path | None = None) -> Path:
 def abandoned(parents: Iterable[Path]) -> tuple[Leftover, ...]:
     """Scratch folders of dead owners directly below these folders; nothing is written."""
     places = dict.fromkeys(parent.absolute() for parent in parents)
-    found = [
+    result = [
         Leftover(folder, _freed(folder))
         for place in places
         for folder in _scratch_below(place)
         if _is_abandoned(folder)
     ]
-    return tuple(sorted(found, key=lambda leftover: leftover.path))
+    return tuple(sorted(result, key=lambda leftover: leftover.path))
 
 
 def temporary_folder() -> Path:
@@ -186,8 +186,8 @@ def _freed(folder: Path) -> int:
     for path, _, files in os.walk(folder):
         for name in files:
             try:
-                found = os.lstat(os.path.join(path, name))
+                result = os.lstat(os.path.join(path, name))
             except OSError:
                 continue
-            total += found.st_size if found.st_nlink == 1 else 0
+            total += result.st_size if result.st_nlink == 1 else 0
     return total

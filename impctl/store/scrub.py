@@ -88,10 +88,10 @@ def scrub(catalog: Catalog, layout: Layout, budget: int, now: float) -> Scrubbed
             left -= done[-1].size
     if done:
         with suppress_full(), catalog.writing_unsynced() as connection:
-            for found in done:
-                _note(connection, catalog.path, found, now)
+            for result in done:
+                _note(connection, catalog.path, result, now)
             connection.execute(_FORGET)
-    return Scrubbed(sum(found.size for found in done), tuple(damaged))
+    return Scrubbed(sum(result.size for result in done), tuple(damaged))
 
 
 def _waiting(
@@ -103,13 +103,13 @@ def _waiting(
         since = _written(layout.run_file(file)) if at is None else at
         if page or is_older or now - since >= DUE:
             due.setdefault(name, {})[file] = (since, page or 0)
-    found = [
+    result = [
         _Waiting(files[run.file][0], name, run, files[run.file][1])
         for name, files in due.items()
         for run in _runs_of(connection, path, name)
         if run.file in files
     ]
-    return sorted(found, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
+    return sorted(result, key=lambda one: (one.run.sums is not None, one.since, one.run.file))
 
 
 def _runs_of(connection: sqlite3.Connection, path: Path, name: QueryName) -> tuple[StoredRun, ...]:
@@ -144,9 +144,9 @@ def _note(connection: sqlite3.Connection, path: Path, done: _LookedAt, now: floa
     connection.execute("INSERT OR REPLACE INTO scrub VALUES (?, ?, ?)", (file, at, done.page))
     if sums is None:
         return
-    found = queries.find_with_progress(connection, path, one.query)
-    assert found is not None, "the lock is held"
-    query, progress = found
+    result = queries.find_with_progress(connection, path, one.query)
+    assert result is not None, "the lock is held"
+    query, progress = result
     run, checksum = one.run, zlib.crc32(sums)
     put = WrittenRun(run.arrangement, run.sequence, run.rows, run.size, checksum, file, None, sums)
     runs, _ = states.move_runs(connection, path, query.id, progress.runs, (), [put])

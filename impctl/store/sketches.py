@@ -104,12 +104,12 @@ def load_sketches(
     connection: sqlite3.Connection, path: Path, query_id: int, generation: int, known: Partitions
 ) -> tuple[StoredSketch, ...]:
     """The sketches as they stood at `generation`, ordered by access."""
-    found = connection.execute(
+    result = connection.execute(
         "SELECT * FROM sketch_version WHERE query_id = ? AND generation = ?", (query_id, generation)
     ).fetchone()
-    if found is None:
+    if result is None:
         raise damaged(path, "a sketch version is missing")
-    captured, digest = opened(found, path, "sketch_version")[2:4]
+    captured, digest = opened(result, path, "sketch_version")[2:4]
     sketches, holding = [], []
     for sketched, held in _held_sketches(connection, path, query_id, captured, generation):
         access, table, attribute, partition_id, size = sketched

@@ -95,8 +95,8 @@ class Store:
             if catalog is None:
                 # Absent as well: a writer has to open it anew, to create it or to bring it up.
                 copy = upgraded_copy(layout, used)
-                found = empty_catalog(layout, used) if copy is None else copy
-                return cls(layout, used, found, is_absent=True)
+                result = empty_catalog(layout, used) if copy is None else copy
+                return cls(layout, used, result, is_absent=True)
         return cls(layout, used, catalog)
 
     def __enter__(self) -> Self:
@@ -171,15 +171,17 @@ class Store:
         """The latest records of the query, newest first."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
-            return () if found is None else history.load_records(connection, path, found.id, limit)
+            result = queries.find_query(connection, path, query)
+            return (
+                () if result is None else history.load_records(connection, path, result.id, limit)
+            )
 
     def costs(self, query: QueryName) -> tuple[RunCost, ...]:
         """What the query's latest runs cost, newest first within a kind."""
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_query(connection, path, query)
-            return () if found is None else costs.load_costs(connection, found.id)
+            result = queries.find_query(connection, path, query)
+            return () if result is None else costs.load_costs(connection, result.id)
 
     def arrivals(self, tables: Iterable[str], *, is_whole: bool = True) -> dict[TableName, History]:
         """The latest commits of these tables, as far as they are known; see `store.arrivals`."""
@@ -224,11 +226,11 @@ class Store:
         is missing or altered: now, or when the page is used that holds it (`data.pages`).
         """
         for attempt in range(_READ_ATTEMPTS):
-            generation, found = self._stored_runs(query)
+            generation, result = self._stored_runs(query)
             try:
                 tables = [
                     (run.arrangement, run.sequence, states.read_run(run, query, self._layout))
-                    for run in found
+                    for run in result
                     if run.arrangement.startswith(beginning)
                 ]
             except StateCorruptError:
@@ -275,16 +277,16 @@ class Store:
     def add_record(self, query: QueryName, record: RunRecord) -> None:
         """Remember an action that committed nothing else; ignored for an unknown query."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            found = queries.find_query(connection, self._catalog.path, query)
-            if found is not None:
-                history.add_record(connection, found.id, record)
+            result = queries.find_query(connection, self._catalog.path, query)
+            if result is not None:
+                history.add_record(connection, result.id, record)
 
     def amend_record(self, query: QueryName, record: RunRecord) -> None:
         """Replace the query's latest record, once what the commit cost is known."""
         with self.lock(OWN_LOCK_TIMEOUT), self._catalog.writing_unsynced() as connection:
-            found = queries.find_query(connection, self._catalog.path, query)
-            if found is not None:
-                history.replace_last_record(connection, found.id, record)
+            result = queries.find_query(connection, self._catalog.path, query)
+            if result is not None:
+                history.replace_last_record(connection, result.id, record)
 
     def save_arrivals(self, histories: Mapping[TableName, History]) -> None:
         """Remember the commits of these tables."""
@@ -299,14 +301,14 @@ class Store:
     def collect(self, *, keep: int = KEPT_VERSIONS) -> Collected:
         """Remove files without a run, sketch versions before the latest `keep`, and their like."""
         with self.lock(OWN_LOCK_TIMEOUT, sweep=False):
-            found = self.collectable(keep)
+            result = self.collectable(keep)
             # Files first: on a full disk they make the room that the catalog's log takes.
-            names = [file.path.name for file in found.files]
+            names = [file.path.name for file in result.files]
             removed = states.remove_files(names, self._layout, self._disk)
             self._is_swept = True
-            files = [replace(file, removed=file.path.name in removed) for file in found.files]
-            found = replace(found, files=tuple(files))
-            return trimmed(found, keep, lambda: self._catalog, self._check_room)
+            files = [replace(file, removed=file.path.name in removed) for file in result.files]
+            result = replace(result, files=tuple(files))
+            return trimmed(result, keep, lambda: self._catalog, self._check_room)
 
     def scrub(self, budget: int) -> Scrubbed:
         """Look at so many bytes of state that nobody looked at for long; see `store.scrub`."""
@@ -323,10 +325,10 @@ class Store:
     def _stored_runs(self, query: QueryName) -> tuple[int, tuple[states.StoredRun, ...]]:
         path = self._catalog.path
         with self._catalog.reading() as connection:
-            found = queries.find_with_progress(connection, path, query)
-            if found is None:
+            result = queries.find_with_progress(connection, path, query)
+            if result is None:
                 return 0, ()
-            row, progress = found
+            row, progress = result
             runs = states.stored_runs(connection, path, row.id, progress.runs)
             return progress.generation, runs
 
@@ -372,10 +374,10 @@ class Store:
 
     def _look_again(self) -> None:
         """Open the catalog anew, whose disk was full: for what it holds now, and to write to it."""
-        found = open_catalog(self._layout, self._disk)
-        if found is not None:
+        catalog = open_catalog(self._layout, self._disk)
+        if catalog is not None:
             self._catalog.close()
-            self._catalog = found
+            self._catalog = catalog
 
     def _check_room(self) -> None:
         """Raise where the disk is still too full for the catalog to be written."""
@@ -390,6 +392,6 @@ class Store:
             return
         with self._catalog.reading() as connection:
             leftovers = find_leftovers(connection, self._layout)
-        names = [found.path.name for found in leftovers]
+        names = [leftover.path.name for leftover in leftovers]
         states.remove_files(names, self._layout, self._disk)
         self._is_swept = True

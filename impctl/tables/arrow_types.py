@@ -32,14 +32,14 @@ def arrow_type(kind: SqlType) -> pa.DataType:
     """The Arrow type for a SQL type; TableError where impctl never reads values of it."""
     if kind.kind is Kind.DECIMAL:
         return pa.decimal128(kind.precision, kind.scale)
-    found = _SIMPLE.get(kind.kind)
-    if found is None:
+    result = _SIMPLE.get(kind.kind)
+    if result is None:
         raise TableError(
             f"impctl itself cannot read a column of type `{kind}`",
             hint="remove the column from the query, or use it only in parts that Spark evaluates",
             code="column_type_unsupported",
         )
-    return found
+    return result
 
 
 def to_arrow_type(column: pa.ChunkedArray, kind: SqlType) -> pa.ChunkedArray:

@@ -147,17 +147,17 @@ def as_array(values: Sequence[BoundaryValue]) -> Values:
     wanted = _EXACT.get(type(values[0])) if values else None
     if wanted is not None:
         # Whole numbers of which some need more than 64 bits come out as anything but int64.
-        found = np.array(values)
-        if found.dtype == wanted:
-            return found
+        result = np.array(values)
+        if result.dtype == wanted:
+            return result
     return as_objects(values)
 
 
 def as_objects(values: Sequence[Any]) -> Values:
     """Values as they are, one by one."""
-    found = np.empty(len(values), dtype=np.object_)
-    found[:] = values
-    return found
+    result = np.empty(len(values), dtype=np.object_)
+    result[:] = values
+    return result
 
 
 def places_in(

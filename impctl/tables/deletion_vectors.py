@@ -51,14 +51,14 @@ def vector_files(
     """The deletion vectors of a version, as its log describes them."""
     names = list_names(path, options, _LOG)
     start, parts = _last_checkpoint(names, version)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in parts:
-        found.update(_of_checkpoint(path, options, f"{_LOG}/{name}"))
+        result.update(_of_checkpoint(path, options, f"{_LOG}/{name}"))
     entries = (match for match in map(_ENTRY.fullmatch, sorted(names)) if match is not None)
     for entry in entries:
         if start < int(entry[1]) <= version:
-            found.update(_of_entry(read_text(path, options, f"{_LOG}/{entry[0]}")))
-    return (vector for vector in found.values() if vector is not None)
+            result.update(_of_entry(read_text(path, options, f"{_LOG}/{entry[0]}")))
+    return (vector for vector in result.values() if vector is not None)
 
 
 def check_vectors(
@@ -101,12 +101,12 @@ def check_vectors(
 
 def _last_checkpoint(names: Sequence[str], version: TableVersion) -> tuple[TableVersion, list[str]]:
     """The version of the newest whole checkpoint that is not too new, and its files."""
-    found: dict[tuple[int, int], list[str]] = {}
+    result: dict[tuple[int, int], list[str]] = {}
     for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
         if int(match[1]) <= version:
-            found.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
+            result.setdefault((int(match[1]), int(match[2] or 1)), []).append(match[0])
     # Several checkpoints of one version, each in one file, all say the same.
-    whole = {key: files[: key[1]] for key, files in found.items() if len(files) >= key[1]}
+    whole = {key: files[: key[1]] for key, files in result.items() if len(files) >= key[1]}
     return (max(whole)[0], whole[max(whole)]) if whole else (-1, [])
 
 
@@ -148,13 +148,13 @@ def _read_checkpoint(
     with pq.ParquetFile(place, filesystem=store) as file:
         kinds = set(file.schema_arrow.names)
         table = file.read(columns=[each for each in wanted if each.partition(".")[0] in kinds])
-    found = {
+    result = {
         kind: [row for row in table.column(kind).to_pylist() if row is not None]
         for kind in ("add", "sidecar")
         if kind in kinds
     }
-    side_files = [row["path"] for row in found.get("sidecar", []) if row.get("path")]
-    return [row for row in found.get("add", []) if row.get("path")], side_files
+    side_files = [row["path"] for row in result.get("sidecar", []) if row.get("path")]
+    return [row for row in result.get("add", []) if row.get("path")], side_files
 
 
 def _of_entry(text: str) -> Iterator[tuple[str, Any]]:
@@ -176,13 +176,13 @@ def _actions(text: str, *kinds: str) -> Iterator[Mapping[str, Any]]:
 
 def _bytes(digits: str) -> bytes:
     """What a text in Z85 stands for."""
-    found = b""
+    result = b""
     for at in range(0, len(digits) - 4, 5):
         value = 0
         for digit in digits[at : at + 5]:
             value = value * 85 + _DIGITS.index(digit)
-        found += value.to_bytes(4, "big")
-    return found
+        result += value.to_bytes(4, "big")
+    return result
 
 
 def _name(where: str) -> str:

@@ -61,8 +61,8 @@ class Density:
         """Rows that lie before each place."""
         begun = np.searchsorted(self.starts, places, side="right")
         over = np.searchsorted(self.ends, places, side="right")
-        found = places * (self.from_start[begun] - self.from_end[over])
-        return np.asarray(found - self.moment_from_start[begun] + self.moment_from_end[over])
+        result = places * (self.from_start[begun] - self.from_end[over])
+        return np.asarray(result - self.moment_from_start[begun] + self.moment_from_end[over])
 
 
 def _summed(values: Floats) -> Floats:

@@ -82,7 +82,7 @@ def unknown_feature(table: TableName, feature: str) -> TableError:
 def feature_named_in(text: str) -> str | None:
     """The feature that an error text of the reader complains about."""
     for pattern in _NAMED:
-        found = pattern.search(text)
-        if found is not None:
-            return found.group(1)
+        match = pattern.search(text)
+        if match is not None:
+            return match.group(1)
     return None

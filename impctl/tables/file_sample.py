@@ -72,10 +72,10 @@ class FileSample:
         Each column comes with its bounds in `files`. Without a column that all rows of a group
         share, all rows over those drawn.
         """
-        found: Floats = np.full(len(self.rows), self.total / max(len(self.rows), 1))
+        result: Floats = np.full(len(self.rows), self.total / max(len(self.rows), 1))
         for name, bounds in groups.items():
-            found = np.minimum(found, self._weights_by(name, bounds))
-        return np.asarray(np.maximum(found, 1.0))
+            result = np.minimum(result, self._weights_by(name, bounds))
+        return np.asarray(np.maximum(result, 1.0))
 
     def held(self, name: ColumnName, bounds: ColumnBounds) -> tuple[Floats, Floats] | None:
         """For each row, how many rows there are of its value of a column, and how many files may
@@ -113,8 +113,8 @@ class FileSample:
         places = self._places(name, line)
         held = Density.of(*line.spans(filled), rows)
         drawn = Density.of(*self._spans(places, line.unit))
-        found = held.at(places) / np.maximum(drawn.at(places), 1e-12)
-        return np.where(np.isfinite(found), found, np.inf)
+        result = held.at(places) / np.maximum(drawn.at(places), 1e-12)
+        return np.where(np.isfinite(result), result, np.inf)
 
     def _spans(self, places: Floats, unit: float) -> tuple[Floats, Floats, Floats]:
         """Where the values of each part start and end, and how many they would be if all of it
@@ -168,10 +168,10 @@ def file_sample(
     ]
     if local_path(snapshot.path) is not None:
         # Nothing to wait for: threads would only stand in each other's way.
-        tables = [reader.read_slice(*found) for found in slices]
+        tables = [reader.read_slice(*result) for result in slices]
     else:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            tables = list(pool.map(lambda found: reader.read_slice(*found), slices))
+            tables = list(pool.map(lambda result: reader.read_slice(*result), slices))
     sizes: dict[int, list[int]] = {}
     for table, (_, _, window) in zip(tables, parts, strict=True):
         sizes.setdefault(window, []).append(len(table))
@@ -206,13 +206,13 @@ def _windows(counts: Ints, size: int) -> Iterator[list[tuple[int, int, int]]]:
     taken = 0
     for window, place in enumerate((np.arange(number) + 0.5) * before[-1] / number):
         at = max(taken, int(np.searchsorted(before, place, side="right")) - 1)
-        found, left = [], size
+        result, left = [], size
         while left > 0 and at < len(counts):
-            found.append((at, min(left, int(counts[at])), window))
+            result.append((at, min(left, int(counts[at])), window))
             left -= int(counts[at])
             at += 1
         taken = at
-        yield found
+        yield result
 
 
 def _ordered(along: ColumnBounds) -> Ints:

@@ -42,15 +42,15 @@ class FileSpans:
 
     def left(self, mixture: Mixture) -> Floats:
         """Chance that each file is left: by each way that its fragments may be; shape (files,)."""
-        found = self._mean(mixture.weights) * self.chances(mixture.chances)
-        return np.asarray(np.clip(found.sum(axis=0), 0.0, 1.0))
+        result = self._mean(mixture.weights) * self.chances(mixture.chances)
+        return np.asarray(np.clip(result.sum(axis=0), 0.0, 1.0))
 
     def _mean(self, of_fragments: Floats) -> Floats:
         """Mean over the fragments of each file; that of NULL where it has no other."""
         total, end = _summed(of_fragments), np.maximum(self.last + 1, self.first)
         count = end - self.first
-        found = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
-        return np.where(count > 0, found, of_fragments[..., self.ranges, None])
+        result = (total[..., end] - total[..., self.first]) / np.maximum(count, 1)
+        return np.where(count > 0, result, of_fragments[..., self.ranges, None])
 
     def chances(self, of_fragments: Floats) -> Floats:
         """Chance that each file is left, fragments taken as independent; fragments, then files,

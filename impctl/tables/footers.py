@@ -53,8 +53,8 @@ def miscopied_columns(snapshot: Snapshot, files: Sequence[DataFile] | None = Non
     """
     expected = ExpectedNames.of(snapshot)
     footers = _footers(snapshot, snapshot.files if files is None else files)
-    found = (expected.miscopied(footer) for footer in footers)
-    return reduce(Miscopied.__or__, found, Miscopied())
+    result = (expected.miscopied(footer) for footer in footers)
+    return reduce(Miscopied.__or__, result, Miscopied())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +84,12 @@ class ExpectedNames:
     def miscopied(self, file: pq.FileMetaData) -> Miscopied:
         """The columns that deltalake would copy wrongly from this file; it may have others."""
         leaves = [file.schema.column(at) for at in range(len(file.schema))]
-        found = [self._column(leaf.path) for leaf in leaves]
+        result = [self._column(leaf.path) for leaf in leaves]
         old = hybrid_columns(file, [leaf.path for leaf in leaves])
         int96: set[ColumnName] = set()
         respelled: set[ColumnName] = set()
         in_old_calendar: set[ColumnName] = set()
-        for at, (leaf, place) in enumerate(zip(leaves, found, strict=True)):
+        for at, (leaf, place) in enumerate(zip(leaves, result, strict=True)):
             if place is None:
                 continue
             column, is_exact = place

@@ -94,8 +94,8 @@ def _hides(footer: pq.FileMetaData, column: Column, physical: str) -> bool:
 
 
 def _counts_nan(writer: str | None) -> bool:
-    found = _COUNTS_NAN.match(writer or "")
-    return found is not None and (int(found[1]), int(found[2])) >= _FIRST_COUNTING
+    match = _COUNTS_NAN.match(writer or "")
+    return match is not None and (int(match[1]), int(match[2])) >= _FIRST_COUNTING
 
 
 def _chunk_hides(chunk: pq.ColumnChunkMetaData, *, counts_nan: bool) -> bool:

@@ -66,11 +66,11 @@ class Line:
             coded = vector.values.dictionary_encode()
             # NULL takes the last place, which is there where no text is.
             known = np.append(self.places(coded.dictionary.to_pylist()), np.nan)
-            found = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+            result = known[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         else:
             # As doubles first: whole numbers far apart have a difference beyond 64 bits.
-            found = np.asarray(vector.values, dtype=np.float64) - float(self.least)
-        return np.where(vector.validity(), found, np.nan)
+            result = np.asarray(vector.values, dtype=np.float64) - float(self.least)
+        return np.where(vector.validity(), result, np.nan)
 
     def spans(self, bounds: ColumnBounds) -> tuple[Floats, Floats]:
         """Where each span of values, of which both ends are known, starts and where it ends, which
@@ -103,9 +103,9 @@ def _numbers(texts: Values, prefix: int) -> Floats:
     offsets = np.frombuffer(stored[1], np.int64)[: len(texts) + 1]
     content = np.frombuffer(stored[2] or b"", np.uint8)
     starts, ends = offsets[:-1] + prefix, offsets[1:]
-    found = np.zeros(len(texts), dtype=np.int64)
+    result = np.zeros(len(texts), dtype=np.int64)
     for at in range(_TOLD_APART):
         held = np.flatnonzero(starts + at < ends)
-        found *= 256
-        found[held] += content[starts[held] + at]
-    return found.astype(np.float64)
+        result *= 256
+        result[held] += content[starts[held] + at]
+    return result.astype(np.float64)

@@ -55,5 +55,5 @@ def clustered_columns(
     snapshot: Snapshot, columns: Sequence[ColumnName], most: float
 ) -> list[ColumnName]:
     """Those of the columns by which files overlap at most so much, the best first."""
-    found = [(overlap(snapshot, name), name) for name in columns]
-    return [name for share, name in sorted(found, key=lambda pair: pair[0]) if share <= most]
+    result = [(overlap(snapshot, name), name) for name in columns]
+    return [name for share, name in sorted(result, key=lambda pair: pair[0]) if share <= most]

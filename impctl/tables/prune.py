@@ -44,8 +44,8 @@ def _may_match(wanted: RangeFilter, bounds: ColumnBounds) -> Flags:
     The intervals ascend, so only the first may be open below and only the last one above.
     """
     intervals = wanted.intervals
-    starts = [found.low for found in intervals if found.low is not None]
-    ends = [found.high for found in intervals if found.high is not None]
+    starts = [result.low for result in intervals if result.low is not None]
+    ends = [result.high for result in intervals if result.high is not None]
     # Intervals that end before the file starts, and those that begin before it ends.
     over = np.where(bounds.has_low, places_in(ends, bounds.lows, "right"), 0)
     unended = places_in(starts, bounds.highs, "right") + len(intervals) - len(starts)
@@ -73,13 +73,15 @@ def _may_hold(wanted: Vector, bounds: ColumnBounds) -> Flags:
     """Which files with these bounds may hold one of the values."""
     valid = wanted.validity()
     known = wanted.take(np.flatnonzero(valid)).values
-    found: list[BoundaryValue] = known.to_pylist() if wanted.is_textual else known.tolist()
-    plain = sorted({value for value in found if value == value})
+    boundary_values: list[BoundaryValue] = (
+        known.to_pylist() if wanted.is_textual else known.tolist()
+    )
+    plain = sorted({value for value in boundary_values if value == value})
     below = np.where(bounds.has_low, places_in(plain, bounds.lows, "left"), 0)
     reached = np.where(bounds.has_high, places_in(plain, bounds.highs, "right"), len(plain))
     may_hold = (below < reached) & ~bounds.is_all_null
     if not bool(valid.all()):
         may_hold |= bounds.may_hold_null
-    if any(value != value for value in found):
+    if any(value != value for value in boundary_values):
         may_hold |= bounds.may_be_nan
     return may_hold

@@ -77,10 +77,10 @@ class _Judge:
         """The condition over the rows of every file."""
         match condition:
             case And(operands=operands):
-                found = [self.of(operand) for operand in operands]
+                result = [self.of(operand) for operand in operands]
                 return _Outcomes(
-                    np.logical_and.reduce([one.may_be_true for one in found]),
-                    np.logical_or.reduce([one.may_be_false for one in found]),
+                    np.logical_and.reduce([one.may_be_true for one in result]),
+                    np.logical_or.reduce([one.may_be_false for one in result]),
                 )
             case Or(operands=operands):
                 return self.of(And(tuple(Not(operand) for operand in operands))).negated
@@ -121,10 +121,10 @@ class _Judge:
 
     def _missing(self, ref: ColumnRef) -> _Outcomes:
         """IS NULL, and `<=> NULL`."""
-        found = self._bounds(ref)
-        if found is None:
+        bounds = self._bounds(ref)
+        if bounds is None:
             return self._anything()
-        return _Outcomes(found[1].may_hold_null, ~found[1].is_all_null)
+        return _Outcomes(bounds[1].may_hold_null, ~bounds[1].is_all_null)
 
     def _listed(self, ref: ColumnRef, options: tuple[Expr, ...]) -> _Outcomes:
         """IN, which is several equalities.
@@ -145,12 +145,12 @@ class _Judge:
         is_null_safe = op is CompareOp.NULL_SAFE_EQUAL
         if literal.value is None:
             return self._missing(ref) if is_null_safe else self._everywhere(False, False)
-        found = self._bounds(ref)
-        value = None if found is None else _canonical(literal, found[0].type)
-        if found is None or value is None:
+        result = self._bounds(ref)
+        value = None if result is None else _canonical(literal, result[0].type)
+        if result is None or value is None:
             return self._anything()
         op = CompareOp.EQUAL if is_null_safe else op
-        bounds, is_filled = found[1], ~found[1].is_all_null
+        bounds, is_filled = result[1], ~result[1].is_all_null
         may_be_false = is_filled & _may_be_false(op, bounds, value)
         return _Outcomes(
             is_filled & _may_hold(op, bounds, value),
@@ -171,20 +171,20 @@ def _may_hold(op: CompareOp, bounds: ColumnBounds, value: BoundaryValue | Fracti
     (lows, own), (highs, _) = _beside(bounds.lows, value), _beside(bounds.highs, value)
     match op:
         case CompareOp.LESS:
-            found = ~bounds.has_low | (lows < own)
+            result = ~bounds.has_low | (lows < own)
         case CompareOp.LESS_EQUAL:
-            found = ~bounds.has_low | (lows <= own)
+            result = ~bounds.has_low | (lows <= own)
         case CompareOp.GREATER:
-            found = bounds.may_be_nan | ~bounds.has_high | (highs > own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs > own)
         case CompareOp.GREATER_EQUAL:
-            found = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
+            result = bounds.may_be_nan | ~bounds.has_high | (highs >= own)
         case CompareOp.EQUAL:
             below = ~bounds.has_low | (lows <= own)
-            found = below & (~bounds.has_high | (highs >= own))
+            result = below & (~bounds.has_high | (highs >= own))
         case _:
             is_it_alone = bounds.has_low & (lows == own) & bounds.has_high & (highs == own)
-            found = bounds.may_be_nan | ~is_it_alone
-    return np.asarray(found, dtype=np.bool_)
+            result = bounds.may_be_nan | ~is_it_alone
+    return np.asarray(result, dtype=np.bool_)
 
 
 def _beside(values: Values, value: BoundaryValue | Fraction) -> tuple[Values, Any]:
@@ -210,8 +210,8 @@ def _canonical(literal: Literal, kind: SqlType) -> BoundaryValue | Fraction | No
         # A constant of another sort becomes a float or a double; few whole numbers do so exactly.
         most = 1 << (24 if kind.kind is Kind.FLOAT else 53)
         is_exact = isinstance(value, float) or (isinstance(value, int) and abs(value) <= most)
-        found = float(value) if is_exact else None
-        return None if found is None or found != found else found
+        result = float(value) if is_exact else None
+        return None if result is None or result != result else result
     if isinstance(value, float) or other.is_fractional:
         return None
     if kind.is_integral:

@@ -75,8 +75,8 @@ def spread_counts(
     steps = np.zeros(partition.ranges + 1)
     np.add.at(steps, spans.first, share)
     np.add.at(steps, end, -share)
-    found = np.append(np.maximum(np.cumsum(steps)[:-1], 0.0) * weights, nulls.sum())
-    counts: Ints = np.diff(np.rint(np.cumsum(found)), prepend=0.0).astype(np.int64)
+    result = np.append(np.maximum(np.cumsum(steps)[:-1], 0.0) * weights, nulls.sum())
+    counts: Ints = np.diff(np.rint(np.cumsum(result)), prepend=0.0).astype(np.int64)
     return counts
 
 

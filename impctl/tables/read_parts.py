@@ -62,9 +62,9 @@ def parted_read(
     bounds = file_bounds(snapshot, column.name)
     wanted = exact_filter(fragments, partition)
     while True:
-        found = _parted(snapshot, bounds, wanted)
-        if found is not None:
-            return PartedRead(wanted, found)
+        result = _parted(snapshot, bounds, wanted)
+        if result is not None:
+            return PartedRead(wanted, result)
         limit = max(MAX_INTERVALS, len(wanted.intervals) // 2)
         wanted = range_filter(fragments, partition, limit=limit)
 
@@ -111,8 +111,8 @@ class _Placed:
 
     @classmethod
     def of(cls, bounds: ColumnBounds, wanted: RangeFilter) -> _Placed:
-        starts = [found.low for found in wanted.intervals if found.low is not None]
-        ends = [found.high for found in wanted.intervals if found.high is not None]
+        starts = [result.low for result in wanted.intervals if result.low is not None]
+        ends = [result.high for result in wanted.intervals if result.high is not None]
         count = len(wanted.intervals)
         wants_nan = len(ends) < count
         # How many intervals have begun, or are over, where a file starts and where it ends.

@@ -195,8 +195,8 @@ class FileReader:
                 whole = parquet.read_row_group(group, columns=list(stored), use_threads=False)
                 part = whole.slice(skipped * rows, rows)
                 return part, len(part), before + skipped * rows
-            found = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
-            data = next(islice(found, skipped, None), None)
+            result = parquet.iter_batches(rows, row_groups=[group], columns=list(stored))
+            data = next(islice(result, skipped, None), None)
             if data is None:
                 return pa.table({name: [] for name in stored}), 0, before
             return data, len(data), before + skipped * rows
@@ -250,7 +250,7 @@ class FileReader:
     def _stored_names(self, present: Sequence[str], file: DataFile) -> dict[ColumnName, str]:
         """What the file calls each of the columns that it holds."""
         spelled = spellings(present)
-        found: dict[ColumnName, str] = {}
+        result: dict[ColumnName, str] = {}
         for column in self._columns:
             if column.name in self._snapshot.partition_columns:
                 continue
@@ -265,8 +265,8 @@ class FileReader:
                     code="file_column_ambiguous",
                 )
             if names:
-                found[column.name] = names[0]
-        return found
+                result[column.name] = names[0]
+        return result
 
     def _array(
         self, column: Column, data: Any, stored: str | None, file: DataFile, rows: int
@@ -322,10 +322,10 @@ def _live(table: pa.Table, file: DataFile, start: int) -> pa.Table:
 
 def spellings(present: Iterable[str]) -> dict[str, list[str]]:
     """The names a file has, by their form in lower case."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for name in present:
-        found.setdefault(name.lower(), []).append(name)
-    return found
+        result.setdefault(name.lower(), []).append(name)
+    return result
 
 
 def partition_literal(column: Column, text: str | None, rows: int) -> pa.Array:

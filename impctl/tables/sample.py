@@ -36,18 +36,18 @@ def sample_values(
 
     `within`: only values of these fragments, from files that may hold some.
     """
-    found = snapshot.readable(column)
+    result = snapshot.readable(column)
     random = np.random.default_rng(seed)
     files = _chosen_files(_files(snapshot, within), random)
-    reader = FileReader(snapshot, [found], files)
+    reader = FileReader(snapshot, [result], files)
     weights = _weights(files)
     values: list[BoundaryValue] = []
     for file, weight in zip(files, weights, strict=True):
         quota = max(1, round(rows * weight))
         table = reader.read_some(file, lambda groups: _spread(groups, random))
-        vector = from_arrow(table.column(0), found.type)
+        vector = from_arrow(table.column(0), result.type)
         live = vector.validity()
-        if found.type.is_fractional:
+        if result.type.is_fractional:
             live = live & ~np.isnan(vector.values)
         if within is not None:
             live = live & np.isin(within[0].fragments_of(vector), within[1].ids)

@@ -93,9 +93,9 @@ def schema_mark(schema_json: str) -> str:
 
 def _limits(fields: list[Mapping[str, Any]]) -> Iterator[tuple[ColumnName, int]]:
     for field in fields:
-        found = _VARCHAR.fullmatch(str(field["metadata"].get(_CHAR_TYPES, "")))
-        if found is not None:
-            yield field["name"], int(found.group(1))
+        match = _VARCHAR.fullmatch(str(field["metadata"].get(_CHAR_TYPES, "")))
+        if match is not None:
+            yield field["name"], int(match.group(1))
 
 
 def _column_type(field: Mapping[str, Any]) -> SqlType:

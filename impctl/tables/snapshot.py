@@ -191,25 +191,25 @@ class Snapshot:
 
     def column(self, name: ColumnName) -> Column:
         """The column, found without regard to case; SchemaChangedError without it."""
-        found = self.schema.find(name)
-        if found is None:
+        result = self.schema.find(name)
+        if result is None:
             raise SchemaChangedError(
                 f"Table `{self.table}` has no column `{name}` at version {self.version}",
                 hint="correct the query, then run `impctl capture`",
             )
-        return found
+        return result
 
     def readable(self, name: ColumnName) -> Column:
         """The column, if it can be read without the Delta JAR; TableError otherwise."""
-        found = self.column(name)
-        reason = self.columns.opaque.get(found.name)
+        result = self.column(name)
+        reason = self.columns.opaque.get(result.name)
         if reason is not None:
             raise TableError(
-                f"Column `{found.name}` of table `{self.table}` cannot be read: {reason}",
+                f"Column `{result.name}` of table `{self.table}` cannot be read: {reason}",
                 hint="remove the column from the query, or use the Delta JAR",
                 code="column_unreadable",
             )
-        return found
+        return result
 
 
 def rows_in(snapshot: Snapshot, files: Sequence[DataFile]) -> int | None:
@@ -321,7 +321,7 @@ def _readable_partitions(
     if moments:
         texts = delta.partitions()
         for name in moments:
-            if any(_lacks_zone(found[name]) for found in texts):
+            if any(_lacks_zone(text[name]) for text in texts):
                 refused[name] = (
                     "it is a partition column whose times have no time zone, so each Spark "
                     "session reads them in its session time zone"
@@ -337,15 +337,15 @@ def _lacks_zone(text: str | None) -> bool:
 def _deletions(vectors: pa.Table, uris: tuple[str, ...]) -> dict[str, Positions] | None:
     """Deleted positions per file; None when a vector belongs to no file of the snapshot."""
     known = set(uris)
-    found: dict[str, Positions] = {}
+    result: dict[str, Positions] = {}
     # Bounded by the number of files that have a deletion vector.
     for name, kept in zip(vectors.column(0).to_pylist(), vectors.column(1), strict=True):
         uri = next((form for form in _uri_forms(name) if form in known), None)
         if uri is None:
             return None
         mask = kept.values.to_numpy(zero_copy_only=False)
-        found[uri] = np.flatnonzero(~mask)
-    return found
+        result[uri] = np.flatnonzero(~mask)
+    return result
 
 
 def logged_file(path: str, logged: str, size: object = None) -> DataFile:

@@ -71,13 +71,13 @@ class DeltaSource:
                 hint="the path now holds another table; run `impctl capture`",
             )
         try:
-            found = _load(self.path, version, self.storage_options)
+            result = _load(self.path, version, self.storage_options)
         except READ_FAILURES as error:
             raise _version_failure(self, version, error) from error
         # The log is read anew: since the table was opened another one may have come to stand there.
-        if str(found.metadata().id) != self.table_id:
+        if str(result.metadata().id) != self.table_id:
             raise recreated(self)
-        return found
+        return result
 
 
 def open_source(
@@ -147,8 +147,8 @@ def oldest_version(source: DeltaSource) -> TableVersion | None:
         names = list_names(source.path, source.storage_options, "_delta_log")
     except READ_FAILURES:
         return None
-    found = [match for match in map(_LOG_FILE.fullmatch, names) if match is not None]
-    starts = [int(match[1]) for match in found if match[2] != "json" or int(match[1]) == 0]
+    result = [match for match in map(_LOG_FILE.fullmatch, names) if match is not None]
+    starts = [int(match[1]) for match in result if match[2] != "json" or int(match[1]) == 0]
     return min(starts, default=None)
 
 

@@ -84,10 +84,10 @@ def column_statistics(snapshot: Snapshot, column: ColumnName) -> ColumnStatistic
 
 def file_bounds(snapshot: Snapshot, column: ColumnName) -> ColumnBounds:
     """Bounds of a column in each file, in the order of `snapshot.files`; read once a snapshot."""
-    found = snapshot.readable(column)
-    known = snapshot.bounds.get(found.name)
+    result = snapshot.readable(column)
+    known = snapshot.bounds.get(result.name)
     if known is None:
-        known = snapshot.bounds[found.name] = _read_bounds(snapshot, found)
+        known = snapshot.bounds[result.name] = _read_bounds(snapshot, result)
     return known
 
 
@@ -143,8 +143,8 @@ def _partition_bounds(stated: pa.Array, column: Column, rows: Ints) -> ColumnBou
 
 def _counts(stated: pa.Array) -> Ints:
     """Counts of the log; one below zero, which no writer tells, says nothing."""
-    found = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
-    return np.asarray(np.maximum(found, UNKNOWN))
+    result = stated.cast(pa.int64()).fill_null(UNKNOWN).to_numpy(zero_copy_only=False)
+    return np.asarray(np.maximum(result, UNKNOWN))
 
 
 def _values(actions: pa.Table, statistic: str, physical: str) -> Any:
@@ -202,13 +202,13 @@ def _may_be_cut(stated: pa.Array) -> Flags:
     """
     size = pc.fill_null(pc.binary_length(stated), 0).to_numpy(zero_copy_only=False)
     length = pc.fill_null(pc.utf8_length(stated), 0).to_numpy(zero_copy_only=False)
-    found = np.asarray(length >= _TRUSTED_TEXT)
+    result = np.asarray(length >= _TRUSTED_TEXT)
     # Texts of ASCII alone have as many units as characters and hold none of the others.
-    for at in np.flatnonzero((size != length) & ~found).tolist():
+    for at in np.flatnonzero((size != length) & ~result).tolist():
         text = stated[at].as_py()
         units = len(text.encode("utf-16-le")) // 2
-        found[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
-    return found
+        result[at] = units >= _TRUSTED_TEXT or text.endswith(_TIE_BREAKER) or is_unsure(text)
+    return result
 
 
 def _is_void(values: Values, column: Column) -> Flags:

@@ -101,13 +101,13 @@ def _read_remote(path: str, options: Mapping[str, str] | None, name: str) -> byt
     try:
         # Of a range that goes beyond the end a store gives what is there.
         with object_store(path, options, {name: _AT_FIRST}).open_input_file(name) as remote:
-            found = bytes(remote.read())
+            result = bytes(remote.read())
     except FileNotFoundError:
         raise
     except OSError:
-        found = None  # an empty file has no range at all
-    if found is not None and len(found) < _AT_FIRST:
-        return found
+        result = None  # an empty file has no range at all
+    if result is not None and len(result) < _AT_FIRST:
+        return result
     with object_store(path, options).open_input_file(name) as remote:
         return bytes(remote.read())
 

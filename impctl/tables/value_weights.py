@@ -57,16 +57,16 @@ def with_overlaps(
     ranges of the two are in one file each.
     """
     starts, reached = _reached(files.filled)
-    found: list[BoundaryValue] = []
+    boundary_values: list[BoundaryValue] = []
     for low, high in pairwise((*boundaries, None)):
         assert low is not None
-        found.append(low)
+        boundary_values.append(low)
         earlier = bisect_left(starts, low) - 1
         last = reached[earlier] if earlier >= 0 else None
         behind = None if last is None or _is_less(last, low) else _next(last)
         if behind is not None and (high is None or _is_less(behind, high)):
-            found.append(behind)
-    return tuple(found)
+            boundary_values.append(behind)
+    return tuple(boundary_values)
 
 
 def column_spread(

@@ -36,8 +36,8 @@ def read_changes(
     if isinstance(node, ScalarNode):
         return _never(node, where, reading)
     if not isinstance(node, SequenceNode):
-        found = _read_one(node, where, reading)
-        return None if found is None else (found,)
+        result = _read_one(node, where, reading)
+        return None if result is None else (result,)
     nodes = reading.elements(node, where)
     if nodes is None:
         return None
@@ -115,14 +115,14 @@ def _share(node: Node | None, where: str, reading: FileReading) -> float | None:
     cell = reading.cell(node, where, "a share such as 5%")
     if node is None or cell is None:
         return None
-    found = _SHARE.fullmatch(cell.written.strip())
-    if found is None or float(found[1]) > 100:
+    match = _SHARE.fullmatch(cell.written.strip())
+    if match is None or float(match[1]) > 100:
         said = written_at(node, cell.written)
         reading.report(
             node, f"{where}: {said} is not a share of the rows", "write a share such as 5%"
         )
         return None
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 def _moment(node: Node | None, where: str, reading: FileReading) -> float | None:

@@ -81,5 +81,5 @@ def missing_credentials(path: str, options: Mapping[str, str]) -> str | None:
 
 
 def _scheme(path: str) -> str:
-    found = _SCHEME.match(path)
-    return "" if found is None else found[1].lower()
+    match = _SCHEME.match(path)
+    return "" if match is None else match[1].lower()

@@ -113,18 +113,18 @@ def read_cron(text: str) -> Cron:
     )
     is_either = parts[2] != "*" and parts[4] != "*"
     sundays = tuple(sorted({day % _SUNDAY for day in weekdays}))
-    found = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
+    result = Cron(" ".join(parts), minutes, hours, days, months, sundays, is_either)
     if not is_either and min(days) > max(_LONGEST_MONTH[month - 1] for month in months):
         raise CronFault("these times never occur", "none of these months has that many days")
-    return found
+    return result
 
 
 def _values(text: str, field: _Field) -> tuple[int, ...]:
     """The values that a field names, ascending."""
-    found: set[int] = set()
+    result: set[int] = set()
     for item in text.split(","):
-        found.update(_item(item, field))
-    return tuple(sorted(found))
+        result.update(_item(item, field))
+    return tuple(sorted(result))
 
 
 def _item(text: str, field: _Field) -> range:

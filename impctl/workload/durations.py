@@ -23,10 +23,10 @@ _LONGEST = 1e9
 
 def seconds_in(text: str, *, needs_unit: bool = False) -> float | None:
     """The seconds that `text` means; None where it is no duration."""
-    found = _TEXT.fullmatch(text.strip())
-    if found is None or (needs_unit and not found[2] and not found[3]):
+    match = _TEXT.fullmatch(text.strip())
+    if match is None or (needs_unit and not match[2] and not match[3]):
         return None
-    value = float(found[1]) * (WORDS[found[3]] if found[3] else UNITS.get(found[2], 1.0))
+    value = float(match[1]) * (WORDS[match[3]] if match[3] else UNITS.get(match[2], 1.0))
     return value if 0 < value < _LONGEST else None
 
 

@@ -33,8 +33,8 @@ class DeclaredTables:
 
     def table(self, written: str) -> TableName | None:
         """The table that is called so; None for none."""
-        found = self.names.called(written)
-        return written if found is None and written in self.listed else found
+        result = self.names.called(written)
+        return written if result is None and written in self.listed else result
 
 
 Declared = DeclaredTables | None
@@ -68,11 +68,11 @@ def declared_table(
     """The table called `written` at `node`; None, with a problem noted, where none is."""
     if tables is None:
         return written
-    found = tables.table(written)
-    if found is None:
+    result = tables.table(written)
+    if result is None:
         reading.report(
             node,
             f"Table {written_at(node, written)} in {path} is not declared under `tables`",
             suggestion(written, tables.listed, "declared tables"),
         )
-    return found
+    return result

@@ -23,13 +23,13 @@ def names_in(file: Path, section: str) -> tuple[str, ...]:
     try:
         if not file.is_file() or file.stat().st_size > _LARGEST:
             return ()
-        found = yaml.load(file.read_bytes(), _LOADER)[section]
+        result = yaml.load(file.read_bytes(), _LOADER)[section]
     except (OSError, ValueError, TypeError, KeyError, RecursionError, yaml.YAMLError):
         return ()
-    if isinstance(found, dict):
-        names = list(found)
-    elif isinstance(found, list):
-        names = [entry.get("name") for entry in found if isinstance(entry, dict)]
+    if isinstance(result, dict):
+        names = list(result)
+    elif isinstance(result, list):
+        names = [entry.get("name") for entry in result if isinstance(entry, dict)]
     else:
         names = []
     return tuple(

@@ -32,7 +32,7 @@ def read_partitions(
     node: Node | None, tables: Declared, reading: FileReading
 ) -> tuple[PartitionSpec, ...]:
     """The candidates that could be read, in file order."""
-    found: list[PartitionSpec] = []
+    partition_specs: list[PartitionSpec] = []
     for written, entry in (reading.entries(node, "`partitions`") or {}).items():
         table = declared_table(written, entry.key, tables, "`partitions`", reading)
         where = inside("`partitions`", written)
@@ -41,14 +41,14 @@ def read_partitions(
             spec = _read_partition(table or written, column, inner, where, reading)
             if table is None or spec is None:
                 continue
-            if any(_is_same(spec, other) for other in found):
+            if any(_is_same(spec, other) for other in partition_specs):
                 reading.report(
                     inner.key,
                     f"Column {shown(column)} of table {shown(table)} is partitioned twice",
                     "remove one; all names of a table refer to the same table",
                 )
-            found.append(spec)
-    return tuple(found)
+            partition_specs.append(spec)
+    return tuple(partition_specs)
 
 
 def _is_same(one: PartitionSpec, other: PartitionSpec) -> bool:

@@ -49,10 +49,10 @@ def why_no_store(written: str) -> tuple[str, str] | None:
     Locks, and renames that happen whole or not at all, are what a store is built on; object stores
     have neither, so a URI is refused instead of read as the name of a folder.
     """
-    found = _SCHEME.match(written)
-    if found is None:
+    match = _SCHEME.match(written)
+    if match is None:
         return None
-    scheme, rest = found.groups()
+    scheme, rest = match.groups()
     if scheme.lower() == "file":
         return f"A store cannot be at a URI: file:///{rest}", f"write the path: /{rest}"
     hint = "give a folder on this machine; only tables can be in an object store"

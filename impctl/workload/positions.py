@@ -162,12 +162,12 @@ def _joined(node: ScalarNode) -> str:
 
 def _value_fault(error: ValueError | OverflowError, text: str) -> YamlFault:
     """PyYAML makes a character of any number that an escape names, and an int of any digits."""
-    found = _BEYOND.search(text)
-    if found is None:
+    match = _BEYOND.search(text)
+    if match is None:
         return YamlFault(f"The file is not valid YAML: {error}", 0)
     return YamlFault(
         "An escape represents a character that does not exist",
-        found.start(),
+        match.start(),
         "the highest is `\\U0010FFFF`",
     )
 

@@ -81,9 +81,9 @@ MAX_BUFFER = 1_000_000
 def read_defaults(node: Node | None, reading: FileReading) -> Mapping[str, Node]:
     """How queries are kept that do not say so themselves, from the section `defaults`."""
     path = "`defaults`"
-    found = {} if node is None else reading.record(node, path, (), SETTINGS) or {}
+    result = {} if node is None else reading.record(node, path, (), SETTINGS) or {}
     known = len(reading.problems)
-    read = {name: value for name, value in found.items() if _is_right(name, value, path, reading)}
+    read = {name: value for name, value in result.items() if _is_right(name, value, path, reading)}
     return read if len(reading.problems) == known else {}
 
 
@@ -109,14 +109,14 @@ def read_queries(
         return {}
     if not entries:
         reading.report(node, "`queries` is empty", "write at least one query")
-    found: dict[str, QuerySpec] = {}
+    result: dict[str, QuerySpec] = {}
     for name, entry in entries.items():
         if not is_name(name):
             refuse_name(entry.key, name, "a query", reading)
         spec = _read_query(name, entry, tables, defaults, reading)
         if spec is not None:
-            found[name] = spec
-    return found
+            result[name] = spec
+    return result
 
 
 def _read_query(
@@ -174,11 +174,11 @@ def _read_state(
 ) -> StateKept | None:
     """What is kept whatever the budget; by default only where `join` leaves that open."""
     where = inside(path, "state")
-    found = reading.choice(fields.get("state"), where, _CHOICES["state"])
+    choice = reading.choice(fields.get("state"), where, _CHOICES["state"])
     join = fields.get("join")
     is_open = not isinstance(join, ScalarNode) or join.value == JoinStrategy.AUTO
-    if found is None or is_open:
-        return None if found is None else StateKept(found)
+    if choice is None or is_open:
+        return None if choice is None else StateKept(choice)
     if "state" in own and isinstance(join, ScalarNode):
         hint = "`join` already determines the state to keep; remove one of the two"
         reading.report(own["state"], f"{where} cannot be combined with `join: {join.value}`", hint)
@@ -270,9 +270,9 @@ def _read_params(
         where = inside(path, name)
         if isinstance(entry.value, MappingNode):
             fields = reading.record(entry.value, where, ("moves",)) or {}
-            found = reading.choice(fields.get("moves"), inside(where, "moves"), list(Moves))
-            if found is not None:
-                moves[name] = Moves(found)
+            choice = reading.choice(fields.get("moves"), inside(where, "moves"), list(Moves))
+            if choice is not None:
+                moves[name] = Moves(choice)
             continue
         cell = reading.cell(entry.value, where, "a single value")
         value = None if cell is None else _parameter_value(cell)
@@ -304,10 +304,10 @@ def _read_sketch(
         return sketch
     for table, entry in (reading.entries(node, path) or {}).items():
         column = reading.text(entry.value, inside(path, table))
-        found = declared_table(table, entry.key, tables, path, reading)
-        if found in sketch:
+        result = declared_table(table, entry.key, tables, path, reading)
+        if result in sketch:
             hint = "remove one; all names of a table refer to the same table"
             reading.report(entry.key, f"Table {shown(table)} appears twice in {path}", hint)
-        if found is not None and column is not None:
-            sketch[found] = column
+        if result is not None and column is not None:
+            sketch[result] = column
     return sketch

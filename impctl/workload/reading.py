@@ -244,11 +244,11 @@ class FileReading:
 
     def _merged(self, value: Node, path: str) -> dict[str, Entry]:
         sources = value.value if isinstance(value, SequenceNode) else [value]
-        found: dict[str, Entry] = {}
+        result: dict[str, Entry] = {}
         for source in sources:
             for name, entry in (self.entries(source, f"`<<` of {path}") or {}).items():
-                found.setdefault(name, entry)
-        return found
+                result.setdefault(name, entry)
+        return result
 
     def _resolve(self, node: ScalarNode) -> Resolved | None:
         if node.tag not in (PLAIN_TAG, _TEXT_TAG):

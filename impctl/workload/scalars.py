@@ -80,21 +80,21 @@ def share_from(text: str) -> float | None:
 
     ValueError for none of it, and for more than all.
     """
-    found = _SHARE.fullmatch(text.strip())
-    if found is None:
+    match = _SHARE.fullmatch(text.strip())
+    if match is None:
         return None
-    if not 0 < float(found[1]) <= 100:
+    if not 0 < float(match[1]) <= 100:
         raise ValueError(text)
-    return float(found[1]) / 100
+    return float(match[1]) / 100
 
 
 def size_from(text: str) -> int:
     """The bytes of a size; 0 is one. ValueError for what is none."""
-    found = _WRITTEN.fullmatch(text.strip())
-    unit = None if found is None else _UNITS.get(found.group(2).lower())
-    if found is None or unit is None:
+    match = _WRITTEN.fullmatch(text.strip())
+    unit = None if match is None else _UNITS.get(match.group(2).lower())
+    if match is None or unit is None:
         raise ValueError(text)
-    amount = Fraction(found.group(1)) * unit
+    amount = Fraction(match.group(1)) * unit
     if amount > _LARGEST:
         raise ValueError(text)
     return int(amount)

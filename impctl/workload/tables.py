@@ -51,8 +51,8 @@ class _Names:
     paths: dict[str, TableName] = field(default_factory=dict)
 
     def full(self, written: str) -> FullName | None:
-        found = TableNames({}, catalog=self.catalog, schema=self.schema)
-        return found.full(name_parts(written) or ())
+        table_names = TableNames({}, catalog=self.catalog, schema=self.schema)
+        return table_names.full(name_parts(written) or ())
 
     def add(self, node: Node, written: str, table: TableName, reading: FileReading) -> None:
         """Let the name stand for the table; a problem noted where it cannot."""
@@ -90,20 +90,20 @@ def read_tables(
         reading.report(node, "`tables` is empty", "add at least one Delta table")
     names = _Names(catalog, schema)
     divided = _keys(fields.get("partitions"))
-    found: dict[TableName, TableSpec] = {}
+    result: dict[TableName, TableSpec] = {}
     for name, entry in entries.items():
         spec, others = _read_table(name, entry, base, reading, ambient=ambient)
-        same = None if spec is None or name in divided else _same_table(spec, found)
+        same = None if spec is None or name in divided else _same_table(spec, result)
         table = name if same is None else same.name
         for place, written in ((entry.key, name), *others):
             names.add(place, written, table, reading)
         if same is not None and spec is not None:
             coming = _same_changes(same, spec, entry, reading)
-            found[table] = replace(same, names=(*same.names, name, *spec.names), coming=coming)
+            result[table] = replace(same, names=(*same.names, name, *spec.names), coming=coming)
         elif spec is not None:
-            found[name] = spec
+            result[name] = spec
             names.paths.setdefault(path_key(spec.path), name)
-    return DeclaredTables(tuple(entries), names.done()), found
+    return DeclaredTables(tuple(entries), names.done()), result
 
 
 def _keys(node: Node | None) -> frozenset[str]:
@@ -112,9 +112,9 @@ def _keys(node: Node | None) -> frozenset[str]:
     return frozenset(key.value for key, _ in pairs if isinstance(key, ScalarNode))
 
 
-def _same_table(spec: TableSpec, found: Mapping[TableName, TableSpec]) -> TableSpec | None:
+def _same_table(spec: TableSpec, result: Mapping[TableName, TableSpec]) -> TableSpec | None:
     """The table of an earlier entry that is this one."""
-    for other in found.values():
+    for other in result.values():
         is_there = path_key(other.path) == path_key(spec.path)
         if is_there and _how(other) == _how(spec):
             return other

@@ -49,9 +49,9 @@ class Trigger:
     @property
     def zone(self) -> tzinfo:
         """The time zone in which moments of `every` and `cron` are."""
-        found = zone_named(self.timezone or "UTC")
-        assert found is not None, "a trigger with an unknown time zone is refused when it is read"
-        return found
+        result = zone_named(self.timezone or "UTC")
+        assert result is not None, "a trigger with an unknown time zone is refused when it is read"
+        return result
 
     @property
     def text(self) -> str:

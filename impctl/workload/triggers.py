@@ -55,7 +55,7 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
     fields = reading.record(node, path, (), KEYS) or {}
     if len(reading.problems) == known:
         _check_together(node, fields, path, reading)
-    found = Trigger(
+    trigger = Trigger(
         rows=_rows(fields.get("rows"), inside(path, "rows"), reading),
         every=_every(fields.get("every"), inside(path, "every"), reading),
         cron=_cron(fields.get("cron"), inside(path, "cron"), reading),
@@ -65,7 +65,7 @@ def read_trigger(node: Node | None, path: str, reading: FileReading) -> Trigger 
         ready_within=_span(fields.get("ready_within"), inside(path, "ready_within"), reading),
         cheap=_cheap(fields.get("cheap"), inside(path, "cheap"), reading),
     )
-    return found if len(reading.problems) == known else None
+    return trigger if len(reading.problems) == known else None
 
 
 def _check_together(

@@ -32,7 +32,7 @@ def read_updates(
     node: Node | None, tables: Declared, base: Path, reading: FileReading
 ) -> tuple[UpdateSpec, ...]:
     """The updates that could be read, in file order."""
-    found: list[UpdateSpec] = []
+    update_specs: list[UpdateSpec] = []
     first_line: dict[str, int] = {}
     for number, element in enumerate(reading.elements(node, "`updates`") or [], start=1):
         path = f"`updates[{number}]`"
@@ -53,8 +53,8 @@ def read_updates(
                 f"{path} must have exactly one of `insert`, `delete`, `update`",
                 "make a second update for a second action" if actions else "add one of them",
             )
-        found.extend(spec for spec in specs if spec is not None)
-    return tuple(found)
+        update_specs.extend(spec for spec in specs if spec is not None)
+    return tuple(update_specs)
 
 
 def _read_name(

@@ -22,7 +22,7 @@ def read_views(
     node: Node | None, tables: DeclaredTables | None, reading: FileReading
 ) -> Mapping[FullName, ViewSpec]:
     """The views that could be read, by their whole names, in file order."""
-    found: dict[FullName, ViewSpec] = {}
+    result: dict[FullName, ViewSpec] = {}
     for name, entry in (reading.entries(node, "`views`") or {}).items():
         full = None if tables is None else tables.names.full(name_parts(name) or ())
         if not is_table_name(name):
@@ -33,12 +33,12 @@ def read_views(
         sql = reading.resolved_text(entry.value, inside("`views`", name))
         if full is None or tables is None or sql is None or not isinstance(entry.value, ScalarNode):
             continue
-        same = found[full].name if full in found else tables.names.tables.get(full)
+        same = result[full].name if full in result else tables.names.tables.get(full)
         if same is not None:
             hint = "rename one; names are not case-sensitive in Spark"
             reading.report(
                 entry.key, f"View {shown(name)} has the same name as {shown(same)}", hint
             )
         origin = origin_of(entry.value, sql, reading.lines)
-        found[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
-    return found
+        result[full] = ViewSpec(name, sql.text, reading.at(entry.key), origin)
+    return result

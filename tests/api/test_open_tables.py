@@ -307,11 +307,11 @@ def test_the_running_session_is_found_from_another_thread(folder: Path, mine: An
     before, active = mine.conf.getAll, type(mine).active()
     opened = impctl.open(folder / "w.yaml")
     opened.capture("q")
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(opened.query("q").row_count))
+    result: list[Any] = []
+    thread = threading.Thread(target=lambda: result.append(opened.query("q").row_count))
     thread.start()
     thread.join()
-    assert found == [2]
+    assert result == [2]
     assert mine.conf.getAll == before
     assert type(mine).active() is active
 

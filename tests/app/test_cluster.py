@@ -195,8 +195,8 @@ class Skewed(Cli):
 
     def fix(self) -> str:
         """What `doctor` says of the sketch."""
-        [found] = (one for one in self("doctor").results if one["check"] == "skips_little")
-        return f"{found['message']}; {found['fix']}"
+        [result] = (one for one in self("doctor").results if one["check"] == "skips_little")
+        return f"{result['message']}; {result['fix']}"
 
     def hint(self, times: int = 2) -> str:
         """What `gain` says of uses that left nothing out."""
@@ -315,9 +315,9 @@ def no_order_helps(cli: Skewed) -> None:
     for said in (warning, cli.fix(), cli.hint()):
         assert "`impctl cluster" not in said
         assert "would not help: its sketches would skip hardly more" in said
-    found = cli.one("cluster", "--dry-run")
-    assert "would skip hardly more" in found["reason"]
-    [sketch] = found["sketches"]
+    result = cli.one("cluster", "--dry-run")
+    assert "would skip hardly more" in result["reason"]
+    [sketch] = result["sketches"]
     assert sketch["files_expected"] > 0
     assert cli.good("cluster").results[0]["action"] == "none"
 

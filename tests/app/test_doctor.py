@@ -460,8 +460,8 @@ def test_each_table_is_told_of_whatever_is_wrong_with_others(cli: Cli, tmp_path:
         return snapshot.rows or None
 
     with open_workbench(Settings(cli.workload)) as desk:
-        found = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
-    assert found == {
+        result = {f.subject: (f.level, f.message, f.fix) for f in spark_findings(desk, rows_read)}
+    assert result == {
         "odd": ("problem", "no file system", "add the JAR"),
         "bare": ("ok", "the table has no file for Spark to read", None),
         "t": ("ok", "Spark read a file of 10 rows", None),

@@ -399,10 +399,10 @@ def looking_on(cli: Cli) -> Iterator[_Following]:
     cli.edit("store: .impctl\n", QUERIES[1:])
     cli.good("capture")
     with open_workbench(Settings(cli.workload, lock_timeout=0.0)) as desk:
-        found = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
-        work(found)
-        assert work(found) == []
-        yield found
+        result = _Following(desk, desk.sketched(None), None, FollowRequest(interval=1.0))
+        work(result)
+        assert work(result) == []
+        yield result
 
 
 def work(looking_on: _Following) -> list[str]:

@@ -251,4 +251,4 @@ def test_two_files_that_share_a_store_are_told(impctl: Init, tmp_path: Path) -> 
 
 
 def _checks(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {found["check"]: found for found in document["results"]}
+    return {result["check"]: result for result in document["results"]}

@@ -70,17 +70,17 @@ def room_of(module: str) -> str | None:
 @cache
 def imports_by_file() -> Mapping[Path, tuple[Import, ...]]:
     """Every import of every module: at the top, inside a function, and for types only."""
-    found: dict[Path, list[Import]] = {file: [] for file in texts()}
+    result: dict[Path, list[Import]] = {file: [] for file in texts()}
     for file, node in nodes(ast.Import):
-        found[file] += (Import(file, node.lineno, name.name) for name in node.names)
+        result[file] += (Import(file, node.lineno, name.name) for name in node.names)
     for file, node in nodes(ast.ImportFrom):
         package = file.relative_to(ROOT).parts[:-1]
         base = [] if node.level == 0 else list(package[: len(package) - node.level + 1])
         base += [node.module] if node.module else []
-        found[file] += (
+        result[file] += (
             Import(file, node.lineno, ".".join([*base, name.name])) for name in node.names
         )
-    return {file: tuple(imports) for file, imports in found.items()}
+    return {file: tuple(imports) for file, imports in result.items()}
 
 
 def module_of(file: Path) -> str:
@@ -112,9 +112,9 @@ def circles(graph: Mapping[str, AbstractSet[str]]) -> set[frozenset[str]]:
     """The strongly connected components: files from each of which each other one is reached."""
     reached = {start: set(targets) for start, targets in graph.items()}
     for between in graph:
-        for found in reached.values():
-            if between in found:
-                found |= reached[between]
+        for result in reached.values():
+            if between in result:
+                result |= reached[between]
     return {
         frozenset({one, *(other for other in reached[one] if one in reached[other])})
         for one in graph
@@ -157,13 +157,13 @@ def test_the_table_is_read() -> None:
 
 
 def test_every_folder_and_file_is_a_room_of_the_table() -> None:
-    found = {
+    result = {
         path.stem
         for path in PACKAGE.iterdir()
         if (path.suffix == ".py" and not path.stem.startswith("__"))
         or (path.is_dir() and any(path.glob("*.py")))
     }
-    assert found <= set(ROOMS)
+    assert result <= set(ROOMS)
 
 
 def test_every_room_of_the_table_is_there() -> None:
@@ -173,11 +173,11 @@ def test_every_room_of_the_table_is_there() -> None:
 
 
 def test_imports_go_to_smaller_numbers_and_listed_packages_only() -> None:
-    found = []
+    result = []
     for room, entry in all_imports():
         if (text := complaint(room, entry)) is not None:
-            found.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
-    assert not found, "\n" + "\n".join(found)
+            result.append(f"{entry.file.relative_to(ROOT)}:{entry.line}: {text}")
+    assert not result, "\n" + "\n".join(result)
 
 
 def test_no_room_lists_a_package_that_it_does_not_import() -> None:
@@ -198,12 +198,12 @@ def test_a_circle_is_found_across_a_file_between() -> None:
 
 
 def test_a_rooms_init_imports_nothing() -> None:
-    found = [
+    result = [
         f"{file.relative_to(ROOT)}"
         for file, imports in imports_by_file().items()
         if file.stem == "__init__" and file.parent != PACKAGE and imports
     ]
-    assert not found
+    assert not result
 
 
 @pytest.mark.parametrize(
@@ -270,9 +270,9 @@ def reached_from(module: str, through: str = "impctl") -> set[str]:
     graph = import_graph()
     reached = mine = {module}
     while mine:
-        found = {name for one in mine for name in graph[one]} - reached
-        reached = reached | found
-        mine = {name for name in found if name.startswith(through)}
+        result = {name for one in mine for name in graph[one]} - reached
+        reached = reached | result
+        mine = {name for name in result if name.startswith(through)}
     return reached
 
 

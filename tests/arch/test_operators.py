@@ -50,7 +50,7 @@ def looks(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
 def _names(nodes: Sequence[ast.AST]) -> set[str]:
     """What the module calls operators: imported by themselves, or with their file."""
     known = operators()
-    found: set[str] = set()
+    result: set[str] = set()
     for node in nodes:
         if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith(
             "impctl.engine"
@@ -59,10 +59,10 @@ def _names(nodes: Sequence[ast.AST]) -> set[str]:
         for name in node.names:
             called = name.asname or name.name
             if node.module == _ROOM:
-                found |= {f"{called}.{one}" for one in known}
+                result |= {f"{called}.{one}" for one in known}
             elif name.name in known:
-                found.add(called)
-    return found
+                result.add(called)
+    return result
 
 
 def _is_name(node: ast.AST) -> bool:
@@ -78,13 +78,13 @@ def test_nobody_outside_engine_looks_at_an_operator() -> None:
     for kind in (ast.ImportFrom, ast.Call, ast.MatchClass, ast.Compare, ast.Subscript):
         for file, node in nodes(kind):
             by_file[file].append(node)
-    found = [
+    result = [
         f"{file.relative_to(ROOT)}:{line}: {what}"
         for file, inside in by_file.items()
         if ENGINE not in file.parents
         for line, what in looks(inside)
     ]
-    assert not found, "\n" + "\n".join(found)
+    assert not result, "\n" + "\n".join(result)
 
 
 @pytest.mark.parametrize(

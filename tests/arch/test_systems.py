@@ -61,17 +61,17 @@ print("all imported")
 
 
 def _used(tree: ast.AST) -> set[str]:
-    found: set[str] = set()
+    result: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names} & set(_MODULES)
+            result |= {alias.name for alias in node.names} & set(_MODULES)
         elif isinstance(node, ast.ImportFrom):
-            found |= {node.module or ""} & set(_MODULES)
+            result |= {node.module or ""} & set(_MODULES)
             if node.module in _NAMES:
-                found |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
+                result |= {f"{node.module}.{a.name}" for a in node.names} & _qualified()
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            found |= {f"{node.value.id}.{node.attr}"} & _qualified()
-    return found
+            result |= {f"{node.value.id}.{node.attr}"} & _qualified()
+    return result
 
 
 def _qualified() -> set[str]:
@@ -81,12 +81,12 @@ def _qualified() -> set[str]:
 def test_posix_only_names_stand_where_they_are_asked_for() -> None:
     names = [*_MODULES, *(name for names in _NAMES.values() for name in names)]
     mentioned = re.compile(rf"\b({'|'.join(names)})\b")
-    found = {
+    result = {
         path.relative_to(PACKAGE).as_posix(): _used(ast.parse(text))
         for path, text in texts().items()
         if mentioned.search(text)
     }
-    assert {name: used for name, used in found.items() if used} == _ALLOWED
+    assert {name: used for name, used in result.items() if used} == _ALLOWED
 
 
 @pytest.mark.slow

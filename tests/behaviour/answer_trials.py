@@ -79,8 +79,8 @@ def run_answers(spark: Any, seed: int, tally: AnswerTally) -> None:
         tally.blocked += 1
         return
     wanted = _sparks(spark, case, root)
-    found = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
-    for way, table in found.items():
+    result = {"one run": _by_run(answer, once, case), "kept": _by_state(query, answer, case)}
+    for way, table in result.items():
         if table is None:
             continue
         if isinstance(table, ImpctlError):
@@ -172,7 +172,7 @@ def _by_state(query: Query, answer: AnswerPlan, case: Case) -> pa.Table | Impctl
 
 
 def _compare(
-    found: pa.Table,
+    result: pa.Table,
     wanted: pa.Table,
     root: Plan,
     case: Case,
@@ -181,17 +181,17 @@ def _compare(
     tally: AnswerTally,
 ) -> None:
     if attributes_of(root):
-        types = [[field.type for field in table.schema] for table in (found, wanted)]
+        types = [[field.type for field in table.schema] for table in (result, wanted)]
         if types[0] != types[1]:
             raise WrongAnswerError(f"{label}: types {types[0]}, not {types[1]}")
-        mine, theirs = _listed(found), _listed(wanted)
+        mine, theirs = _listed(result), _listed(wanted)
     else:
-        mine, theirs = [()] * len(found), [()] * len(wanted)
+        mine, theirs = [()] * len(result), [()] * len(wanted)
     if not is_ordered:
         mine, theirs = sorted(mine, key=repr), sorted(theirs, key=repr)
     if len(mine) == len(theirs) and all(map(_same, mine, theirs)):
         return
-    plain = Counter(_plain(row, root) for row in _values(found))
+    plain = Counter(_plain(row, root) for row in _values(result))
     if _is_an_answer(plain, root, case.after, Random(label), _TIES):
         tally.tied += 1
         return

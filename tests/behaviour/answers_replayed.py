@@ -216,12 +216,12 @@ def spark_by_hand() -> Any:
     return open_session(SparkSettings("local[2]", conf))
 
 
-def differ(prepared: PreparedQuery, found: pa.Table, wanted: pa.Table) -> str:
+def differ(prepared: PreparedQuery, result: pa.Table, wanted: pa.Table) -> str:
     """In which way two answers of the query differ; empty where they do not."""
-    types = [[one.type for one in table.schema] for table in (found, wanted)]
+    types = [[one.type for one in table.schema] for table in (result, wanted)]
     if types[0] != types[1]:
         return f"types {types[0]}, not {types[1]}"
-    mine, theirs = rows_of(found), rows_of(wanted)
+    mine, theirs = rows_of(result), rows_of(wanted)
     keys, is_cut = _order(prepared)
     if keys and not _same_list(mine, theirs, keys):
         return f"order: {_shown(mine)}, not {_shown(theirs)}"

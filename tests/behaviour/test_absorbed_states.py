@@ -203,9 +203,9 @@ def spoil_file(store: Path, draw: random.Random) -> None:
 
 
 def spoiled(content: bytes, draw: random.Random) -> bytes:
-    found = bytearray(content)
-    found[draw.randrange(len(found))] ^= 1 << draw.randrange(8)
-    return bytes(found)
+    result = bytearray(content)
+    result[draw.randrange(len(result))] ^= 1 << draw.randrange(8)
+    return bytes(result)
 
 
 def is_right_or_refused(ran_: Ran, seen: Counter[str], what: str) -> bool:
@@ -310,7 +310,7 @@ def test_spark_derives_what_was_maintained(tmp_path: Path, capsys: Capsys) -> No
         change(tmp_path, rng)
         cli.good("maintain")
     assert {one["provenance"] for one in cli.good("status").results} == {*SHIPS}
-    found = cli.verified()
-    assert {result["query"] for result in found} == {*names}
-    for result in found:
+    match = cli.verified()
+    assert {result["query"] for result in match} == {*names}
+    for result in match:
         assert result["answer_equal"] is (True if result["query"] == KEPT else None), result

@@ -73,5 +73,5 @@ def test_a_change_that_closes_a_circle_leaves_the_store_as_it_was(
     DeltaTable(str(tmp_path / "links")).delete("src = 32")
     assert {result["action"] for result in cli.good("maintain").results} == {"exact"}
     (name,) = ENDLESS
-    found = answers(cli, name, "--sketch", "always", "--by", "engine")
-    assert found == {(1, 1): 1, (2, 1): 1, (3, 1): 1}
+    match = answers(cli, name, "--sketch", "always", "--by", "engine")
+    assert match == {(1, 1): 1, (2, 1): 1, (3, 1): 1}

@@ -72,8 +72,8 @@ def test_days_pass(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sp
             assert ran["action"] == ("touch" if ran["query"] == "touched" else "exact"), ran
             assert ran["reason_code"] == "clock_moved", ran
             changed += len(ran["added"]) + len(ran["removed"])
-        found = {one["query"] for one in cli.verified(may_slack="touched")}
-        assert found == QUERIES.keys()
+        result = {one["query"] for one in cli.verified(may_slack="touched")}
+        assert result == QUERIES.keys()
     assert changed > 0
 
 

@@ -52,9 +52,9 @@ def set_policy(folder: Path, policy: str) -> None:
 
 def fragments(folder: Path) -> tuple[int, ...]:
     with Store.open(folder / ".impctl", create=False) as store:
-        found = store.load("q")
-    assert found is not None
-    return tuple(found.sketches[0].fragments.ids)
+        result = store.load("q")
+    assert result is not None
+    return tuple(result.sketches[0].fragments.ids)
 
 
 @pytest.fixture(params=BEFORE)

@@ -32,9 +32,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys, spark: 
 def fragments(cli: Cli, query: str = "q_top") -> list[int]:
     """The stored sketch's fragments."""
     (result,) = cli.good("status", "--query", query).results
-    found = result["sketches"][0]["fragments"]
-    assert isinstance(found, list)
-    return found
+    match = result["sketches"][0]["fragments"]
+    assert isinstance(match, list)
+    return match
 
 
 def revenue(cli: Cli) -> list[tuple[str, int]]:

@@ -75,13 +75,13 @@ def test_roundings_are_no_errors_and_errors_are_found(
     asked = {}
 
     def recorded(desk: Any, prepared: Any, versions: Any) -> Any:
-        asked[prepared.spec.name] = found = rounded_answer(desk, prepared, versions)
-        return found
+        asked[prepared.spec.name] = result = rounded_answer(desk, prepared, versions)
+        return result
 
     monkeypatch.setattr(verify, "rounded_answer", recorded)
     cli = Cli.over(capsys, sums, WORKLOAD).captured()
-    for found in cli.verified(is_exact=False):
-        assert found["answer_equal"] is True, found
+    for result in cli.verified(is_exact=False):
+        assert result["answer_equal"] is True, result
     rows, errors = asked["values"]
     assert len(rows[0]) == 16
     for at, row in enumerate(rows):

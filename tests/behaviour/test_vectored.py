@@ -79,8 +79,8 @@ def workload(folder: Path, capsys: Capsys, *, spread: bool = False) -> Cli:
 
 
 def sketches(cli: Cli) -> dict[str, Any]:
-    found = cli.good("status").results
-    return {r["query"]: (r["versions"], r["sketches"], r["stale"]) for r in found}
+    results = cli.good("status").results
+    return {r["query"]: (r["versions"], r["sketches"], r["stale"]) for r in results}
 
 
 def agree(held: dict[str, Any]) -> None:

@@ -38,8 +38,8 @@ def run(tmp_path: Path, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("IMPCTL_DATA", str(tmp_path / "data"))
 
     def replay(name: str, scale: float = 1) -> ReplayTally:
-        def lower(found: re.Match[str]) -> str:
-            return f"{found[1]} > {int(int(found[2]) * scale)}"
+        def lower(result: re.Match[str]) -> str:
+            return f"{result[1]} > {int(int(result[2]) * scale)}"
 
         text = (WORKLOADS / f"{name}.yaml").read_text()
         copy = tmp_path / f"{name}.yaml"

@@ -56,9 +56,9 @@ class Page(HTMLParser):
 def drawn(html: str) -> list[dict[str, object]]:
     match = re.search(r'<script type="application/json" id="drawings">(.*?)</script>', html, re.S)
     assert match is not None
-    found = json.loads(match[1], parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
-    assert isinstance(found, list)
-    return found
+    result = json.loads(match[1], parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    assert isinstance(result, list)
+    return result
 
 
 @pytest.fixture(scope="module")

@@ -116,7 +116,7 @@ def test_what_is_wrong_is_told_with_its_place(load: Load, old: str, new: str, pr
         if p.location
     ]
     assert any(text.startswith(problem) for text in told), told
-    assert all(found.hint for found in caught.value.problems)
+    assert all(result.hint for result in caught.value.problems)
 
 
 def test_everything_wrong_is_told_in_one_pass(load: Load) -> None:

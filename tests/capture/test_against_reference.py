@@ -73,10 +73,10 @@ def sketches_of(
     root: Plan, trial: Trial, counted: Collection[int], seen: Instances | None = None
 ) -> dict[str, set[int]]:
     """Those of the lineage, and of the rows that count of first rows, of the rows that are seen."""
-    found = annotate(root, trial.tables, seen)
-    first = {at: rows for at, rows in found.first_rows.items() if at in counted}
-    found = replace(found, first_rows=first)
-    return accurate_sketches(found, root, trial.tables, trial.partitions)
+    result = annotate(root, trial.tables, seen)
+    first = {at: rows for at, rows in result.first_rows.items() if at in counted}
+    result = replace(result, first_rows=first)
+    return accurate_sketches(result, root, trial.tables, trial.partitions)
 
 
 def counted_in(root: Plan, verdict: Verdict) -> set[int]:

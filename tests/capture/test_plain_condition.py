@@ -87,8 +87,8 @@ def by_duckdb(rows: pa.Table) -> Iterator[Keep]:
         connection.register("t", rows)
 
         def kept(condition: str) -> list[int]:
-            found = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
-            return sorted(n for (n,) in found)
+            result = connection.execute(f"SELECT n FROM t WHERE {condition}").fetchall()
+            return sorted(n for (n,) in result)
 
         yield kept
 

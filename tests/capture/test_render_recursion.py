@@ -37,18 +37,18 @@ TEXTS = {**QUERIES, "nested": NESTED, "twice, with filters of its own": TWICE}
 
 @pytest.fixture
 def connection() -> Iterator[Any]:
-    with duckdb.connect() as found:
+    with duckdb.connect() as result:
         for name, columns in COLUMNS.items():
-            found.execute(f"CREATE TABLE {name} ({', '.join(f'{c} BIGINT' for c in columns)})")
-        yield found
+            result.execute(f"CREATE TABLE {name} ({', '.join(f'{c} BIGINT' for c in columns)})")
+        yield result
 
 
 def written(sql: str, *, is_ruled: bool) -> str:
     root = case_of_sql(sql, ()).query.root
     root = apply_rules(root) if is_ruled else root
     text = render_plan(root, {scan.access: scan.table for scan in scans_of(root)}).sql
-    (found,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
-    return found
+    (result,) = sqlglot.transpile(without_levels(text), read=DIALECT, write="duckdb")
+    return result
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -32,13 +32,13 @@ def _read(
     query = parse_query(sql, CATALOG)
     names = [scan.access for scan in scans_of(query.root)]
     given = {n: one for n, one in zip(names, filters, strict=True) if one is not None}
-    found = place_filters(query, given, [frozenset(names[at] for at in group)])
-    return [set(_ids(found, name)) if name in found else None for name in names]
+    result = place_filters(query, given, [frozenset(names[at] for at in group)])
+    return [set(_ids(result, name)) if name in result else None for name in names]
 
 
-def _ids(found: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
-    for interval in found[name].intervals:
-        yield from fragments_between(interval, found[name].partition)
+def _ids(result: Mapping[str, RangeFilter], name: str) -> Iterator[int]:
+    for interval in result[name].intervals:
+        yield from fragments_between(interval, result[name].partition)
 
 
 def test_each_by_itself_without_a_group() -> None:

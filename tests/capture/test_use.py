@@ -100,8 +100,8 @@ def test_words_that_sqlglot_does_not_know_stay_where_they_are():
         "WITH RECURSIVE r(n) MAX RECURSION LEVEL 7 AS (SELECT sid FROM {} UNION ALL "
         "SELECT n + 1L FROM r WHERE n < 3) SELECT n FROM r"
     )
-    found = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
-    assert found == text.format(f"{FILTERED} AS sales")
+    result = rewritten(text.format("sales"), [some(PRICE, 2, 3)])
+    assert result == text.format(f"{FILTERED} AS sales")
 
 
 def test_each_access_has_its_own_filter():

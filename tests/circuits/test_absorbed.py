@@ -39,11 +39,11 @@ def grouped(pass_: Partials, rows: list[Row], partition: RangePartition) -> pa.T
     """The pass's result by the slow reference, in Spark's types."""
     fragments = fragments_of(rows, partition)
     tagged = [{**row, FRAGMENT_COLUMN: int(f)} for row, f in zip(rows, fragments, strict=True)]
-    found = evaluate(pass_.plan, {"t": tagged})
+    result = evaluate(pass_.plan, {"t": tagged})
     kinds = [arrow_type(kind) for kind in pass_.key_types]
     kinds += [pa.int32()] if pass_.has_fragment else []
     kinds += [arrow_type(kind) for _, kind in pass_.columns]
-    arrays = [pa.array([row[at] for row in found], kind) for at, kind in enumerate(kinds)]
+    arrays = [pa.array([row[at] for row in result], kind) for at, kind in enumerate(kinds)]
     return pa.table(arrays, [f"c{at}" for at in range(len(arrays))])
 
 

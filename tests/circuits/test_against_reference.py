@@ -83,11 +83,11 @@ def judge(
     label: str,
 ) -> None:
     (held,) = session.fragments().values()
-    found = compare(held, accurate(query, rows, partition))
-    assert found.covers, (label, rows, partition.attribute, found)
+    result = compare(held, accurate(query, rows, partition))
+    assert result.covers, (label, rows, partition.attribute, result)
     unsure = session.unsure_rows() > 0
     seen["unsure" if unsure else "exact"] += 1
-    assert unsure or found.slack == 0, (label, rows, partition.attribute, found)
+    assert unsure or result.slack == 0, (label, rows, partition.attribute, result)
     if safe:
         seen["safe"] += 1
         access = scans_of(query.root)[0].access

@@ -112,10 +112,10 @@ def compiled(case: Case, *, with_answer: bool = False) -> Compiled:
 
 def lineage_of(case: Case, tables: Tables) -> dict[str, set[int]]:
     """The fragments of the answer's lineage, and of what barriers keep beside."""
-    found = annotate(case.core, tables, whole_windows=True)
+    result = annotate(case.core, tables, whole_windows=True)
     nodes = list(nodes_of(case.core))
-    lineage = set(found.lineage)
-    for at, rows in found.first_rows.items():
+    lineage = set(result.lineage)
+    for at, rows in result.first_rows.items():
         node = nodes[at]
         lineage |= set() if isinstance(node, Fixpoint) and is_open(node) else rows
     return fragments_read(lineage, case.core, case.sketched, tables)
@@ -194,12 +194,12 @@ WANTED = {
 
 def taking_part(derivations: Sequence[Derivation], answer: frozenset[Ground]) -> frozenset[Ground]:
     """The rows of the answer and all that some derivation of such a row uses."""
-    found = answer
+    result = answer
     while True:
-        more = found | {b for one in derivations if one.head in found for b in one.bodies}
-        if more == found:
-            return found
-        found = more
+        more = result | {b for one in derivations if one.head in result for b in one.bodies}
+        if more == result:
+            return result
+        result = more
 
 
 def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
@@ -213,10 +213,10 @@ def numbers_of(fixpoint: FixpointOperator) -> dict[int, Ground]:
 
 
 def counted(query: MaintainedQuery) -> Counter[object]:
-    found: Counter[object] = Counter()
+    result: Counter[object] = Counter()
     for access, counts in enumerate(query.merge.counts):
-        found |= Counter({(access, at): int(counts[at]) for at in counts.nonzero()[0].tolist()})
-    return found
+        result |= Counter({(access, at): int(counts[at]) for at in counts.nonzero()[0].tolist()})
+    return result
 
 
 def check_parts(query: MaintainedQuery, name: str, tables: Tables) -> None:

@@ -76,13 +76,13 @@ class Tables:
 
 def some_rows(rng: random.Random, count: int, *, is_left: bool) -> pa.Table:
     """Rows with many values of x in few groups, so that the best are few among many."""
-    found = rows(rng, count, is_left=is_left)
+    result = rows(rng, count, is_left=is_left)
     if not is_left:
-        return found
+        return result
     values = [rng.choice((None, *range(-20, 20))) for _ in range(count)]
     groups = [rng.choice((None, 0, 1, 2)) for _ in range(count)]
-    found = found.set_column(0, "g", pa.array(groups, pa.int32()))
-    return found.set_column(1, "x", pa.array(values, pa.int64()))
+    result = result.set_column(0, "g", pa.array(groups, pa.int32()))
+    return result.set_column(1, "x", pa.array(values, pa.int64()))
 
 
 def change(
@@ -124,8 +124,8 @@ def test_bounded_and_unbounded_agree(name: str, cases: Sequence[int]) -> None:
             for table in tables.found:
                 # Half of the table goes, from either end, which no buffer lasts for.
                 end = {1: "descending", 3: "ascending"}.get(turn)
-                found = change(rng, tables.found[table], is_left=table == "t", end=end)
-                after, changes[table] = found
+                result = change(rng, tables.found[table], is_left=table == "t", end=end)
+                after, changes[table] = result
                 tables.found[table] = after
             whole.step(changes)
             for at, (size, session) in enumerate(zip(SIZES, bounded, strict=True)):

@@ -99,7 +99,7 @@ def compared(name: str, seed: int, seen: Counter[str]) -> None:
 
 def pieces(session: MaintainedQuery) -> dict[str, object]:
     """What lies in the state of groups and of first rows, whatever the runs and numbers."""
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for operator in session.circuit:
         if isinstance(operator, Aggregate):
             run = operator._groups.whole()
@@ -113,13 +113,15 @@ def pieces(session: MaintainedQuery) -> dict[str, object]:
             for keeper in operator._extremes.arrangements():
                 owners, ranks, counts = keeper.all_of(numbers)
                 keys = [places[int(numbers[owner])] for owner in owners]
-                found[keeper.name] = sorted(zip(keys, ranks.tolist(), counts.tolist(), strict=True))
+                result[keeper.name] = sorted(
+                    zip(keys, ranks.tolist(), counts.tolist(), strict=True)
+                )
         elif isinstance(operator, Top):
             rows = operator._rows.whole()
             columns = [rows.columns[column].to_arrow().to_pylist() for column in rows.columns]
             weights = rows.weights.tolist()
-            found[operator.piece] = sorted(map(repr, zip(*columns, weights, strict=True)))
-    return found
+            result[operator.piece] = sorted(map(repr, zip(*columns, weights, strict=True)))
+    return result
 
 
 @pytest.mark.slow

@@ -83,8 +83,8 @@ def check(query: MaintainedQuery, case: Case, tables: Tables, rng: random.Random
     they spare."""
     held, every = sketches_of(query), expected(case, tables)
     wider = {
-        access: found | {one for one in range(5) if rng.random() < 0.3}
-        for access, found in held.items()
+        access: result | {one for one in range(5) if rng.random() < 0.3}
+        for access, result in held.items()
     }
     plans = [case.query.root, *(n for n in nodes_of(case.core) if isinstance(n, Fixpoint))]
     for plan in plans:
@@ -143,7 +143,7 @@ def one_plan(seed: int, seen: Counter[str]) -> None:
         )
         session.load([(name, table_of(name, tables[name])) for name in session.compiled.tables])
         for _ in range(4):
-            held = {access: set(found.ids) for access, found in session.fragments().items()}
+            held = {access: set(result.ids) for access, result in session.fragments().items()}
             instances = instances_of(root, tables, trial.partitions, held)
             whole = bag(evaluate(root, tables))
             assert bag(evaluate(root, tables, instances)) == whole, (seed, held)

@@ -45,8 +45,8 @@ def kept(condition: str, *batches: Sequence[float]) -> bool:
     session.load([("t", table_of(batches[0]))])
     for batch in batches[1:]:
         session.step({"t": TableChange(table_of(batch), np.ones(len(batch), dtype=np.int64))})
-    (found,) = session.fragments().values()
-    return bool(found.ids)
+    (result,) = session.fragments().values()
+    return bool(result.ids)
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,11 @@ def check(case: Case, kept: KeptRows | None, rows: list[Row], label: str) -> Non
     except ReferenceFailure:
         return
     wanted = [tuple(identity(value) for value in row) for row in expected]
-    found = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
+    result = listed(answer_of_rows(case.answer.ending, kept.whole(), "UTC"))
     if not case.is_ordered:
-        wanted, found = sorted(wanted, key=repr), sorted(found, key=repr)
-    assert len(found) == len(wanted), label
-    for mine, theirs in zip(found, wanted, strict=True):
+        wanted, result = sorted(wanted, key=repr), sorted(result, key=repr)
+    assert len(result) == len(wanted), label
+    for mine, theirs in zip(result, wanted, strict=True):
         assert all(map(is_same, mine, theirs)), label
 
 

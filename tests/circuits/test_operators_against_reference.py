@@ -67,8 +67,8 @@ def wanted(root: Plan, tables: Mapping[str, pa.Table]) -> dict[str, set[int]]:
         for scan in scans_of(root)
     }
     plain = {name: listed(table) for name, table in tables.items()}
-    found = annotate(root, plain)
-    return accurate_sketches(found, root, plain, partitions)
+    result = annotate(root, plain)
+    return accurate_sketches(result, root, plain, partitions)
 
 
 @pytest.mark.parametrize("name", NAMES)

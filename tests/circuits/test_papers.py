@@ -53,8 +53,8 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
         none = np.zeros(len(run), dtype=np.int64)
         totals = run.values.get("low0", none)
         for at, code in enumerate(run.codes.tolist()):
-            found = [run.values.get(name, none)[at] for name in ("rows", "group")]
-            newest[code] = (int(totals[at]), int(found[0]), int(found[1]))
+            result = [run.values.get(name, none)[at] for name in ("rows", "group")]
+            newest[code] = (int(totals[at]), int(result[0]), int(result[1]))
     state = {}
     for key, (total, count, number) in newest.items():
         if not count:
@@ -71,7 +71,7 @@ def groups_of(session: MaintainedQuery) -> dict[int, tuple[int, int, dict[int, i
 
 
 def sketches(session: MaintainedQuery) -> list[tuple[int, ...]]:
-    return [found.ids for found in session.fragments().values()]
+    return [fragment.ids for fragment in session.fragments().values()]
 
 
 def test_figure_5_of_the_edbt_paper() -> None:

@@ -159,8 +159,8 @@ def case_of_sql(sql: str, tables: Collection[str]) -> Case:
 
 def expected(case: Case, tables: Mapping[str, Sequence[Row]]) -> dict[str, set[int]]:
     """The fragments of the answer's rows and of the barriers'."""
-    found = annotate(case.core, tables, whole_windows=True)
-    lineage = found.lineage.union(*found.first_rows.values())
+    result = annotate(case.core, tables, whole_windows=True)
+    lineage = result.lineage.union(*result.first_rows.values())
     return fragments_read(lineage, case.core, case.sketched, tables)
 
 
@@ -255,9 +255,9 @@ ONE_JOIN = {
 @pytest.mark.parametrize("name", [name for name, sql in QUERIES.items() if "RECURSIVE" in sql])
 def test_a_step_that_is_one_join_is_followed_as_such(name: str) -> None:
     circuit = case_of(name).compiled(with_answer=True).circuit
-    found = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
-    assert found
-    assert set(found) == {name in ONE_JOIN}
+    result = [one._plain is not None for one in circuit if isinstance(one, FixpointOperator)]
+    assert result
+    assert set(result) == {name in ONE_JOIN}
 
 
 PROGRAMS = {

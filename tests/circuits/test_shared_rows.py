@@ -57,7 +57,7 @@ class Stepped:
         )
 
     def step(self, changes: dict[str, TableChange]) -> None:
-        own = {name: found for name, found in changes.items() if name in self.compiled.tables}
+        own = {name: result for name, result in changes.items() if name in self.compiled.tables}
         self._attempt(lambda: self.session.step(own, self._rows))
 
     def _rows(self, source: Source, keys: dict[str, Vector]) -> list[pa.Table]:
@@ -72,11 +72,11 @@ class Stepped:
             self.is_over = True
             self.left.append(type(error).__name__)
             return
-        found = self.session.checkpoint()
+        checkpoint = self.session.checkpoint()
         self.session.saved()
-        runs = [(name, at, table.to_pylist()) for name, at, table in found.put]
+        runs = [(name, at, table.to_pylist()) for name, at, table in checkpoint.put]
         fragments = {a: kept.ids for a, kept in self.session.fragments().items()}
-        self.left.append((repr(runs), found.drop, dict(found.counters), fragments))
+        self.left.append((repr(runs), checkpoint.drop, dict(checkpoint.counters), fragments))
 
 
 def compare(seeds: Sequence[int]) -> int:
@@ -92,7 +92,7 @@ def compare(seeds: Sequence[int]) -> int:
             continue
     for _ in range(ROUNDS):
         changes = changes_of(rng, list(tables), tables, spare)
-        shared = {name: replace(found, shared=Once()) for name, found in changes.items()}
+        shared = {name: replace(result, shared=Once()) for name, result in changes.items()}
         for beside, alone in pairs:
             beside.step(shared)
             alone.step(changes)
@@ -117,8 +117,8 @@ def test_zeros_of_either_sign_are_computed_apart(zeros: tuple[float, float]) -> 
         times_zero = Arithmetic(
             ArithmeticOp.MULTIPLY, ColumnRef("x", DOUBLE), Literal(zero, DOUBLE)
         )
-        found = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
-        assert copysign(1, found.columns["z"].values[0]) == copysign(1, zero)
+        result = Project([("z", times_zero)]).step(scan.read(rows, weights, shared))
+        assert copysign(1, result.columns["z"].values[0]) == copysign(1, zero)
 
 
 def test_what_is_alike_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,10 +37,10 @@ class Touched(Case):
 
     def __post_init__(self) -> None:
         self.tables["t"] = [random_row(self.rng, "t") for _ in range(self.rng.choice((0, 4, 9)))]
-        found = self._kept(self.now)
-        way = choose_way(found.core, found.whole, found.verdict, found.partitions)
+        result = self._kept(self.now)
+        way = choose_way(result.core, result.whole, result.verdict, result.partitions)
         assert way.mode is Mode.TOUCH, way.reason
-        (self.partition,) = found.partitions.values()
+        (self.partition,) = result.partitions.values()
         ids = np.zeros(self.partition.size, dtype=np.bool_)
         ids[list(self.needed())] = True
         self.touched = TouchedQuery(self.partition, FragmentSet.from_mask(ids))
@@ -49,8 +49,8 @@ class Touched(Case):
 
     def needed(self) -> set[int]:
         """The fragments that the answer stems from."""
-        found = annotate(self._kept(self.now).query.root, self.tables)
-        return set(self._fragments(row for _, row in found.lineage).tolist())
+        result = annotate(self._kept(self.now).query.root, self.tables)
+        return set(self._fragments(row for _, row in result.lineage).tolist())
 
     def _fragments(self, rows: Iterable[int]) -> Ints:
         values = arrow("t", [self.tables["t"][row] for row in rows]).column("g")

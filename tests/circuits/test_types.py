@@ -102,8 +102,8 @@ def parity(rows: Sequence[Row]) -> list[list[Row]]:
 
 def in_groups(rows: Sequence[Row], keep: Callable[[list[Any]], bool]) -> set[int]:
     """The rows of the groups (by id % 2) whose known keys pass."""
-    found = [part for part in parity(rows) if part and keep([k for _, k in known(part)])]
-    return {id_ for part in found for id_, _ in part}
+    result = [part for part in parity(rows) if part and keep([k for _, k in known(part)])]
+    return {id_ for part in result for id_, _ in part}
 
 
 def repeated(rows: Sequence[Row]) -> set[int]:
@@ -131,8 +131,10 @@ def spread(rows: Sequence[Row]) -> set[int]:
 
 def newest_known(rows: Sequence[Row]) -> set[int]:
     """The rows of the groups whose last row has a value."""
-    found = [part for part in parity(rows) if part and max(part, key=lambda r: r[0])[1] is not None]
-    return {id_ for part in found for id_, _ in part}
+    result = [
+        part for part in parity(rows) if part and max(part, key=lambda r: r[0])[1] is not None
+    ]
+    return {id_ for part in result for id_, _ in part}
 
 
 PLACES: dict[str, tuple[str, Oracle]] = {
@@ -183,8 +185,8 @@ def change(rows: Sequence[Row], kind: SqlType, sign: int) -> dict[str, TableChan
 
 
 def fragments(session: MaintainedQuery) -> set[int]:
-    (found,) = session.fragments().values()
-    return set(found.ids)
+    (result,) = session.fragments().values()
+    return set(result.ids)
 
 
 def steps(values: list[Any]) -> list[tuple[list[Row], int]]:

@@ -78,8 +78,8 @@ THRESHOLDS = (
 
 
 def fixpoint_of(query: MaintainedQuery) -> BestFixpoint:
-    (found,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
-    return found
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint))
+    return result
 
 
 def query_of(sql: str) -> tuple[Case, MaintainedQuery]:
@@ -100,8 +100,8 @@ def test_what_does_more_is_not(name: str) -> None:
 def test_where_less_is_not_better_there_are_no_best_rows() -> None:
     # What is taken from grows as the value falls.
     _, query = query_of(FROM_SEEDS.format("l.w - r.c", "") + MIN)
-    (found,) = (one for one in query.circuit if isinstance(one, BestFixpoint | Fixpoint))
-    assert isinstance(found, Fixpoint)
+    (result,) = (one for one in query.circuit if isinstance(one, BestFixpoint | Fixpoint))
+    assert isinstance(result, Fixpoint)
 
 
 class Given:
@@ -130,9 +130,9 @@ class Given:
             return keep(changes)
 
         def settled(*args: Any) -> Ints | None:
-            found = settle(*args)
-            self.begun_one_by_one += found is None
-            return found
+            result = settle(*args)
+            self.begun_one_by_one += result is None
+            return result
 
         for module, name, few in THRESHOLDS:
             if rng.random() < 0.6:
@@ -196,17 +196,17 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
     rows = [(row[key], row[value], rank) for row, rank, _ in ranked]
     # What is NULL may stand on more that is NULL, which is not followed here.
     known = [row for row in rows if row[1] is not None]
-    found = list(derivations(name, tables, known))
+    result = list(derivations(name, tables, known))
     best = max if "max(" in VALUED[name] else min
     values: dict[int, int] = {}
-    for head, made, _ in found:
+    for head, made, _ in result:
         if made is not None:
             values[head] = best(made, values.get(head, made))
     assert {head: made for head, made, _ in known} == values
     assert len(rows) == len({head for head, _, _ in rows}) == fixpoint._count
     rank = {head: at for head, _, at in known}
     low: Counter[int] = Counter()
-    for head, made, body in found:
+    for head, made, body in result:
         low[head] += made is not None and made == values[head] and body < rank[head]
     assert all(low[head] for head in rank)
     told = {row[key]: low for row, _, low in ranked}
@@ -218,7 +218,7 @@ def check(name: str, case: Case, query: MaintainedQuery, tables: dict[str, list[
             _pairs(fixpoint, whole.columns) if len(whole) else [], whole.weights, strict=True
         ):
             every[pair] += weight
-        assert every == Counter((head, made) for head, made, _ in found)
+        assert every == Counter((head, made) for head, made, _ in result)
     assert sorted(own_rows(fixpoint), key=repr) == sorted(rows, key=repr)
     assert sketches_of(query) == case.expected(tables)
 

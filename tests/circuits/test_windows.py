@@ -189,7 +189,7 @@ def planned(name: str) -> tuple[Plan, Plan, Mapping[str, RangePartition]]:
 
 def compiled(name: str) -> Compiled:
     root, core, partitions = planned(name)
-    sketched = {access: found.attribute for access, found in partitions.items()}
+    sketched = {access: result.attribute for access, result in partitions.items()}
     query = parse_query(QUERIES[name][0], {"sales": SALES})
     verdict = check_safety(replace(query, root=root), sketched, [])
     assert verdict.safe, verdict.reason
@@ -242,12 +242,12 @@ def walk(name: str, seed: int, seen: Counter[str]) -> None:
         session.step({"sales": changes(rng, rows)})
         assert counts_of(session) == counts_of(anew(name, rows)), (name, rows)
         lineage = annotate(root, {"sales": rows}, whole_windows=True).lineage  # type: ignore[dict-item]  # values
-        for access, found in session.fragments().items():
+        for access, result in session.fragments().items():
             part = partitions[access]
             own = {index for origin, index in lineage if origin == access}
             values = [rows[index][part.attribute] for index in own]
             needed = {fragment_of(value, part.boundaries) for value in values}  # type: ignore[arg-type]  # values
-            assert set(found.ids) == needed, (name, rows)
+            assert set(result.ids) == needed, (name, rows)
             seen["fragments"] += len(needed)
         if rng.random() < 0.2:
             session = restored(session, stored, MaintainedQuery(compiled(name)))

@@ -45,8 +45,8 @@ PRICE_CHOSEN = CandidateEntry("sales", "price", True, True, "a group only grows 
 def _cell(changes: int, maintain: float, groups: int) -> Cell:
     metrics = {"maintain_ms": maintain, "recapture_ms": 812.0, "recapture_ratio": 812.0 / maintain}
     labels = {"groups": groups, "changes": changes, "share": changes / 1e6}
-    found = {name: Metric.of([value]) for name, value in metrics.items()}
-    return Cell("groups", labels, found, covers=True, slack=0)
+    result = {name: Metric.of([value]) for name, value in metrics.items()}
+    return Cell("groups", labels, result, covers=True, slack=0)
 
 
 RECORD = Record(

@@ -14,7 +14,7 @@ from tests.cli.examples import EXAMPLES, VerifyResult
 
 def tree(root: type[ImpctlError] = ImpctlError) -> list[type[ImpctlError]]:
     own = [kind for kind in root.__subclasses__() if kind.__module__ == errors.__name__]
-    return [root] + [found for kind in own for found in tree(kind)]
+    return [root] + [result for kind in own for result in tree(kind)]
 
 
 OF_MANY = {errors.WorkloadError, errors.QueriesFailedError, errors.InvariantError}

@@ -118,16 +118,16 @@ def shown(monkeypatch: pytest.MonkeyPatch, asked: int | None) -> list[str]:
     written: list[str] = []
     monkeypatch.setattr(cli_following, "give_up", lambda number: written.append("given up"))
 
-    def write(found: str, run: FollowedRun) -> None:
+    def write(result: str, run: FollowedRun) -> None:
         if asked is None and written:
             raise BrokenPipeError
-        written.append(found)
+        written.append(result)
 
     def watch(stop: Stopping, show: Callable[[str, FollowedRun], None]) -> None:
-        for found in "abc":
+        for result in "abc":
             if stop.is_asked:
                 return
-            show(found, RUN)
+            show(result, RUN)
             if asked is not None:
                 signal.raise_signal(asked)
 
@@ -160,4 +160,4 @@ def test_a_run_that_is_given_up_ends_as_the_signal_says(asked: int | None, ends:
         signal.raise_signal(asked)
 
     with nullcontext() if ends else pytest.raises(KeyboardInterrupt):
-        until_asked(watch, lambda found, run: None)
+        until_asked(watch, lambda result, run: None)

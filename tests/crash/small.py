@@ -85,7 +85,7 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
 
     So is the answer that is kept: the workload file is beside the table.
     """
-    found = {}
+    result = {}
     with Store.open(store, create=False) as held:
         for name in held.queries():
             stored = held.load(name)
@@ -97,8 +97,8 @@ def check_store(store: Path, table: Path) -> dict[str, StoredQuery]:
             if name == KEPT:
                 rows = Counter(kept_rows_of(stored, table.parent / "w.yaml", store))
                 assert rows == wanted_rows(table, stored.versions["t"]), (name, stored.versions)
-            found[name] = stored
-    return found
+            result[name] = stored
+    return result
 
 
 def kept_rows_of(
@@ -123,9 +123,9 @@ def wanted_rows(table: Path, version: int) -> Counter[tuple[Any, ...]]:
         groups.setdefault(row["x"], []).append(row["g"])
     return Counter(
         (key, max(known, default=None), min(known, default=None))
-        for key, found in groups.items()
-        for known in [[value for value in found if value is not None]]
-        if len(found) > 2
+        for key, result in groups.items()
+        for known in [[value for value in result if value is not None]]
+        if len(result) > 2
     )
 
 

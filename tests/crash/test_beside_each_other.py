@@ -26,9 +26,9 @@ WORKLOAD_ROWS = 600
 
 @pytest.fixture
 def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
-    found = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
-    found.good("capture")
-    return found
+    result = Cli(capsys, write_workload(tmp_path, WORKLOAD_ROWS))
+    result.good("capture")
+    return result
 
 
 @contextmanager

@@ -96,14 +96,14 @@ def _short(reason: str) -> str:
 
 def page(tables: dict[str, list[Row]]) -> str:
     """The whole page."""
-    found = INTRODUCTION
+    result = INTRODUCTION
     for heading, rows in tables.items():
-        found += f"\n## {heading}\n\n{summary(rows)}\n\n"
-        found += (
+        result += f"\n## {heading}\n\n{summary(rows)}\n\n"
+        result += (
             "| query | verdict | CPU s | reason, where not exact |\n| --- | --- | --- | --- |\n"
         )
-        found += "".join(row.line() for row in rows)
-    return found
+        result += "".join(row.line() for row in rows)
+    return result
 
 
 def summary(rows: list[Row]) -> str:

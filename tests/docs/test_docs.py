@@ -112,17 +112,17 @@ def test_every_exit_code_is_explained() -> None:
 
 def error_codes() -> set[str]:
     """Defaults of the error classes, and every code given by name anywhere in the package."""
-    found = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
+    result = {kind.default_code for kind in vars(errors).values() if is_error(kind)}
     for _, keyword in nodes(ast.keyword):
         if keyword.arg in ("code", "reason_code"):
-            found |= texts(keyword.value)
+            result |= texts(keyword.value)
     for _, plain in nodes(ast.Assign):
         if any(isinstance(t, ast.Name) and t.id == "default_code" for t in plain.targets):
-            found |= texts(plain.value)
+            result |= texts(plain.value)
     for _, typed in nodes(ast.AnnAssign):
         if isinstance(typed.target, ast.Name) and typed.target.id == "default_code" and typed.value:
-            found |= texts(typed.value)
-    return found
+            result |= texts(typed.value)
+    return result
 
 
 def is_error(kind: object) -> bool:
@@ -154,7 +154,7 @@ def test_every_error_code_stands_under_its_exit_code() -> None:
         if isinstance(call.func, ast.Name):
             exit_code = getattr(kinds.get(call.func.id), "exit_code", None)
             codes = [texts(word.value) for word in call.keywords if word.arg == "code"]
-            given |= {(code, exit_code) for found in codes for code in found if exit_code}
+            given |= {(code, exit_code) for result in codes for code in result if exit_code}
     assert len(given) > 90
     page = read("troubleshooting.md")
     misplaced = [

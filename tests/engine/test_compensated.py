@@ -216,8 +216,8 @@ def test_one_power_serves_only_groups_that_are_near_each_other() -> None:
         high, low = compensated.grouped_sums(values, starts, reach)
         for at, start in enumerate(starts.tolist()):
             group = [Fraction(value) for value in values[start : start + 1000].tolist()]
-            found = Fraction(float(high[at])) + Fraction(float(low[at]))
-            assert abs(found - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
+            result = Fraction(float(high[at])) + Fraction(float(low[at]))
+            assert abs(result - sum(group)) <= sum(map(abs, group)) * Fraction(2) ** -102
 
 
 @random_cases(40, 220, 4_000)

@@ -67,11 +67,11 @@ def counted(name: str) -> Aggregate:
 def values(batch: Batch | None) -> list[tuple[int, int]]:
     """The numbers in a batch with their weights, those that cancel left out."""
     assert batch is not None
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     pairs = zip(batch.columns["n"].values.tolist(), batch.weights.tolist(), strict=True)
     for value, weight in pairs:
-        found[value] = found.get(value, 0) + weight
-    return sorted((value, weight) for value, weight in found.items() if weight)
+        result[value] = result.get(value, 0) + weight
+    return sorted((value, weight) for value, weight in result.items() if weight)
 
 
 def test_what_a_nested_circuit_starts_with_passes_what_stands_above_it() -> None:

@@ -87,5 +87,5 @@ def test_an_integral_value_has_the_type_of_its_output_whatever_stands_for_it() -
     one = np.ones(1, dtype=np.int64)
     firsts.add({"k": Vector(LONG, one), "v": Vector(LONG, one + 6)}, one, one)
     picked = firsts.of(one, {"count0": one})
-    found = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
-    assert (found.type, found.values.tolist()) == (INTEGER, [7])
+    result = firsts.spread_out(Batch({}, one, ()), picked).columns["y"]
+    assert (result.type, result.values.tolist()) == (INTEGER, [7])

@@ -20,13 +20,13 @@ def held(altered: str | None, row: int = 0) -> Arrangement:
     whole = stream_of(table)
     shown = bytearray(whole)
     content = pa.py_buffer(shown)
-    found = table_in(content)
+    result = table_in(content)
     if altered is not None:
-        (chunk,) = found.column(altered).chunks
+        (chunk,) = result.column(altered).chunks
         shown[chunk.buffers()[1].address - content.address + 8 * row] ^= 1
     checked = pages.CheckedPages(content, sums_of(whole), lambda: InvariantError("altered"))
     arrangement = Arrangement("a", (), "rows")
-    arrangement.load([(1, pages.PagedTable(found, checked))])
+    arrangement.load([(1, pages.PagedTable(result, checked))])
     return arrangement
 
 

@@ -146,11 +146,11 @@ def test_slices_in_any_order_have_the_newest_rows_of_their_codes() -> None:
             newest.update(zip(codes, counts, strict=True))
         low = np.array([random_.randrange(60) for _ in range(6)])
         wide = random_.choice([1, 4, 20])
-        found = slices(kept.runs, low, low + wide, "count")
+        result = slices(kept.runs, low, low + wide, "count")
         expected = [
             (at, code, newest[code])
             for at, start in enumerate(low.tolist())
             for code in range(start, start + wide)
             if newest.get(code)
         ]
-        assert list(zip(*(column.tolist() for column in found), strict=True)) == expected
+        assert list(zip(*(column.tolist() for column in result), strict=True)) == expected

@@ -16,8 +16,8 @@ Outcome = bool | None
 Outcomes = frozenset[Outcome]
 
 SETS: list[Outcomes] = [
-    frozenset(found)
-    for found in chain.from_iterable(combinations((True, False, None), size) for size in (1, 2, 3))
+    frozenset(result)
+    for result in chain.from_iterable(combinations((True, False, None), size) for size in (1, 2, 3))
 ]
 
 

@@ -78,9 +78,9 @@ def large(
 
 
 def states(place: Place) -> list[Path]:
-    found = sorted((place.store / "state").iterdir())
-    assert len(found) >= 2
-    return found
+    result = sorted((place.store / "state").iterdir())
+    assert len(result) >= 2
+    return result
 
 
 def test_whole_states_serve(large: Place) -> None:

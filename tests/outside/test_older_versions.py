@@ -52,8 +52,8 @@ def at(place: Place, version: int, *arguments: str) -> Ran:
 def kept(place: Place, version: int) -> list[StoredQuery]:
     """What the store has for a version, newest commit first."""
     with Store.open(place.store, create=False) as store:
-        found = [store.load_kept("q", k.generation) for k in store.kept("q", {"t": version})]
-    return [stored for stored in found if stored is not None]
+        result = [store.load_kept("q", k.generation) for k in store.kept("q", {"t": version})]
+    return [stored for stored in result if stored is not None]
 
 
 def check_versions(place: Place, *versions: int) -> None:
@@ -234,7 +234,7 @@ def test_without_its_entry_and_a_mark_of_its_files(eager: Place) -> None:
 def test_without_its_entry_the_schema_has_to_be_the_same_too(place: Place, is_other: bool) -> None:
     """Names may move among the columns of the same files; a comment is enough to show it."""
     actions = [json.loads(line) for line in place.entry(0).read_text().splitlines()]
-    (action,) = (found for found in actions if "metaData" in found)
+    (action,) = (result for result in actions if "metaData" in result)
     place.entry(1).write_text(json.dumps(action) + "\n")
     place.captured()
     if is_other:

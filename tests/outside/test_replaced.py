@@ -48,10 +48,10 @@ def around(function: Any, *, before: Act | None = None, after: Act | None = None
     def called(*args: Any, **named: Any) -> Any:
         if before is not None:
             before()
-        found = function(*args, **named)
+        result = function(*args, **named)
         if after is not None:
             after()
-        return found
+        return result
 
     return called
 

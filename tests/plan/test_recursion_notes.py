@@ -40,9 +40,9 @@ LATE = (
 def test_remarks(sql: str, fixpoint: str | None, condition: str | None) -> None:
     root = apply_rules(plan_of(sql))
     notes = recursion_notes(root)
-    found = {type(node): notes[at] for at, node in enumerate(nodes_of(root)) if at in notes}
+    result = {type(node): notes[at] for at, node in enumerate(nodes_of(root)) if at in notes}
     expected = {Fixpoint: fixpoint, Select: condition}
-    assert found == {kind: note for kind, note in expected.items() if note is not None}
+    assert result == {kind: note for kind, note in expected.items() if note is not None}
 
 
 def test_a_condition_on_stable_columns_that_stays_is_not_blamed() -> None:

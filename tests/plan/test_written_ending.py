@@ -73,9 +73,9 @@ def test_a_constant_keeps_its_class_and_its_bits(value: LiteralValue) -> None:
     output = ComputedColumn(attribute, Literal(value, DOUBLE))
     order = (SortKey(Literal("x", STRING), True, False),)
     ending = Ending((attribute,), (), FirstRows(order, None, 3), (), 0, (output,))
-    found = through_json(ending)
-    assert found == ending
-    (read,) = (one.expr for one in found.outputs)
+    result = through_json(ending)
+    assert result == ending
+    (read,) = (one.expr for one in result.outputs)
     assert isinstance(read, Literal)
     assert (type(read.value), repr(read.value)) == (type(value), repr(value))
 

@@ -126,12 +126,12 @@ class Tree:
     def is_right(self, tables: Mapping[str, pa.Table]) -> bool:
         """Whether the sketches, and the answer where it is kept, are those of these rows."""
         groups = self.pairs.groups(tables)
-        found = {
+        result = {
             access.split("#")[0]: set(fragments)
             for access, fragments in self._session.fragments().items()
         }
         wanted = {name: self.pairs.keys_to_ranges(name, tables, groups) for name in "rs"}
-        return found == wanted and (self._answer is None or self._kept(self._answer) == groups)
+        return result == wanted and (self._answer is None or self._kept(self._answer) == groups)
 
     def _kept(self, answer: AnswerPlan) -> Groups:
         kept = self._session.compiled.kept

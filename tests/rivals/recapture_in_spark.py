@@ -68,12 +68,12 @@ def _compared(tables: OnDisk) -> bool:
         for _ in range(1 + _RECAPTURES):
             before = _processor_ms(desk.spark())
             with clocked(times):
-                found = follower.recapture()
+                recapture = follower.recapture()
             java_ms = _processor_ms(desk.spark()) - before
             # What is clocked is this process alone, without the one that Spark runs in.
             times[-1] = replace(times[-1], cpu_ms=times[-1].cpu_ms + java_ms)
             say(f"{name}: Spark's capture {times[-1].text()}")
-            if not _ranges(found) == tables.sketches() == tables.stored():
+            if not _ranges(recapture) == tables.sketches() == tables.stored():
                 say(f"{name}: Spark's sketches differ")
                 return False
         say(f"{name}: Spark {desk.spark().version}, {desk.spark().sparkContext.master}")
@@ -90,8 +90,8 @@ def _processor_ms(spark: Any) -> float:
     return float(process.info().totalCpuDuration().get().toMillis())
 
 
-def _ranges(found: Mapping[AccessId, FragmentSet]) -> Sketches:
-    return {access.split("#")[0]: frozenset(ranges) for access, ranges in found.items()}
+def _ranges(result: Mapping[AccessId, FragmentSet]) -> Sketches:
+    return {access.split("#")[0]: frozenset(ranges) for access, ranges in result.items()}
 
 
 if __name__ == "__main__":

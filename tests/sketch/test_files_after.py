@@ -31,5 +31,5 @@ HEAVY = np.array([100, 800, 0, 50, 50])
 )
 def test_the_share_of_ten_files(held: list[int], columns: int, share: float) -> None:
     fragments = FragmentSet.of(held, PARTITION.size)
-    found = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
-    assert found == pytest.approx(share)
+    result = share_after(fragments, PARTITION, HEAVY, 10, range(columns))
+    assert result == pytest.approx(share)

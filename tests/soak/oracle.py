@@ -146,6 +146,6 @@ class Recapture:
             for table, version in stored.versions.items()
         }
         assert {scan.table for scan in scans_of(root)} == set(tables)
-        found = accurate_sketches(annotate(root, tables), root, tables, partitions)
-        self._found[stored.query] = key, found
-        return found
+        result = accurate_sketches(annotate(root, tables), root, tables, partitions)
+        self._found[stored.query] = key, result
+        return result

@@ -114,16 +114,16 @@ def chain(last: int) -> dict[str, list[Row]]:
 def both(spark: Any, sql: str, tables: dict[str, list[Row]]) -> list[int | str]:
     """How many rows Spark finds, and the engine; or the code of the error."""
     case = case_of_sql(sql, tuple(COLUMNS))
-    found: list[int | str] = []
+    result: list[int | str] = []
     for answer in (
         lambda: of_spark(spark, sql, frames_of(spark, tables)),
         lambda: answer_of(loaded(case, tables, with_answer=True), case),
     ):
         try:
-            found.append(answer().total())
+            result.append(answer().total())
         except UnsupportedError as error:
-            found.append(error.code)
-    return found
+            result.append(error.code)
+    return result
 
 
 @pytest.mark.long

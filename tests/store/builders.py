@@ -125,10 +125,10 @@ def sketches_at(
 ) -> tuple[StoredSketch, ...] | None:
     """The sketches of the latest commit that stood for exactly these versions."""
     for kept in store.kept(query, versions):
-        found = store.load_kept(query, kept.generation)
-        assert found.versions == kept.versions == versions
-        assert found.state_meta == kept.basis
-        return found.sketches
+        result = store.load_kept(query, kept.generation)
+        assert result.versions == kept.versions == versions
+        assert result.state_meta == kept.basis
+        return result.sketches
     return None
 
 

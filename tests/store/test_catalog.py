@@ -107,6 +107,6 @@ def test_a_full_catalog_is_a_storage_error(store: Store) -> None:
 def test_sqlite_errors_become_ours(code: int, kind: type[ImpctlError]) -> None:
     error = sqlite3.OperationalError("it failed")
     error.sqlite_errorcode = code
-    found = from_sqlite(error, Path("catalog.sqlite"))
-    assert type(found) is kind
-    assert found.hint
+    result = from_sqlite(error, Path("catalog.sqlite"))
+    assert type(result) is kind
+    assert result.hint

@@ -54,12 +54,12 @@ def hidden(table: pa.Table, *, are_codes_shown: bool) -> pages.PagedTable:
     """The table as it would be mapped, nothing of it looked at but where its columns lie."""
     held = HiddenPages(stream_of(table))
     check_heads(held.content, held, InvariantError)
-    found = table_in(held.content)
+    result = table_in(held.content)
     if are_codes_shown:
-        for name in set(_SEARCHED) & set(found.column_names):
-            (chunk,) = found.column(name).chunks
+        for name in set(_SEARCHED) & set(result.column_names):
+            (chunk,) = result.column(name).chunks
             held.show(chunk.buffers()[1].address, chunk.buffers()[1].size)
-    return pages.PagedTable(found, held)
+    return pages.PagedTable(result, held)
 
 
 @contextmanager

@@ -139,6 +139,6 @@ def fragments_by_access(held: StoredQuery) -> dict[str, set[int]]:
 def stored(folder: Path, name: str, store: str = ".impctl") -> StoredQuery:
     """What the store has of a query."""
     with Store.open(folder / store, create=False) as held:
-        found = held.load(name)
-        assert found is not None
-        return found
+        result = held.load(name)
+        assert result is not None
+        return result

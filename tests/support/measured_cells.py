@@ -15,11 +15,11 @@ from impctl.errors import Location
 def cells_of(ground: Ground) -> list[Cell]:
     """All cells; whatever is in them can be drawn by what the measure says of itself."""
     measure = MEASURES[ground.figure.measure]
-    found = list(measure.run(ground))
-    for cell in found:
+    result = list(measure.run(ground))
+    for cell in result:
         assert cell.labels.keys() <= set(measure.drawable.labels)
         assert all(map(measure.drawable.has, cell.metrics))
-    return found
+    return result
 
 
 def ground_of(

@@ -55,8 +55,8 @@ class ReferencePartners:
     def _by_files(self, wanted: Readable, keys: Sequence[Vector]) -> Batch:
         reading = Transient(wanted, self.partitions)
         sizes = {access: len(self.tables[s.table]) for access, s in reading.sources.items()}
-        found = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
-        return empty_batch(len(wanted.accesses)) if found is None else reading.rows(found)
+        result = read_in_turn(wanted, reading.sources, keys, sizes, self._asked)
+        return empty_batch(len(wanted.accesses)) if result is None else reading.rows(result)
 
     def _asked(self, source: Source, asked: Mapping[ColumnName, Sequence[Vector]]) -> pa.Table:
         """The rows of a table with these values, and no other."""
@@ -102,17 +102,17 @@ class ReferencePartners:
 
     def _read(self, wanted: Readable) -> Batch:
         plan = _without_fragments(wanted.plan)
-        found = annotate(plan, self.tables)
+        result = annotate(plan, self.tables)
         columns = {
-            name: self._vector([values[at] for values, _ in found.rows], kind)
+            name: self._vector([values[at] for values, _ in result.rows], kind)
             for at, (name, kind) in enumerate(wanted.columns)
         }
         names = {scan.access: scan.table for scan in scans_of(plan)}
         tags = tuple(
-            RowTags(self._fragments(access, names[access], [of for _, of in found.rows]))
+            RowTags(self._fragments(access, names[access], [of for _, of in result.rows]))
             for access in wanted.accesses
         )
-        return Batch(columns, np.ones(len(found.rows), np.int64), tags)
+        return Batch(columns, np.ones(len(result.rows), np.int64), tags)
 
     def _vector(self, values: list[object], kind: SqlType) -> Vector:
         return from_arrow(pa.array(values, arrow_type(kind)), kind)

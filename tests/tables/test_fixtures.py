@@ -32,15 +32,15 @@ def test_newest_snapshot_reads_as_scan_does(path: Path) -> None:
         with pytest.raises(HistoryGoneError, match="can no longer be read"):
             read_rows(snapshot, columns)
         return
-    found = read_rows(snapshot, columns)
+    rows = read_rows(snapshot, columns)
     expected = pa.table(DeltaTable(str(path)).scan(columns=columns)).select(columns)
-    assert found.column_names == columns
-    assert snapshot.rows in (None, found.num_rows)
+    assert rows.column_names == columns
+    assert snapshot.rows in (None, rows.num_rows)
     if path.name in WRONG_IN_DELTALAKE:
-        assert found.num_rows == expected.num_rows
-        assert [value.year for value in found.column("BIG_DATE").to_pylist()] == [9999, 9999]
+        assert rows.num_rows == expected.num_rows
+        assert [value.year for value in rows.column("BIG_DATE").to_pylist()] == [9999, 9999]
     else:
-        assert bag(found) == bag(expected)
+        assert bag(rows) == bag(expected)
 
 
 @pytest.mark.slow

@@ -35,8 +35,8 @@ def wanted(
 
 
 def rows_of(snapshot: Snapshot, *filters: RangeFilter) -> list[Any]:
-    found = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
-    return sorted(found, key=lambda value: (value is not None, str(value)))
+    pylist = read_rows(snapshot, ["v"], prune(snapshot, filters)).column("v").to_pylist()
+    return sorted(pylist, key=lambda value: (value is not None, str(value)))
 
 
 def test_files_outside_are_left_out(tmp_path: Path) -> None:

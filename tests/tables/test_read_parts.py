@@ -46,9 +46,9 @@ def is_wanted(value: Any, wanted: RangeFilter) -> bool:
     if value is None:
         return wanted.includes_null
     return any(
-        (found.low is None or value != value or value >= found.low)
-        and (found.high is None or value < found.high)
-        for found in wanted.intervals
+        (result.low is None or value != value or value >= result.low)
+        and (result.high is None or value < result.high)
+        for result in wanted.intervals
     )
 
 
@@ -120,8 +120,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def judge_all(folder: Path, cases: range, most_intervals: int) -> tuple[int, int]:
-    found = [judge(folder / str(case), case, most_intervals) for case in cases]
-    return sum(read for read, _ in found), sum(needed for _, needed in found)
+    result = [judge(folder / str(case), case, most_intervals) for case in cases]
+    return sum(read for read, _ in result), sum(needed for _, needed in result)
 
 
 @random_cases(34, 57, 1000)

@@ -57,8 +57,8 @@ def test_the_file_says_who_may(load: Load, problems: Problems) -> None:
         "version: 1\ncredentials: ambient\nqueries: {q: {sql: SELECT 1}}\n"
         "tables: {a: {path: 's3://b/a'}, c: {path: 's3://b/a', credentials: options}}\n"
     )
-    found = load(text).tables
-    assert {name: spec.ambient for name, spec in found.items()} == {"a": True, "c": False}
+    tables = load(text).tables
+    assert {name: spec.ambient for name, spec in tables.items()} == {"a": True, "c": False}
     plain = load(text.replace("credentials: ambient\n", "")).tables
     assert [(spec.ambient, spec.names) for spec in plain.values()] == [(False, ("c",))]
     (wrong,) = problems(text.replace("ambient", "somewhere"))

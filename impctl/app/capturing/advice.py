@@ -65,10 +65,10 @@ def warnings_of(
 ) -> list[str]:
     """A warning for every sketch that lets next to nothing be skipped; one that cannot, since the
     query `counts_every_row`, is told so."""
-    found = advice_of(tables, forecasts, query, sketches)
+    result = advice_of(tables, forecasts, query, sketches)
     if counts_every_row:
-        found = [replace(advice, fix=_EVERY_ROW) for advice in found]
-    return [f"{advice.message}; {advice.fix}" for advice in found]
+        result = [replace(advice, fix=_EVERY_ROW) for advice in result]
+    return [f"{advice.message}; {advice.fix}" for advice in result]
 
 
 def advice_of(
@@ -78,8 +78,8 @@ def advice_of(
     sketches: Sequence[StoredSketch],
 ) -> list[Advice]:
     """What to say of each sketch that lets next to nothing be skipped, and of small files."""
-    found = [_advice(tables, forecasts, query, sketch) for sketch in sketches]
-    return list(dict.fromkeys(advice for advice in found if advice is not None))
+    result = [_advice(tables, forecasts, query, sketch) for sketch in sketches]
+    return list(dict.fromkeys(advice for advice in result if advice is not None))
 
 
 def _advice(

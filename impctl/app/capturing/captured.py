@@ -78,14 +78,14 @@ def capture_query(
     chosen, partitions = stage.chosen, stage.partitions
     reading = Stopwatch()
     found_ = _found(desk, stage)
-    found, way, pass_ms = found_.fragments, found_.way, reading.ms
+    result, way, pass_ms = found_.fragments, found_.way, reading.ms
     spark_ms, engine_ms = (pass_ms, 0.0) if found_.uses_spark else (0.0, pass_ms)
-    sketches = stored_sketches(prepared, partitions, found)
+    sketches = stored_sketches(prepared, partitions, result)
     assumptions = tuple(assumption_of(fact) for fact in chosen.verdict.assumptions)
     versions = desk.tables.versions_of(prepared.tables)
     elapsed_ms, started_ms = whole.ms, desk.spark_start_ms - spark_started
     record = replace(
-        _record(code, reason, found, versions),
+        _record(code, reason, result, versions),
         elapsed_ms=elapsed_ms,
         read_ms=spark_ms,
         engine_ms=engine_ms,
@@ -132,7 +132,7 @@ def _no_answer(prepared: PreparedQuery, way: Way) -> str:
 def _record(
     code: str,
     reason: str,
-    found: Mapping[AccessId, FragmentSet],
+    result: Mapping[AccessId, FragmentSet],
     versions: Mapping[TableName, TableVersion],
 ) -> RunRecord:
     """What is told of a capture; what it took is still to be said."""
@@ -146,14 +146,18 @@ def _record(
         engine_ms=0.0,
         commit_ms=0.0,
         changes=0,
-        added=sum(len(fragments) for fragments in found.values()),
+        added=sum(len(fragments) for fragments in result.values()),
         removed=0,
         versions=versions,
     )
 
 
 def _cost(
-    tables: PinnedTables, prepared: PreparedQuery, elapsed_ms: float, found: _Found, start_ms: float
+    tables: PinnedTables,
+    prepared: PreparedQuery,
+    elapsed_ms: float,
+    result: _Found,
+    start_ms: float,
 ) -> RunCost:
     """What the capture took, without starting Spark, and from how much."""
     size = sum(tables.snapshot(table).bytes for table in prepared.tables)
@@ -162,7 +166,7 @@ def _cost(
         tables.rows_of(prepared.tables),
         size,
         max(0.0, elapsed_ms - start_ms),
-        found.uses_spark,
+        result.uses_spark,
         start_ms,
     )
 
@@ -183,20 +187,20 @@ def _found(desk: Workbench, stage: CaptureStage) -> _Found:
     if way.mode is Mode.EXACT:
         way, filled = best_filled(desk, prepared, way, chosen.verdict, partitions)
     if filled is None:
-        found = recaptured(desk, prepared, chosen.verdict, partitions)
-        state = touched(desk, prepared, partitions, found) if way.mode is Mode.TOUCH else None
-        return _Found(way, found, state, True)
+        result = recaptured(desk, prepared, chosen.verdict, partitions)
+        state = touched(desk, prepared, partitions, result) if way.mode is Mode.TOUCH else None
+        return _Found(way, result, state, True)
     return _Found(way, filled.session.fragments(), filled.session, filled.uses_spark)
 
 
 def stored_sketches(
     prepared: PreparedQuery,
     partitions: Mapping[AccessId, RangePartition],
-    found: Mapping[AccessId, FragmentSet],
+    result: Mapping[AccessId, FragmentSet],
 ) -> tuple[StoredSketch, ...]:
     """The sketches as the store holds them."""
     tables = prepared.table_of
     return tuple(
-        StoredSketch(access, tables[access], partition.attribute, partition, found[access])
+        StoredSketch(access, tables[access], partition.attribute, partition, result[access])
         for access, partition in partitions.items()
     )

@@ -85,9 +85,9 @@ def sketch_uses(
     desk: Workbench, store: StoreReader | None, failures: list[Failure]
 ) -> dict[TableName, list[SketchUse]]:
     """The sketches stored for the file's queries as they read now, by table."""
-    found: dict[TableName, list[SketchUse]] = {}
+    result: dict[TableName, list[SketchUse]] = {}
     if store is None:
-        return found
+        return result
     for spec in desk.sketched(None):
         with Isolated(failures, spec):
             stored = store.load(spec.name)
@@ -97,8 +97,8 @@ def sketch_uses(
             for sketch in stored.sketches:
                 rows = _rows_per_range(desk.tables.snapshot(sketch.table), store, stored, sketch)
                 use = SketchUse(prepared, sketch, stored.sketches, rows)
-                found.setdefault(sketch.table, []).append(use)
-    return found
+                result.setdefault(sketch.table, []).append(use)
+    return result
 
 
 def _rows_per_range(
@@ -139,7 +139,7 @@ def cluster_forecast(
     snapshot = desk.tables.snapshot(table)
     files = max(1, round(snapshot.bytes / bytes_per_file(snapshot)))
     sketches = tuple(_expected(desk, use, columns, files) for use in uses)
-    found = ClusterForecast(tuple(columns), files, sketches, "", is_done=False)
+    result = ClusterForecast(tuple(columns), files, sketches, "", is_done=False)
     if _is_done(desk, snapshot, columns, files):
         order = "order" if len(columns) == 1 else "Z-order"
         by = ", ".join(f"`{name}`" for name in columns)
@@ -147,13 +147,13 @@ def cluster_forecast(
             replace(one, files_expected=one.files, bytes_expected=one.bytes) for one in sketches
         )
         obstacle = f"its files are already in the {order} of {by}"
-        return replace(found, sketches=as_now, obstacle=obstacle, is_done=True)
-    if found.share <= _WORTH_IT:
-        return found
+        return replace(result, sketches=as_now, obstacle=obstacle, is_done=True)
+    if result.share <= _WORTH_IT:
+        return result
     obstacle = "its sketches would skip hardly more than they do now"
     if files == 1:
         obstacle += ", because all of it fits into one file"
-    return replace(found, obstacle=obstacle)
+    return replace(result, obstacle=obstacle)
 
 
 def _is_done(
@@ -218,10 +218,10 @@ class ClusterForecasts:
         own = [use for use in uses if (use.prepared.spec.name, use.sketch.attribute) == wanted]
         if whole is None or len(own) in (0, len(uses)):
             return None
-        found = self._forecast(sketch.table, own)
-        if found is None or found.obstacle:
+        forecast = self._forecast(sketch.table, own)
+        if forecast is None or forecast.obstacle:
             return None
-        return found.sketches[0]
+        return forecast.sketches[0]
 
     def _forecast(self, table: TableName, uses: Sequence[SketchUse]) -> ClusterForecast | None:
         try:

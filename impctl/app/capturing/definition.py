@@ -128,22 +128,22 @@ def definition(desk: Workbench, spec: QuerySpec, tables: Sequence[TableName]) ->
 
 def _expiry_of(tables: Sequence[TableName], known: Mapping[TableName, TableSpec]) -> str:
     """How rows of these tables expire; empty where none do."""
-    found = [(name, known[name].expiry) for name in sorted(tables) if name in known]
-    lives = [(name, how.column.lower(), how.after) for name, how in found if how is not None]
+    result = [(name, known[name].expiry) for name in sorted(tables) if name in known]
+    lives = [(name, how.column.lower(), how.after) for name, how in result if how is not None]
     return f" expiry {lives}" if lives else ""
 
 
 def _views_in(sql: str, workload: Workload) -> list[tuple[FullName, str]]:
     """The views that may stand in the text, and those that may stand in these."""
-    found: dict[FullName, str] = {}
+    result: dict[FullName, str] = {}
     texts = [sql.lower()]
     while texts:
         text = texts.pop()
         for full, view in workload.views.items():
-            if full not in found and ("`" in full[-1] or full[-1] in text):
-                found[full] = view.sql
+            if full not in result and ("`" in full[-1] or full[-1] in text):
+                result[full] = view.sql
                 texts.append(view.sql.lower())
-    return sorted(found.items())
+    return sorted(result.items())
 
 
 def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
@@ -152,9 +152,9 @@ def _names_in(sql: str, workload: Workload) -> list[tuple[str, TableName]]:
     A name that ends in a word which the text has nowhere does not stand in it.
     """
     names, text = workload.names, sql.lower()
-    found = []
+    result = []
     for full, table in names.tables.items():
         is_plain = full == (SPARK_CATALOG, SPARK_SCHEMA, table.lower())
         if not is_plain and ("`" in full[-1] or full[-1] in text):
-            found.append((".".join(map(quoted, full)), table))
-    return sorted(found)
+            result.append((".".join(map(quoted, full)), table))
+    return sorted(result)

@@ -30,15 +30,15 @@ REBALANCE_HINT = "run `impctl capture --rebalance`"
 def depths(counted: RangeRows, before: Sequence[RangeDepth] = ()) -> list[RangeDepth]:
     """What is kept of the counts; without `before` the ranges were chosen just now."""
     chosen = {(depth.table, depth.attribute): depth.at_capture for depth in before}
-    found = []
+    result = []
     for partition in counted.partitions:
         table, attribute = partition.table, partition.attribute
         ranges = counted.counts(partition)[:-1]
         total, largest = int(ranges.sum()), int(ranges.max())
         depth = RangeDepth(table, attribute, len(ranges), total, largest, 0.0)
         at_capture = chosen.get((table, attribute), imbalance(depth))
-        found.append(replace(depth, at_capture=at_capture))
-    return found
+        result.append(replace(depth, at_capture=at_capture))
+    return result
 
 
 def imbalance(depth: RangeDepth) -> float:
@@ -87,8 +87,8 @@ def ranges_entry(
     desk: Workbench, stored: StoredQuery, table: TableName, attribute: ColumnName
 ) -> RangesEntry | None:
     """The same for the ranges of one sketch."""
-    found = ranges_entries(desk, stored)
-    return next((e for e in found if (e.table, e.attribute) == (table, attribute)), None)
+    result = ranges_entries(desk, stored)
+    return next((e for e in result if (e.table, e.attribute) == (table, attribute)), None)
 
 
 def has_own_boundaries(desk: Workbench, table: TableName, attribute: ColumnName) -> bool:

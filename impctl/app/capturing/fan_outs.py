@@ -26,13 +26,13 @@ class PinnedFanOuts:
 
     def alone(self, side: KeySide) -> float:
         """Keys per row, at most one."""
-        found = self._counts(side, one_in(self._rows(side)))
-        return min(found.keys / max(found.rows, 1), 1.0)
+        counts = self._counts(side, one_in(self._rows(side)))
+        return min(counts.keys / max(counts.rows, 1), 1.0)
 
     def size(self, side: KeySide) -> SideSize:
         """Rows that its condition keeps, and what is different of them."""
-        found = self._counts(side, one_in(self._rows(side)))
-        return SideSize(found.rows, found.share, found.keys, found.together)
+        counts = self._counts(side, one_in(self._rows(side)))
+        return SideSize(counts.rows, counts.share, counts.keys, counts.together)
 
     def _rows(self, side: KeySide) -> int:
         return self.tables.snapshot(side.table).likely_rows

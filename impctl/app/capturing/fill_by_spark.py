@@ -77,11 +77,11 @@ def touched(
     desk: Workbench,
     prepared: PreparedQuery,
     partitions: Mapping[AccessId, RangePartition],
-    found: Mapping[AccessId, FragmentSet],
+    result: Mapping[AccessId, FragmentSet],
 ) -> TouchedQuery:
     """What touch mode remembers of its one sketch, at the pinned version."""
     ((access, partition),) = partitions.items()
-    query = TouchedQuery(partition, found[access])
+    query = TouchedQuery(partition, result[access])
     snapshot = desk.tables.snapshot(partition.table)
     snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
     left = wanted_files(prepared.root, snapshots)[access]

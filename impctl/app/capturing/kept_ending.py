@@ -49,8 +49,8 @@ def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
 
 def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
     """Whether this program wrote how the answer is made of what is kept, of these very tables."""
-    mark, found = build_mark(), stored.state_meta.get("ending") or [""]
-    return mark == found[0] != "" and are_entries_there(stored, tables)
+    mark, result = build_mark(), stored.state_meta.get("ending") or [""]
+    return mark == result[0] != "" and are_entries_there(stored, tables)
 
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:

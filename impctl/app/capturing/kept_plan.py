@@ -79,8 +79,8 @@ def kept_plan(
         notes = answer_notes(prepared.root, barriers)
         return KeptPlan(prepared.planned, verdict, prepared.core, notes)
     columns = {a: Column(p.attribute, p.type) for a, p in partitions.items()}
-    found = witnessed(prepared.planned, verdict, columns)
+    result = witnessed(prepared.planned, verdict, columns)
     sketched = {access: column.name for access, column in columns.items()}
-    of_kept = carried(verdict, found.query, sketched)
-    core = core_of(found.query.root)
-    return KeptPlan(found.query, of_kept, core, found.notes)
+    of_kept = carried(verdict, result.query, sketched)
+    core = core_of(result.query.root)
+    return KeptPlan(result.query, of_kept, core, result.notes)

@@ -21,8 +21,8 @@ from impctl.store.records import StoredQuery
 
 def stored_moments(stored: StoredQuery) -> Mapping[str, str]:
     """The values by name; none for a query that does not ask the clock."""
-    found: Mapping[str, str] = stored.state_meta.get("moments", {})
-    return found
+    result: Mapping[str, str] = stored.state_meta.get("moments", {})
+    return result
 
 
 def moved_moments(desk: Workbench, stored: StoredQuery) -> Mapping[str, tuple[str, str]]:

@@ -177,10 +177,10 @@ def check_pinned_commit(tables: PinnedTables, table: TableName) -> None:
 
 def _is_still(tables: PinnedTables, source: DeltaSource) -> bool:
     """Whether what stands at the path now has the pinned version, with the files it had."""
-    found = refresh(source)
-    if found.table_id != source.table_id or found.version < source.version:
+    result = refresh(source)
+    if result.table_id != source.table_id or result.version < source.version:
         return False
-    now, pinned = found.snapshot(source.version), tables.snapshot(source.name)
+    now, pinned = result.snapshot(source.version), tables.snapshot(source.name)
     return files_mark(now).digest == files_mark(pinned).digest
 
 
@@ -210,14 +210,14 @@ def _is_same(stored: StoredQuery, tables: PinnedTables, table: TableName) -> boo
 
 
 def _marks(stored: StoredQuery) -> Mapping[TableName, str]:
-    found: Mapping[TableName, str] = stored.state_meta.get("marks", {})
-    return found
+    result: Mapping[TableName, str] = stored.state_meta.get("marks", {})
+    return result
 
 
 def _held(stored: StoredQuery, table: TableName) -> str | None:
     """The digest of the files that the table had; None where nobody took it."""
-    found: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
-    return found[table]["digest"] if table in found else None
+    result: Mapping[TableName, Mapping[str, str]] = stored.state_meta.get("files", {})
+    return result[table]["digest"] if table in result else None
 
 
 def mark_at(tables: PinnedTables, table: TableName, version: TableVersion) -> str | None:

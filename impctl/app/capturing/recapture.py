@@ -57,14 +57,14 @@ def needed(
     """
     partitions = {access: partition for access, (partition, _) in held.items()}
     one = _Pass.of(desk, prepared, verdict, partitions, versions)
-    found = dict(one.sketches())
+    result = dict(one.sketches())
     fragments = {access: kept for access, (_, kept) in held.items()}
     for fixpoint in outer_fixpoints(one.kept.query.root):
         if fixpoint.chooses and one.derives_all(fixpoint, fragments):
             for access in {scan.access for scan in scans_of(fixpoint)} & held.keys():
-                unneeded = found[access].minus(fragments[access])
-                found[access] = found[access].minus(unneeded)
-    return found
+                unneeded = result[access].minus(fragments[access])
+                result[access] = result[access].minus(unneeded)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

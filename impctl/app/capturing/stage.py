@@ -56,8 +56,8 @@ class CaptureStage:
         compiled, prepared = self.way.compiled, self.prepared
         snapshots = {scan.access: desk.tables.snapshot(scan.table) for scan in prepared.scans}
         if self.way.mode is Mode.EXACT and compiled is not None:
-            tables = {found.table: found for found in snapshots.values()}
-            left = {name: files_of_table(found, compiled) for name, found in tables.items()}
+            tables = {snapshot.table: snapshot for snapshot in snapshots.values()}
+            left = {name: files_of_table(result, compiled) for name, result in tables.items()}
         else:
             left = files_by_table(snapshots, wanted_files(prepared.root, snapshots))
         return tuple(_entry(desk.tables.snapshot(table), left[table]) for table in left)

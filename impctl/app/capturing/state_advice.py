@@ -71,11 +71,11 @@ def _saving(
 
 def _by_piece(runs: Sequence[RunRef]) -> Mapping[str, tuple[int, int]]:
     """Rows and bytes of each piece of state."""
-    found: dict[str, tuple[int, int]] = {}
+    result: dict[str, tuple[int, int]] = {}
     for run in runs:
-        rows, size = found.get(run.arrangement, (0, 0))
-        found[run.arrangement] = (rows + run.rows, size + run.bytes)
-    return found
+        rows, size = result.get(run.arrangement, (0, 0))
+        result[run.arrangement] = (rows + run.rows, size + run.bytes)
+    return result
 
 
 def _saved(refills: Sequence[Refilled], pieces: Mapping[str, tuple[int, int]]) -> tuple[int, bool]:

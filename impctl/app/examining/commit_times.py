@@ -28,8 +28,8 @@ _FIX = "synchronize the clocks of the machines that write the table with a time 
 def commit_time_findings(source: DeltaSource) -> Iterator[Finding]:
     """A warning for each kind of time that cannot be, of the latest commits."""
     subject = Subject.of_table(source.name)
-    found = _latest(source)
-    timed = [(one.version, one.at) for one in found if one.at is not None]
+    latest = _latest(source)
+    timed = [(one.version, one.at) for one in latest if one.at is not None]
     ahead = [(version, at) for version, at in timed if at > time.time() + _TOLERATED]
     if ahead:
         version, at = ahead[-1]

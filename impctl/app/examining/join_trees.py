@@ -54,13 +54,13 @@ def _is_tree(shape: TreeShape | NoTree) -> bool:
 
 def _sizes(pieces: Mapping[str, int]) -> Iterator[dict[int, int]]:
     """For each tree that has state, as they are numbered, the bytes of its nodes by their place."""
-    found: dict[int, dict[int, int]] = {}
+    result: dict[int, dict[int, int]] = {}
     for name, size in pieces.items():
         match = _OF_NODE.match(name)
         if match is not None:
-            nodes = found.setdefault(int(match["tree"]), {})
+            nodes = result.setdefault(int(match["tree"]), {})
             nodes[int(match["node"])] = nodes.get(int(match["node"]), 0) + size
-    yield from (nodes for _, nodes in sorted(found.items()))
+    yield from (nodes for _, nodes in sorted(result.items()))
 
 
 def _entry(
@@ -73,17 +73,17 @@ def _entry(
     if isinstance(shape, NoTree):
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
-    found = explanation.tree_entry(shape, sketched)
+    tree_entry = explanation.tree_entry(shape, sketched)
     nodes = tuple(
         TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
-        for node in found.nodes
+        for node in tree_entry.nodes
     )
-    drawn = explanation.tree_lines(found)
+    drawn = explanation.tree_lines(tree_entry)
     entry = TreeEntry(
         is_used,
         _said(prepared, way),
-        mode=found.mode,
-        height=found.height,
+        mode=tree_entry.mode,
+        height=tree_entry.height,
         nodes=nodes,
         drawn=drawn,
     )

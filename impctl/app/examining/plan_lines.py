@@ -251,8 +251,8 @@ def _led_to_answer(
         return {}
     owners = way.compiled.owners
     named = {one.note: owners.get(f"{one.name}.rows") for one in kept.followed}
-    found = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
-    return {position: note for note, position in found.items() if position is not None}
+    result = {n: _position(nodes, owner) for n, owner in named.items() if owner is not None}
+    return {position: note for note, position in result.items() if position is not None}
 
 
 def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
@@ -260,13 +260,13 @@ def _read(nodes: tuple[Plan, ...], way: Way | None) -> frozenset[int]:
     if way is None or way.compiled is None:
         return frozenset()
     read = {one.side for one in way.compiled.groupings if one.strategy is Strategy.FILES}
-    found = (
+    result = (
         _position(nodes, owner)
         for name, owner in way.compiled.owners.items()
         # A semi join owns the DISTINCT that is made for it, too: of it its sides are told.
         if name.partition(".")[0] in read and isinstance(owner, Aggregate | Distinct)
     )
-    return frozenset(at for at in found if at is not None)
+    return frozenset(at for at in result if at is not None)
 
 
 def _position(nodes: tuple[Plan, ...], owner: Plan) -> int | None:
@@ -284,17 +284,17 @@ def _pushed(
 ) -> dict[int, tuple[str, ...]]:
     """What is left out early, at scans and at conditions right above them."""
     ranges = {} if kept is None else _ranges(tables, prepared, kept.stored)
-    found: dict[int, tuple[str, ...]] = {}
+    result: dict[int, tuple[str, ...]] = {}
     for position, node in enumerate(nodes):
         if isinstance(node, Scan):
             total = len(tables.snapshot(node.table).schema.names)
             columns = f"reads {len(node.attributes)} of {count_text(total, 'column')}"
             lives = dict(prepared.query.live).get(node.table)
             expiry = () if lives is None else (_expiry(lives, prepared.now),)
-            found[position] = (columns, *expiry, *ranges.get(node.access, ()))
+            result[position] = (columns, *expiry, *ranges.get(node.access, ()))
         elif isinstance(node, Select) and isinstance(node.child, Scan):
-            found[position] = ("pushed down to the scan",)
-    return found
+            result[position] = ("pushed down to the scan",)
+    return result
 
 
 def _expiry(live: LiveRows, now: str) -> str:
@@ -314,23 +314,23 @@ def _ranges(
         }
     except ImpctlError:
         return {}
-    found: dict[str, tuple[str, ...]] = {}
+    result: dict[str, tuple[str, ...]] = {}
     for scan in prepared.scans:
         if scan.access in pruned.filters:
             texts = " or ".join(interval_texts(pruned.filters[scan.access])) or "no row"
             files = f"{len(pruned.files[scan.table])} of {count_text(totals[scan.table], 'file')}"
-            found[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
-    return found
+            result[scan.access] = (f"with the sketch: {texts}; Spark reads {files}",)
+    return result
 
 
 def _blocking(nodes: tuple[Plan, ...], span: Span | None) -> int:
     """Position of the lowest node with the blocking part in its expressions; else the root."""
-    found = [
+    result = [
         position
         for position, node in enumerate(nodes)
         if span is not None and any(_holds(own, span) for own in _own_spans(node))
     ]
-    return found[-1] if found else 0
+    return result[-1] if result else 0
 
 
 def _own_spans(node: Plan) -> Iterator[Span | None]:

@@ -43,10 +43,10 @@ def installed() -> tuple[Installed, ...]:
     python, packages = _declared()
     if python is None:
         return ()
-    found = [Installed("python", python, platform.python_version())]
+    result = [Installed("python", python, platform.python_version())]
     for name, wanted in packages:
-        found.append(Installed(name, wanted, installed_version(name)))
-    return tuple(found)
+        result.append(Installed(name, wanted, installed_version(name)))
+    return tuple(result)
 
 
 def installed_version(package: str) -> str | None:
@@ -57,17 +57,17 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def is_within(found: str, wanted: str) -> bool:
+def is_within(result: str, wanted: str) -> bool:
     """Whether a version meets every clause of a range such as `>=4.1,<5`."""
-    return all(_meets(found, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
+    return all(_meets(result, sign, limit) for sign, limit in _CLAUSE.findall(wanted))
 
 
-def _meets(found: str, sign: str, limit: str) -> bool:
-    mine, theirs = _numbers(found), _numbers(limit)
+def _meets(result: str, sign: str, limit: str) -> bool:
+    mine, theirs = _numbers(result), _numbers(limit)
     length = max(len(mine), len(theirs))
     order = _padded(mine, length), _padded(theirs, length)
     # 4.1.0rc1 comes before 4.1.0.
-    is_early = order[0] == order[1] and _PRE_RELEASE.search(found) is not None
+    is_early = order[0] == order[1] and _PRE_RELEASE.search(result) is not None
     match sign:
         case ">=":
             return order[0] >= order[1] and not is_early

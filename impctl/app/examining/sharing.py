@@ -21,11 +21,11 @@ _MOST_FILES = 100
 
 def sharing_findings(desk: Workbench) -> Iterator[Finding]:
     """A warning that names the files with this store, and the queries that have one name."""
-    found = dict(_sharers(desk))
-    if not found:
+    result = dict(_sharers(desk))
+    if not result:
         return
     own = {name.lower() for name in desk.workload.queries}
-    names = sorted({name for names in found.values() for name in names if name.lower() in own})
+    names = sorted({name for names in result.values() for name in names if name.lower() in own})
     clash = (
         (
             f"; of {', '.join(f'`{name}`' for name in names)} only the file captured last "
@@ -36,7 +36,7 @@ def sharing_findings(desk: Workbench) -> Iterator[Finding]:
     )
     yield Subject(Area.STORE, str(desk.store_path)).warning(
         "shared_store",
-        f"Other files use this store too: {', '.join(found)}{clash}",
+        f"Other files use this store too: {', '.join(result)}{clash}",
         "give each file a separate `store`, as `impctl init` does",
     )
 

@@ -26,11 +26,11 @@ def skipping_findings(desk: Workbench, stored: Sequence[StoredQuery]) -> Iterato
     for one in stored:
         subject = Subject(Area.STORE, one.query)
         try:
-            found = advice_of(desk.tables, forecasts, one.query, one.sketches)
+            result = advice_of(desk.tables, forecasts, one.query, one.sketches)
         except ImpctlError:
             continue
-        for advice in found:
+        for advice in result:
             message = advice.message[0].upper() + advice.message[1:]
             yield subject.warning("skips_little", message, advice.fix)
-        if not found and one.sketches:
+        if not result and one.sketches:
             yield subject.ok("skips_little", "Its sketches can skip files or rows")

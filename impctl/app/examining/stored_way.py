@@ -46,9 +46,11 @@ def way_as_stored(
     if bool(meta.trees) == way.has_tree and has_same_answer and has_same_sides:
         return way
     chooser = chooser_of(prepared, meta)
-    found = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
-    if found.has_tree == way.has_tree:
+    result = chosen_way(prepared, verdict, partitions, chooser, has_answer=meta.answer)
+    if result.has_tree == way.has_tree:
         # Why there is none, or one, is as true of what is stored.
-        found = replace(found, trees=way.trees)
+        result = replace(result, trees=way.trees)
     is_left_out = prepared.spec.answer and not meta.answer
-    return replace(found, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else found.no_answer)
+    return replace(
+        result, reason=meta.way, no_answer=_NO_ANSWER if is_left_out else result.no_answer
+    )

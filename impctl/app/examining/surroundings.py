@@ -41,8 +41,8 @@ def software(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 def delta_jar(spark: SparkSpec | None) -> Finding:
     """What of the Delta JAR is needed: nothing; and whether it is there all the same."""
-    found = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
-    there = f"; it is installed ({', '.join(found)}) and does no harm" if found else ""
+    result = sorted({*_jars_of_pyspark(), *_jars_of(spark)})
+    there = f"; it is installed ({', '.join(result)}) and does no harm" if result else ""
     return Subject(Area.SPARK, "delta jar").ok(
         "delta_jar",
         "The Delta JAR is not needed: impctl reads Delta tables with deltalake, and "
@@ -77,23 +77,23 @@ def try_spark(
     return finding, partial(rows_of_smallest_file, session)
 
 
-def _packages(found: tuple[Installed, ...]) -> Iterator[Finding]:
+def _packages(result: tuple[Installed, ...]) -> Iterator[Finding]:
     subject = Subject(Area.SOFTWARE, "packages")
-    if not found:
+    if not result:
         yield subject.warning(
             "supported_versions",
             "The supported versions are unknown, because impctl is not installed as a package",
             "run `pip install impctl`",
         )
         return
-    good = [one for one in found if one.is_supported]
+    good = [one for one in result if one.is_supported]
     named = [f"{one.name} {one.found}" for one in good if one.name in _SHOWN]
     others = len(good) - len(named)
     if good:
         more = f" and {others} more" if others else ""
         words = "are supported versions" if len(good) > 1 else "is a supported version"
         yield subject.ok("supported_versions", f"{', '.join(named)}{more} {words}")
-    for one in found:
+    for one in result:
         if not one.is_supported:
             yield _outside(one)
 
@@ -146,9 +146,9 @@ def _java(environment: Mapping[str, str]) -> Finding:
         seen.append(f"{origin} has " + ("none" if version is None else f"Java {version}"))
     if unstated is not None:
         return subject.warning("java", unstated, "run `impctl doctor --spark`, which starts Java")
-    found = f" ({', '.join(seen)})" if seen else ""
+    result = f" ({', '.join(seen)})" if seen else ""
     return subject.problem(
-        "java", f"No Java {OLDEST_JAVA} or newer found{found}; {_NO_JAVA}", JAVA_HINT, 2
+        "java", f"No Java {OLDEST_JAVA} or newer found{result}; {_NO_JAVA}", JAVA_HINT, 2
     )
 
 

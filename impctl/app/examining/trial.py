@@ -80,10 +80,10 @@ def _reading(
     """Files, rows and bytes of each table that is read through a sketch."""
     versions = desk.tables.versions_of(prepared.tables)
     pruned = filters_of(desk.tables, prepared, sketches, versions)
-    found = {}
+    result = {}
     for table in {sketch.table for sketch in sketches}:
         snapshot, kept = desk.tables.snapshot(table), pruned.files[table]
-        found[table] = ExpectedReading(
+        result[table] = ExpectedReading(
             files=len(kept),
             files_low=len(kept),
             files_high=len(kept),
@@ -92,4 +92,4 @@ def _reading(
             bytes=bytes_of(kept),
             is_measured=True,
         )
-    return found
+    return result

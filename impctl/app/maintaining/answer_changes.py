@@ -103,14 +103,14 @@ def _put_out(ending: Ending, parts: Sequence[_Part], unsure: Bools | None, zone:
     filled = [part for part in parts if len(part.rows)]
     types = typed((one.attribute for one in ending.outputs), None)
     wanted = [arrow_type(kind, zone) for _, kind in types]
-    found = _consolidated(filled, unsure) if filled else None
-    if found is None:
+    result = _consolidated(filled, unsure) if filled else None
+    if result is None:
         columns = [pa.array([], kind) for kind in wanted]
         weights, unsure = np.zeros(0, np.int64), None if unsure is None else np.zeros(0, np.bool_)
     else:
-        weights, unsure = found.weights, found.unsure
+        weights, unsure = result.weights, result.unsure
         ones = np.ones(len(weights), dtype=np.int64)
-        pairs = zip(found.columns, wanted, strict=True)
+        pairs = zip(result.columns, wanted, strict=True)
         columns = [arrow_column(column, ones, kind) for column, kind in pairs]
     said = {CHANGE: pa.array(np.where(weights < 0, DELETE, INSERT), pa.string())}
     said[COPIES] = pa.array(np.abs(weights), pa.int64())
@@ -170,14 +170,14 @@ def _netted(change: Batch) -> Batch:
     grouping = group_rows([identity_of(column) for column in columns.values()], len(change))
     sums = np.add.reduceat(change.weights[grouping.order], grouping.starts)
     left = np.flatnonzero(sums)
-    found = {}
+    result = {}
     for name, column in columns.items():
         taken = exactly(column).take(grouping.first[left])
         error = None
         if column.error is not None:
             error = np.maximum.reduceat(column.error[grouping.order], grouping.starts)[left]
-        found[name] = Vector(taken.type, taken.values, taken.valid, error)
-    return Batch(found, sums[left], ())
+        result[name] = Vector(taken.type, taken.values, taken.valid, error)
+    return Batch(result, sums[left], ())
 
 
 def _unsure_outcomes(predicate: Expr, rows: Batch) -> Bools:
@@ -206,9 +206,9 @@ def _unsure_values(expr: Expr, rows: Batch) -> Bools:
 
 def _has_bound(expr: Expr, rows: Batch) -> Bools:
     """Which rows have a value with a bound that the expression reads."""
-    found = np.zeros(len(rows), dtype=np.bool_)
+    result = np.zeros(len(rows), dtype=np.bool_)
     for name in columns_of(expr):
         column = rows.columns[name]
         if column.error is not None:
-            found |= (column.error != 0) & column.validity()
-    return found
+            result |= (column.error != 0) & column.validity()
+    return result

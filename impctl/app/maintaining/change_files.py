@@ -152,17 +152,17 @@ def _left_behind(lead: Lead, path: Path) -> list[Path]:
         written = other.name.partition("_")[0]
         if written.isdecimal() and int(written) >= lead.number:
             numbers.setdefault(int(written), []).append(other)
-    found: list[Path] = []
+    paths: list[Path] = []
     number, since, reached = lead.number, [dict(lead.since)], [dict(lead.until)]
     while since:
         for other in numbers.get(number, ()):
             said = None if other == path else _told(other, lead.query)
             if said is not None and said["since"] in since:
-                found.append(other)
+                paths.append(other)
                 reached.append(said["versions"])
         number, since, reached = number + 1, reached, []
     parts = path.parent.glob(f".{lead.number:06}_*.part")
-    return [*reversed(found), *parts]
+    return [*reversed(paths), *parts]
 
 
 def _told(path: Path, query: QueryName) -> dict[str, Any] | None:

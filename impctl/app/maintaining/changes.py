@@ -95,11 +95,11 @@ class SharedChanges:
 
     def texts(self) -> dict[TableName, dict[TableVersion, str]]:
         """The entries read so far, by table and version."""
-        found: dict[TableName, dict[TableVersion, str]] = {}
+        result: dict[TableName, dict[TableVersion, str]] = {}
         for (table, since, _), (commits, _ms) in self._commits.items():
             texts = () if commits is None else commits.texts
-            found.setdefault(table, {}).update(enumerate(texts, start=since + 1))
-        return found
+            result.setdefault(table, {}).update(enumerate(texts, start=since + 1))
+        return result
 
     def size(self, span: Span) -> ChangeSize | None:
         """How large the change is, by the log; None where an entry of it cannot be read."""
@@ -159,16 +159,16 @@ class SharedChanges:
         """The columns that count for those who share what is read."""
         if need.span in self._apart:
             return need.net_by
-        found = self._net_by[need.span]
-        return None if found is None else tuple(sorted(found))
+        result = self._net_by[need.span]
+        return None if result is None else tuple(sorted(result))
 
     def _read_log(self, span: Span) -> tuple[Commits | None, float]:
         """The entries, and the milliseconds that reading them took."""
         if span not in self._commits:
             table, since, until = span
             watch = Stopwatch()
-            found = read_commits(self.tables.source(table), since, until)
-            self._commits[span] = (found, watch.ms)
+            commits = read_commits(self.tables.source(table), since, until)
+            self._commits[span] = (commits, watch.ms)
         return self._commits[span]
 
 

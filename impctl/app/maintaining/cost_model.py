@@ -53,7 +53,7 @@ def learned(points: Sequence[Point]) -> CostLine | None:
     if len(sound) >= _FEWEST_TO_DOUBT and wrong > _ROUNDING * _squares(sound):
         others = [sound[:at] + sound[at + 1 :] for at in range(len(sound))]
         fits = [(_fit(rest), rest) for rest in others]
-        (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda found: found[0][2])
+        (fewer_fixed, fewer_per_row, left), rest = min(fits, key=lambda result: result[0][2])
         if left * _DOUBT < wrong:
             fixed, per_row, kept = fewer_fixed, fewer_per_row, rest
     return CostLine(fixed, per_row, len(sound), max(x for x, _ in kept))

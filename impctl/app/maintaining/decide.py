@@ -81,15 +81,15 @@ class Decisions:
 
     def stages(self, stale: Stale) -> list[tuple[Task, Stage]]:
         """What would be done with each; a query that fails adds its failure instead."""
-        found: list[tuple[Task, Stage]] = []
+        result: list[tuple[Task, Stage]] = []
         for task in self.opened(stale):
             with Isolated(self.failures, task.spec):
                 stage = self.stage(task, is_checked=True)
                 if stage.is_recapture:
                     capture = capture_stage(self.desk, prepare(self.desk, task.spec))
                     stage = replace(stage, by=capture.by(self.desk))
-                found.append((task, stage))
-        return found
+                result.append((task, stage))
+        return result
 
     def stage(self, task: Task, *, is_checked: bool = False) -> Stage:
         """What to do now, its change read; with `is_checked` also looked at as a run would."""
@@ -116,9 +116,9 @@ class Decisions:
 
     def size(self, needs: Sequence[Need]) -> Size | None:
         """How large these changes are together, by the log; None where it cannot be read."""
-        found = [self.shared.size(need.span) for need in needs]
-        sizes = [size for size in found if size is not None]
-        if len(sizes) < len(found):
+        result = [self.shared.size(need.span) for need in needs]
+        sizes = [size for size in result if size is not None]
+        if len(sizes) < len(result):
             return None
         rows = [size.rows for size in sizes if size.rows is not None]
         counted = sum(rows) if len(rows) == len(sizes) else None
@@ -136,9 +136,9 @@ class Decisions:
             return stage
         read = tuple(ReadChange(need, *self.shared.read(need)) for need in needs)
         if is_checked and task.stored.assumptions:
-            for found in read:
-                ending = self.desk.tables.snapshot(found.need.table)
-                changes = found.changes
+            for result in read:
+                ending = self.desk.tables.snapshot(result.need.table)
+                changes = result.changes
                 recheck(task.stored.assumptions, ending, changes.table, changes.weights)
         return replace(stage, read=read)
 
@@ -166,7 +166,7 @@ class Decisions:
         """
         if task.is_eager:
             return None
-        found = dearer(
+        result = dearer(
             recorded(self.store, task.stored),
             stage.cost_kind,
             lambda: self.size(stage.needs),
@@ -174,7 +174,7 @@ class Decisions:
             table_rows=lambda: self.desk.tables.rows_of(tuple(task.stored.versions)),
             moved=[need.table for need in stage.needs],
         )
-        return None if found is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(found))
+        return None if result is None else recapture_stage(RECAPTURE_CHEAPER, reason_text(result))
 
 
 def _refuse(task: Task, policy: Policy) -> None:

@@ -125,11 +125,13 @@ def dearer(
         change = None if _of(costs, kind) else _by_guess(again, size)
     if change is None:
         return None
-    found = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows, moved=moved)
-    if found.maintain_ms is None or found.recapture_ms is None:
+    result = estimated(costs, kind, change, has_spark=has_spark, table_rows=table_rows, moved=moved)
+    if result.maintain_ms is None or result.recapture_ms is None:
         return None
-    is_clear = found.maintain_ms > found.recapture_ms * _MARGIN
-    return found if is_clear and found.maintain_ms - found.recapture_ms > _LEAST_GAIN_MS else None
+    is_clear = result.maintain_ms > result.recapture_ms * _MARGIN
+    return (
+        result if is_clear and result.maintain_ms - result.recapture_ms > _LEAST_GAIN_MS else None
+    )
 
 
 def _by_line(mine: Sequence[RunCost], start: float, size: Callable[[], Size | None]) -> Size | None:

@@ -48,13 +48,13 @@ class Expectations:
     def expected(self, tables: Iterable[TableName]) -> tuple[Expected, ...]:
         """The kinds of change of a query over these tables, the most frequent first."""
         asked = frozenset(tables)
-        found = [expected_of(kind, self.now) for kind in self._kinds_of(asked)]
-        found += self._by_the_file(sorted(asked & self._declared.keys()))
-        found += [
+        result = [expected_of(kind, self.now) for kind in self._kinds_of(asked)]
+        result += self._by_the_file(sorted(asked & self._declared.keys()))
+        result += [
             expected_of(Kind(frozenset([name]), self._days(name)), self.now)
             for name in sorted(asked & self._ended)
         ]
-        return tuple(sorted(found, key=lambda each: (-each.per_day, sorted(each.tables))))
+        return tuple(sorted(result, key=lambda each: (-each.per_day, sorted(each.tables))))
 
     def next_change(self, tables: Iterable[TableName]) -> NextChange:
         """What comes first of it."""
@@ -82,12 +82,12 @@ class Expectations:
     @cached_property
     def _declared(self) -> dict[TableName, tuple[ComingSpec, ...]]:
         """Tables of which the file says how often they change, with what holds now."""
-        found = {}
+        result = {}
         for name, spec in self.specs.items():
             paced = tuple(each for each in self._holding(spec) if each.every is not None)
             if paced and not self._has_taken_over(name, paced):
-                found[name] = paced
-        return found
+                result[name] = paced
+        return result
 
     @cached_property
     def _ended(self) -> frozenset[TableName]:

@@ -54,8 +54,8 @@ class Change:
     @property
     def rows(self) -> int | None:
         """Rows of all tables together."""
-        found = [each.rows for each in self.moved.values() if each.rows is not None]
-        return sum(found) if len(found) == len(self.moved) else None
+        result = [each.rows for each in self.moved.values() if each.rows is not None]
+        return sum(result) if len(result) == len(self.moved) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +88,14 @@ def kinds_of(
     """The kinds of change of these tables, a table that never changed being one by itself."""
     times = {name: effective_times(held.arrivals, now) for name, held in histories.items()}
     pause = _pause(times.values()) if together is None else together
-    found: dict[Tables, list[Change]] = {}
+    result: dict[Tables, list[Change]] = {}
     for each in _changes(histories, times, pause):
-        found.setdefault(frozenset(each.moved), []).append(each)
-    seen = frozenset[TableName]().union(*found)
+        result.setdefault(frozenset(each.moved), []).append(each)
+    seen = frozenset[TableName]().union(*result)
     days = {name: _days(held, times[name], now) for name, held in histories.items()}
     kinds = [
         Kind(tables, min(days[name] for name in tables), tuple(changes))
-        for tables, changes in found.items()
+        for tables, changes in result.items()
     ]
     return kinds + [Kind(frozenset([name]), days[name]) for name in histories if name not in seen]
 
@@ -111,8 +111,8 @@ def expected_of(kind: Kind, now: float) -> Expected:
     return Expected(
         kind.tables,
         _per_day(kind, now),
-        {name: _mean([each.rows for each in found]) for name, found in moved.items()},
-        {name: _deleted(found) for name, found in moved.items()},
+        {name: _mean([each.rows for each in result]) for name, result in moved.items()},
+        {name: _deleted(result) for name, result in moved.items()},
         _within_a_day(kind, now).value,
     )
 
@@ -160,7 +160,7 @@ def _changes(
 ) -> Iterator[Change]:
     """The commits of all tables in the order of their times, those close together as one."""
     commits = sorted(
-        (at, name, number) for name, found in times.items() for number, at in enumerate(found)
+        (at, name, number) for name, result in times.items() for number, at in enumerate(result)
     )
     first = 0
     for end in range(1, len(commits) + 1):
@@ -189,7 +189,7 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def _pause(times: Iterable[Sequence[float]]) -> float:
     """Half of what lies between two commits of the table that changes most often."""
-    medians = [float(np.median(np.diff(np.array(found)))) for found in times if len(found) > 1]
+    medians = [float(np.median(np.diff(np.array(result)))) for result in times if len(result) > 1]
     return min([_TOGETHER, *(median / 2 for median in medians)])
 
 

@@ -57,7 +57,7 @@ def maintain_queries(
     if len(sketched) == len(specs):
         return outcome
     without = [unsketched_maintain(spec.name) for spec in specs if not spec.is_sketched]
-    done = [found for found in outcome.results if isinstance(found, MaintainResult)]
+    done = [result for result in outcome.results if isinstance(result, MaintainResult)]
     return replace(outcome, results=_in_order(specs, [*done, *without]))
 
 
@@ -175,8 +175,8 @@ def _is_late(desk: Workbench, stale: Sequence[tuple[QuerySpec, StoredQuery]]) ->
     bounded = [
         (spec, stored) for spec, stored in stale if spec.trigger and spec.trigger.fresh_within
     ]
-    found = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
-    return any(entry is not None and entry.late for entry in found)
+    result = [fresh_entry(desk, spec, stored) for spec, stored in bounded]
+    return any(entry is not None and entry.late for entry in result)
 
 
 def _remembered(

@@ -109,7 +109,7 @@ class Move:
         """The rows of the files that may hold some that come or go for one of these sources."""
         snapshot = self.snapshot(asked[0][0].table)
         meeting = (files_meeting(snapshot, source, m.rows_that_move) for source, m in asked)
-        kept = {file.uri for found in meeting for file in found}
+        kept = {file.uri for result in meeting for file in result}
         files = tuple(file for file in snapshot.files if file.uri in kept)
         self.files.add(snapshot, files)
         columns = dict.fromkeys(name for source, _ in asked for name in source.scan.table_columns)

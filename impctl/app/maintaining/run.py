@@ -132,8 +132,8 @@ class StaleRun:
             self.failures += [Failure(task.spec.name, error) for task, _ in stepped]
             stepped = []
         results: list[MaintainResult] = []
-        for task, found in stepped:
-            results += with_sync(found, sync_ms / len(stepped))
+        for task, result in stepped:
+            results += with_sync(result, sync_ms / len(stepped))
             if self.kept is not None and task.taken is not None:
                 self.kept.keep(self.desk, task.taken)
         for task, stage in again:
@@ -173,9 +173,9 @@ class StaleRun:
         else:
             pieces, read_ms = self._pieces(task, stage.read), stage.read_ms
         size = self.decisions.size(stage.needs) if len(pieces) == 1 else None
-        for found in stage.read:
-            if found.changes.method == "file_diff":
-                self._warn(file_diff_warning(self.desk.tables.snapshot(found.need.table)))
+        for result in stage.read:
+            if result.changes.method == "file_diff":
+                self._warn(file_diff_warning(self.desk.tables.snapshot(result.need.table)))
         self._check_not_replaced(task, stage)
         partners = partners_of(self.desk, taken.way, taken.stored.partitions)
         told = self._told(task, taken)
@@ -207,7 +207,7 @@ class StaleRun:
         pins = tuple((pin.table, pin.table_id, pin.version) for pin in task.stored.pins)
         meta = task.stored.state_meta
         held = (pins, repr(meta.get("marks")), repr(meta.get("files")))
-        if stage.is_grouped or any(found.elapsed_ms for found in stage.read):
+        if stage.is_grouped or any(result.elapsed_ms for result in stage.read):
             self._unreplaced.clear()
         if held not in self._unreplaced:
             check_not_replaced_meanwhile(task.stored, self.desk.tables)

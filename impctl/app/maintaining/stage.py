@@ -61,7 +61,7 @@ class Stage:
 
     @property
     def read_ms(self) -> float:
-        return sum(found.elapsed_ms for found in self.read)
+        return sum(result.elapsed_ms for result in self.read)
 
 
 def recapture_stage(code: str, reason: str) -> Stage:
@@ -71,4 +71,4 @@ def recapture_stage(code: str, reason: str) -> Stage:
 
 def changed_rows(read: Sequence[ReadChange]) -> int:
     """Rows of the changes together."""
-    return sum(found.changes.rows for found in read)
+    return sum(result.changes.rows for result in read)

@@ -150,9 +150,9 @@ class Maintainer:
         unsure, (groups, rows) = session.unsure_rows(), session.refilled()
         work, filled, anew = session.tree_work(), session.refills(), session.begun_anew()
         changes = {
-            table: TableChange(found.table, found.weights, found.shared)
+            table: TableChange(result.table, result.weights, result.shared)
             for table, change in moved.items()
-            if (found := change.changes).rows
+            if (result := change.changes).rows
         }
         move, count = self._move, 0
 
@@ -208,14 +208,14 @@ class Maintainer:
     def _marks(self, moved: Mapping[TableName, Moved]) -> dict[TableName, str]:
         """The marks of all tables' commits after the step."""
         marks = {table: mark for table, mark in self.taken.meta.marks.items() if table not in moved}
-        found = {table: change.mark for table, change in moved.items()}
-        return {**marks, **{table: mark for table, mark in found.items() if mark is not None}}
+        result = {table: change.mark for table, change in moved.items()}
+        return {**marks, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _files(self, moved: Mapping[TableName, Moved]) -> dict[TableName, FilesMark]:
         """The marks of all tables' files after the step; none where nobody looked at them."""
         files = {table: mark for table, mark in self.taken.meta.files.items() if table not in moved}
-        found = {table: change.files for table, change in moved.items()}
-        return {**files, **{table: mark for table, mark in found.items() if mark is not None}}
+        result = {table: change.files for table, change in moved.items()}
+        return {**files, **{table: mark for table, mark in result.items() if mark is not None}}
 
     def _touch(
         self, moved: Mapping[TableName, Moved]
@@ -359,8 +359,8 @@ def _record(done: StepDone, reason_code: str, reason: str, cost: RunCost) -> Run
         engine_ms=done.engine_ms,
         commit_ms=0.0,
         changes=done.changes,
-        added=sum(len(found) for found in done.added.values()),
-        removed=sum(len(found) for found in done.removed.values()),
+        added=sum(len(result) for result in done.added.values()),
+        removed=sum(len(result) for result in done.removed.values()),
         versions=dict(done.versions),
         cost=cost,
     )

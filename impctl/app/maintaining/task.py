@@ -104,8 +104,8 @@ def _taken_up(
 
     Where it `moves`, taken up into the circuit after the move, which is still to be made.
     """
-    found = reopened(desk, spec, stored)
-    prepared, way = found.prepared, found.way
+    result = reopened(desk, spec, stored)
+    prepared, way = result.prepared, result.way
     try:
         check_circuit(desk, prepared, way, stored)
     except RecaptureNeededError:

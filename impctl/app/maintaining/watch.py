@@ -48,16 +48,16 @@ class Watch:
         if self._looked_anew is None or now - self._looked_anew >= _LONGEST_QUIET:
             self._looked_anew = now
             return []
-        found = []
+        result = []
         for name, known in self._seen.items():
             try:
-                found.append(pinned_anew(known))
+                result.append(pinned_anew(known))
             except ImpctlError:
                 # The run opens it anew, and tells for the queries that read it what is wrong. What
                 # was read of it here may be part of another log: nothing is added to that.
                 self._seen[name] = replace(known, mark=None)
                 self._ends[name] = _end(known)
-        return found
+        return result
 
     def saw(self, desk: Workbench) -> None:
         """Remember what a run worked on, once it is over, as it was when the run pinned it.
@@ -103,18 +103,18 @@ def _next_expiry(desk: Workbench) -> str | None:
     if all(table.expiry is None for table in desk.workload.tables.values()):
         return None
     # That of the run may be closed.
-    own, found = desk.next_run(()), []
+    own, result = desk.next_run(()), []
     try:
         for spec in desk.sketched(None):
             # What cannot be read its own run tells.
             with suppress(ImpctlError):
                 store = own.reading_store()
                 stored = None if store is None else store.load(spec.name)
-                found += [] if stored is None else [expires(stored)]
+                result += [] if stored is None else [expires(stored)]
     finally:
         own.close()
     # Texts in one form and zone: in their order.
-    later = [at for at in found if at not in ("", NEVER) and at > desk.clock.text(RUN)]
+    later = [at for at in result if at not in ("", NEVER) and at > desk.clock.text(RUN)]
     return min(later, default=None)
 
 

@@ -65,7 +65,7 @@ def value_text(table: FigureTable, column: int, value: Label | None) -> str:
 
 
 def _table(
-    figure: Figure, cells: tuple[Cell, ...], found: Sequence[tuple[str, str]]
+    figure: Figure, cells: tuple[Cell, ...], result: Sequence[tuple[str, str]]
 ) -> FigureTable:
     labels = _labels(figure, cells)
     metrics = _metrics(figure, cells)
@@ -76,7 +76,7 @@ def _table(
         )
         for cell in cells
     )
-    return FigureTable(figure, labels, metrics, rows, tuple(found))
+    return FigureTable(figure, labels, metrics, rows, tuple(result))
 
 
 def _labels(figure: Figure, cells: tuple[Cell, ...]) -> tuple[str, ...]:

@@ -94,30 +94,30 @@ class Ground:
         self, name: str, default: Sequence[float] = (), *, least: float = 0.0
     ) -> tuple[float, ...]:
         """Numbers of at least `least`, one or a list."""
-        found: list[float] = []
+        result: list[float] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int | float) or value < least:
                 raise self.refuse(name, f"numbers of at least {least:g}")
-            found.append(float(value))
-        return tuple(found)
+            result.append(float(value))
+        return tuple(result)
 
     def whole_numbers(
         self, name: str, default: Sequence[int] = (), *, least: int = 1
     ) -> tuple[int, ...]:
         """Whole numbers of at least `least`, one or a list."""
-        found: list[int] = []
+        result: list[int] = []
         for value in self._values(name, default):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise self.refuse(name, f"whole numbers of at least {least}")
-            found.append(value)
-        return tuple(found)
+            result.append(value)
+        return tuple(result)
 
     def whole_number(self, name: str, default: int, *, least: int = 1) -> int:
         """One whole number of at least `least`."""
-        found = self.whole_numbers(name, (default,), least=least)
-        if len(found) != 1:
+        whole_numbers = self.whole_numbers(name, (default,), least=least)
+        if len(whole_numbers) != 1:
             raise self.refuse(name, "one whole number")
-        return found[0]
+        return whole_numbers[0]
 
     def scaled(self, name: str, default: int, *, least: int) -> int:
         """One whole number that, like a table's rows, is at scale 1; not below `least`."""
@@ -129,10 +129,10 @@ class Ground:
 
     def text(self, name: str, default: str) -> str:
         """One word that only the measure knows."""
-        found = self.texts(name, (default,))
-        if len(found) != 1:
+        texts = self.texts(name, (default,))
+        if len(texts) != 1:
             raise self.refuse(name, "one word")
-        return found[0]
+        return texts[0]
 
     def key(self) -> str:
         """The column that tells rows apart, as the option `key` names it."""

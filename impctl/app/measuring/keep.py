@@ -54,12 +54,12 @@ def write_kept(request: MeasureRequest, record: Record) -> tuple[WrittenResult, 
 
 def compare_files(old: Path, new: Path, reporter: Reporter) -> Outcome:
     """What changed from one record to the other; wrong cells of the new one are a failure."""
-    found = compare_records(_read(old), _read(new))
-    if not found.wrong:
-        return Outcome((found,))
-    text = f"Record `{new}` has cells whose check failed: {len(found.wrong)}"
+    result = compare_records(_read(old), _read(new))
+    if not result.wrong:
+        return Outcome((result,))
+    text = f"Record `{new}` has cells whose check failed: {len(result.wrong)}"
     hint = "its figures are not reliable until this is fixed; please report it, with the record"
-    return Outcome((found,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
+    return Outcome((result,), (), (Failure(None, UnsoundSketchError(text, hint=hint)),))
 
 
 def report_file(file: Path, target: Path, reporter: Reporter) -> Outcome:

@@ -32,9 +32,9 @@ class Took:
 def timed(run: Callable[[], _Found]) -> tuple[_Found, Took]:
     """What the work gave, and what it took."""
     began, cpu = time.perf_counter(), time.process_time()
-    found = run()
+    result = run()
     cpu_ms = (time.process_time() - cpu) * 1000.0
-    return found, Took(cpu_ms, (time.perf_counter() - began) * 1000.0)
+    return result, Took(cpu_ms, (time.perf_counter() - began) * 1000.0)
 
 
 def cpu_of(runs: Sequence[Took]) -> Metric:

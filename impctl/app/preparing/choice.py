@@ -76,15 +76,15 @@ def choose(
     """
     query = prepared.planned
     facts = facts_of(desk.tables, prepared.scans, reads_checks=True)
-    found = NOTHING
+    result = NOTHING
 
     def weigh(options: Sequence[Option]) -> Costs:
-        nonlocal found
+        nonlocal result
         if prepared.spec.lineage is not Lineage.ALL:
             # The sample tells which rows answers stem from with barriers, not which of them decide.
             return {}
-        found = estimates(desk, prepared, options, every=every)
-        return _costs(found, options, prepared)
+        result = estimates(desk, prepared, options, every=every)
+        return _costs(result, options, prepared)
 
     try:
         choice = choose_attributes(
@@ -100,11 +100,11 @@ def choose(
     except ImpctlError as error:
         placed = error.at(prepared.spec.location) if error.location is None else error
         raise prepared.located(placed) from error.__cause__
-    entries = _entries(choice, prepared, found)
-    return Chosen(choice.sketched, choice.verdict, entries, found.together)
+    entries = _entries(choice, prepared, result)
+    return Chosen(choice.sketched, choice.verdict, entries, result.together)
 
 
-def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
+def _costs(result: Estimates, options: Sequence[Option], prepared: PreparedQuery) -> Costs:
     """Bytes that each sketch is expected to leave, and what its upkeep and use cost beside.
 
     Between two uses there is a run of `maintain`, which reads the state that is kept for it.
@@ -115,7 +115,7 @@ def _costs(found: Estimates, options: Sequence[Option], prepared: PreparedQuery)
     costs = {
         key: expected.bytes * (1.0 if key in read else _NOT_READ) + expected.upkeep
         for option in options
-        if (expected := found.of.get(key := (option.scan.table, option.column))) is not None
+        if (expected := result.of.get(key := (option.scan.table, option.column))) is not None
     }
     best = min(costs.values(), default=0.0)
     return {key: best if cost <= best * ALIKE else cost for key, cost in costs.items()}
@@ -147,11 +147,11 @@ def judge_candidates(
 
 def _candidates(desk: Workbench, prepared: PreparedQuery) -> dict[TableName, list[ColumnName]]:
     """Columns to consider per table, best first."""
-    found: dict[TableName, list[ColumnName]] = {}
+    result: dict[TableName, list[ColumnName]] = {}
     for table in prepared.tables:
         named = list(candidates(desk, table))
-        found[table] = named if named else _proposed(desk.tables, prepared, table)
-    return found
+        result[table] = named if named else _proposed(desk.tables, prepared, table)
+    return result
 
 
 def _proposed(tables: PinnedTables, prepared: PreparedQuery, table: TableName) -> list[ColumnName]:
@@ -215,7 +215,7 @@ def _why_not(prepared: PreparedQuery, table: TableName) -> str:
 
 
 def _entries(
-    choice: Choice, prepared: PreparedQuery, found: Estimates
+    choice: Choice, prepared: PreparedQuery, result: Estimates
 ) -> tuple[CandidateEntry, ...]:
     """All candidates; where nothing could be estimated, the one chosen says why."""
     tables, names = prepared.table_of, occurrences(prepared)
@@ -225,8 +225,8 @@ def _entries(
             c.column,
             c.safe,
             c.chosen,
-            f"{c.reason}; {found.reason}" if c.chosen and found.reason else c.reason,
-            found.of.get((tables[c.access], c.column)),
+            f"{c.reason}; {result.reason}" if c.chosen and result.reason else c.reason,
+            result.of.get((tables[c.access], c.column)),
             names[c.access],
         )
         for c in choice.considered

@@ -244,11 +244,11 @@ class _Apart:
         """
         sizes = np.bincount(self.group).astype(np.float64)
         spare = len(self.group) - len(sizes)
-        found = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
+        result = [_over_chance(sizes)] if sizes.mean() > _COUNTED else []
         if spare >= _LEAST_SPARE:
-            found += [self._differ(name, sizes, spare) for name in measures]
+            result += [self._differ(name, sizes, spare) for name in measures]
         by_chance = 1.0 + _BY_CHANCE * math.sqrt(2.0 / max(len(sizes), 1))
-        most = max(found, default=1.0)
+        most = max(result, default=1.0)
         ratio = 1.0 if most <= by_chance else most
         return max(1.0, ratio / (ratio - 1.0 + 1.0 / self.stands))
 
@@ -294,11 +294,11 @@ def _over_chance(sizes: Floats) -> float:
 
 def _codes(rows: pa.Table, name: ColumnName) -> Ints:
     """A number per value of a column, NULL one of them."""
-    found = rows.column(name).combine_chunks().dictionary_encode()
-    if isinstance(found, pa.ChunkedArray):
-        found = found.combine_chunks()
+    result = rows.column(name).combine_chunks().dictionary_encode()
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
     return np.asarray(
-        found.indices.fill_null(len(found.dictionary)).to_numpy(zero_copy_only=False)
+        result.indices.fill_null(len(result.dictionary)).to_numpy(zero_copy_only=False)
     ).astype(np.int64)
 
 
@@ -314,8 +314,8 @@ def _ranks(rows: pa.Table, name: ColumnName, codes: Ints) -> Ints:
 
 def _combined(columns: Sequence[Ints]) -> Ints:
     """A number per row that tells its values in all columns, from 0 up."""
-    found = columns[0]
+    result = columns[0]
     for own in columns[1:]:
-        both = found * (int(own.max(initial=0)) + 1) + own
-        found = np.unique(both, return_inverse=True)[1].astype(np.int64)
-    return found
+        both = result * (int(own.max(initial=0)) + 1) + own
+        result = np.unique(both, return_inverse=True)[1].astype(np.int64)
+    return result

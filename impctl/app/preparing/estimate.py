@@ -95,13 +95,13 @@ def estimates(
 
     Unless of `every` one, options are left away once it is certain that they are not taken.
     """
-    found = _large(desk, prepared, options)
-    if isinstance(found, str):
-        return Estimates({}, found)
-    if found is None:
+    result = _large(desk, prepared, options)
+    if isinstance(result, str):
+        return Estimates({}, result)
+    if result is None:
         return NOTHING
     try:
-        return _Estimate(desk, prepared, *found).of_all(every=every)
+        return _Estimate(desk, prepared, *result).of_all(every=every)
     except BlockedError as blocked:
         return Estimates({}, f"no estimate: {blocked.message}")
     except ImpctlError as error:
@@ -151,11 +151,11 @@ class _Run:
         hits = float(len(np.unique(codes[self.passing])))
         each = float(self.drawn.weights[self.passing].sum()) / hits if hits else of_a_group
         fewest, most = hits_between(hits)
-        found = [
+        result = [
             max(count * each * self.scale * self.each, 1.0)
             for count in (max(hits, 0.5), fewest, most)
         ]
-        return found[0], found[1], found[2]
+        return result[0], result[1], result[2]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class _Estimate:
         groups = self._groups
         columns = [option.column for option in self.options]
         bounds = {name: self._bounds(name) for name in {*groups, *columns}}
-        overlaps = {name: mean_overlap(found) for name, found in bounds.items()}
+        overlaps = {name: mean_overlap(result) for name, result in bounds.items()}
         if all(self._is_mixed(overlaps[name]) for name in columns):
             everything = self._reading(FilesLeft.all_of(len(self.files)))
             return Estimates({(self.scan.table, name): everything for name in columns})
@@ -194,21 +194,21 @@ class _Estimate:
         snapshot = self.desk.tables.snapshot(self.scan.table)
         sample = file_sample(snapshot, self.files, list(read), bounds[along])
         run = self._run(sample, {name: bounds[name] for name in groups}, along)
-        found: dict[ColumnName, FilesLeft] = {}
+        result: dict[ColumnName, FilesLeft] = {}
         # The column that the draw went along tells best where provenance lies: it goes first.
         for name in sorted(columns, key=lambda name: name != along):
-            if along not in found:
-                found[name] = self._left(name, sample, run, bounds[name], overlaps[name])
+            if along not in result:
+                result[name] = self._left(name, sample, run, bounds[name], overlaps[name])
                 continue
-            holding = self._holding(found[along].likely, run)
+            holding = self._holding(result[along].likely, run)
             is_settled = along in groups and name not in groups
-            if is_settled and not every and found[along].is_as_good_as(holding, self._sizes):
+            if is_settled and not every and result[along].is_as_good_as(holding, self._sizes):
                 continue
             left = self._left(name, sample, run, bounds[name], overlaps[name])
-            found[name] = left.at_least(holding)
+            result[name] = left.at_least(holding)
         return Estimates(
-            {(self.scan.table, name): self._reading(left) for name, left in found.items()},
-            together={(self.scan.table, name): left.together for name, left in found.items()},
+            {(self.scan.table, name): self._reading(left) for name, left in result.items()},
+            together={(self.scan.table, name): left.together for name, left in result.items()},
         )
 
     def _holding(self, left: Floats, run: _Run) -> Floats:
@@ -225,11 +225,11 @@ class _Estimate:
     def _bounds(self, name: ColumnName) -> ColumnBounds:
         """Bounds of a column in the files there are to read."""
         snapshot = self.desk.tables.snapshot(self.scan.table)
-        found = file_bounds(snapshot, name)
-        if len(self.files) == len(found):
-            return found
+        result = file_bounds(snapshot, name)
+        if len(self.files) == len(result):
+            return result
         places = {uri: at for at, uri in enumerate(snapshot.uris)}
-        return found.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
+        return result.take(np.array([places[file.uri] for file in self.files], dtype=np.int64))
 
     def _run(
         self, sample: FileSample, groups: Mapping[ColumnName, ColumnBounds], along: str
@@ -296,11 +296,11 @@ class _Estimate:
         groups = _count_by(fragments, codes, partition.size)
         hits = _count_by(fragments[passing], codes[passing], partition.size)
         whole = np.maximum(rows_by_fragment(partition, sample.files, bounds), seen)
-        found = chances(whole, seen, groups, hits, run.drawn.blurred)
-        ends = zip((found.likely, found.low, found.high), run.fragments_at_most, strict=True)
+        result = chances(whole, seen, groups, hits, run.drawn.blurred)
+        ends = zip((result.likely, result.low, result.high), run.fragments_at_most, strict=True)
         mixtures = [mixture.at_most(most, run.scale) for mixture, most in ends]
         most_together = ranges_to_spare(self.desk, self.scan.table, name, partition.ranges)
-        left = FilesLeft.of(spans, mixtures, found.off, most_together)
+        left = FilesLeft.of(spans, mixtures, result.off, most_together)
         is_kept = name not in self._groups and bool(self._groups)
         share = float(groups.sum()) / max(len(rows), 1) if is_kept else 0.0
         return replace(left, pairs=share * sample.total)

@@ -107,7 +107,7 @@ def next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now
 
 def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], now: str) -> str:
     instant, zone = datetime.fromisoformat(now), desk.session_zone
-    found: list[datetime] = []
+    datetimes: list[datetime] = []
     for table, version in versions.items():
         expiry = desk.workload.tables[table].expiry
         if expiry is None:
@@ -119,10 +119,10 @@ def _next_expiry(desk: Workbench, versions: Mapping[TableName, TableVersion], no
             # What expires after the last year that there is never does.
             with suppress(OverflowError):
                 seen = _instant(least, is_day=live.later_than.type == DATE, zone=zone)
-                found.append(seen + after)
-    if not found:
+                datetimes.append(seen + after)
+    if not datetimes:
         return NEVER
-    micros = (min(found) - _EPOCH) // _MICROSECOND
+    micros = (min(datetimes) - _EPOCH) // _MICROSECOND
     return _text_of(-(-micros // _SECOND))
 
 
@@ -157,11 +157,11 @@ def least_above(snapshot: Snapshot, column: ColumnName, edge: int) -> int | None
     bounds = file_bounds(snapshot, column)
     dead = bounds.is_all_null | (bounds.has_high & (np.asarray(bounds.highs) <= edge))
     whole = ~dead & bounds.has_low & (np.asarray(bounds.lows) > edge)
-    found = [int(low) for low in bounds.lows[whole]]
+    result = [int(low) for low in bounds.lows[whole]]
     torn = [file for file, read in zip(snapshot.files, ~dead & ~whole, strict=True) if read]
     for rows in read_batches(snapshot, [column], torn) if torn else ():
         values = from_arrow(rows.column(0), snapshot.readable(column).type)
         later = values.values[values.validity() & (values.values > edge)]
         if len(later):
-            found.append(int(later.min()))
-    return min(found, default=None)
+            result.append(int(later.min()))
+    return min(result, default=None)

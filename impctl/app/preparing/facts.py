@@ -54,18 +54,18 @@ def facts_of(
     """
     scans = tuple(scans)
     said = tuple(_said_of(tables, scans))
-    found = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
+    result = dict.fromkeys(fact for snapshot, fact in said if _is_confirmed(snapshot, fact))
     for scan in scans:
         snapshot = tables.snapshot(scan.table)
         for attribute in scan.attributes:
             column = snapshot.schema.find(attribute.name)
             if column is not None:
-                found.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
+                result.update(dict.fromkeys(_facts(snapshot, scan.table, column)))
     for snapshot, fact in said if reads_checks else ():
         known = replace(fact, source=FactSource.STATISTICS)
-        if fact not in found and known not in found and _holds(snapshot, fact):
-            found[known] = None
-    return tuple(found)
+        if fact not in result and known not in result and _holds(snapshot, fact):
+            result[known] = None
+    return tuple(result)
 
 
 def _said_of(tables: PinnedTables, scans: Iterable[Scan]) -> Iterator[tuple[Snapshot, Fact]]:
@@ -92,9 +92,9 @@ def _said_by_checks(snapshot: Snapshot, table: TableName) -> Iterator[Fact]:
         names = {a.id: a.name for scan in scans_of(query.root) for a in scan.attributes}
         for node in nodes_of(query.root):
             for part in conjuncts(node.predicate) if isinstance(node, Select) else ():
-                found = _sign_of(part)
-                if found is not None:
-                    yield Fact(table, names[found[0]], found[1], FactSource.CONSTRAINT)
+                sign = _sign_of(part)
+                if sign is not None:
+                    yield Fact(table, names[sign[0]], sign[1], FactSource.CONSTRAINT)
 
 
 def _sign_of(part: Expr) -> tuple[AttributeId, FactKind] | None:

@@ -118,18 +118,18 @@ def guards_of(
     return guards
 
 
-def interval_texts(found: RangeFilter) -> tuple[str, ...]:
+def interval_texts(result: RangeFilter) -> tuple[str, ...]:
     """The filter's intervals for people, such as `price >= 1001`."""
-    name = found.partition.attribute
-    texts = [_interval_text(name, interval, found) for interval in found.intervals]
+    name = result.partition.attribute
+    texts = [_interval_text(name, interval, result) for interval in result.intervals]
     if len(texts) > _SHOWN:
         texts = [*texts[:_SHOWN], f"{len(texts) - _SHOWN} more ranges"]
-    return (*texts, f"{name} is NULL") if found.includes_null else tuple(texts)
+    return (*texts, f"{name} is NULL") if result.includes_null else tuple(texts)
 
 
-def _interval_text(name: str, interval: Interval, found: RangeFilter) -> str:
-    low = None if interval.low is None else _shown(interval.low, found)
-    high = None if interval.high is None else _shown(interval.high, found)
+def _interval_text(name: str, interval: Interval, result: RangeFilter) -> str:
+    low = None if interval.low is None else _shown(interval.low, result)
+    high = None if interval.high is None else _shown(interval.high, result)
     if low is None and high is None:
         return f"{name} is not NULL"
     if low is None:
@@ -137,5 +137,5 @@ def _interval_text(name: str, interval: Interval, found: RangeFilter) -> str:
     return f"{name} >= {low}" if high is None else f"{low} <= {name} < {high}"
 
 
-def _shown(value: BoundaryValue, found: RangeFilter) -> str:
-    return boundary(value, found.partition.type).sql(DIALECT)
+def _shown(value: BoundaryValue, result: RangeFilter) -> str:
+    return boundary(value, result.partition.type).sql(DIALECT)

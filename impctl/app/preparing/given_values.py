@@ -64,7 +64,7 @@ def split_moving(spec: QuerySpec, given: GivenValues) -> tuple[list[str], GivenV
 
 def _split(given: Sequence[str]) -> dict[str, str]:
     """The texts NAME=VALUE by name."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for text in given:
         name, equals, written = text.partition("=")
         if not equals:
@@ -73,17 +73,17 @@ def _split(given: Sequence[str]) -> dict[str, str]:
                 hint="write `--param NAME=VALUE`",
                 code="parameter_syntax",
             )
-        if name in found:
+        if name in result:
             raise UsageError(
                 f"Parameter `{name}` occurs twice", hint="give it once", code="parameter_syntax"
             )
-        found[name] = written
-    return found
+        result[name] = written
+    return result
 
 
 def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, str]:
     """Python values as the texts that the command line would be given."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for name, value in given.items():
         if name not in spec.params:
             raise _unknown(spec, name)
@@ -91,8 +91,8 @@ def _written_values(spec: QuerySpec, given: Mapping[str, object]) -> dict[str, s
         if text is None:
             shown = "None" if value is None else f"{shortened(value)} ({type(value).__name__})"
             raise _misfit(spec, name, shown)
-        found[name] = text
-    return found
+        result[name] = text
+    return result
 
 
 def as_text(value: object, like: ParameterValue) -> str | None:
@@ -146,10 +146,10 @@ def _is_unicode(text: str) -> bool:
 
 
 def _typed(spec: QuerySpec, name: str, written: str) -> ParameterValue:
-    found = parsed(written, spec.params[name])
-    if found is None:
+    result = parsed(written, spec.params[name])
+    if result is None:
         raise _misfit(spec, name, written)
-    return found
+    return result
 
 
 def _misfit(spec: QuerySpec, name: str, shown: str) -> UsageError:

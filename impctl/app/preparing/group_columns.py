@@ -22,8 +22,8 @@ def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:
     shared: set[AttributeId] | None = None
     for node in nodes_of(root):
         if isinstance(node, Aggregate) and node.keys:
-            found = {_origin(key.expr, renamed) for key in node.keys}
-            shared = found if shared is None else shared & found
+            result = {_origin(key.expr, renamed) for key in node.keys}
+            shared = result if shared is None else shared & result
     return [names[identity] for identity in sorted(shared or ()) if identity in names]
 
 

@@ -59,10 +59,10 @@ class _Joined:
     def _is_told(self, column: ScanColumn) -> bool:
         """Whether the column is of the plan's type at this version, with statistics."""
         snapshot, attribute = self.snapshots[column.access], column.attribute
-        found = snapshot.schema.find(attribute.name)
-        if found is None or found.type != attribute.type:
+        result = snapshot.schema.find(attribute.name)
+        if result is None or result.type != attribute.type:
             return False
-        return found.name not in snapshot.columns.opaque
+        return result.name not in snapshot.columns.opaque
 
     def _meeting(self, tied: Tied) -> set[str] | None:
         """Files of the tied column that may hold a value of the other one; None for all."""
@@ -81,7 +81,7 @@ class _Joined:
 
     def _seen(self, table: TableName) -> set[str]:
         """What is left of a table, whichever access needs it."""
-        accesses = (access for access, found in self.snapshots.items() if found.table == table)
+        accesses = (access for access, result in self.snapshots.items() if result.table == table)
         return set[str]().union(*(self.left[access] for access in accesses))
 
     def _keys(self, tied: Tied, other: Snapshot, seen: set[str]) -> Vector | None:

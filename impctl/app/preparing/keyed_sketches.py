@@ -28,22 +28,22 @@ def groups_of(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> Grou
 
     By the plan that is run, and by the one that sketches are kept by.
     """
-    judges, found = Judges(), set[frozenset[AccessId]]()
+    judges, result = Judges(), set[frozenset[AccessId]]()
     for root in (prepared.core, prepared.root):
         if sketches and is_recursive(root):
             by = judges.of(replace(prepared.query, root=root))
             own = {s.access: s.attribute for s in sketches if s.access in by.accesses}
-            found.update(keyed_groups(root, own, by))
-    return found
+            result.update(keyed_groups(root, own, by))
+    return result
 
 
 def evened(prepared: PreparedQuery, sketches: Sequence[StoredSketch]) -> tuple[StoredSketch, ...]:
     """The sketches, those of one group with what any of them has; none where ranges differ."""
-    found = {sketch.access: sketch for sketch in sketches}
+    result = {sketch.access: sketch for sketch in sketches}
     for group in groups_of(prepared, sketches):
-        own = [found.pop(access) for access in group if access in found]
+        own = [result.pop(access) for access in group if access in result]
         if len({sketch.partition.id for sketch in own}) == 1:
             ids = {one for sketch in own for one in sketch.fragments.ids}
             every = FragmentSet.of(sorted(ids), own[0].partition.size)
-            found |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
-    return tuple(found[sketch.access] for sketch in sketches if sketch.access in found)
+            result |= {sketch.access: replace(sketch, fragments=every) for sketch in own}
+    return tuple(result[sketch.access] for sketch in sketches if sketch.access in result)

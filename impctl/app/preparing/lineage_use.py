@@ -58,8 +58,8 @@ def sketched_nodes(
 ) -> tuple[list[int], list[int]]:
     """Positions of the plan's nodes with a sketched access below: those not keyed, those keyed."""
     states = states_of(verdict, prepared.planned, sketched)
-    found = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
-    return [at for at, is_keyed in found if not is_keyed], [at for at, keyed in found if keyed]
+    result = [(at, s.status is Status.KEYED) for at, s in enumerate(states) if s.sketched]
+    return [at for at, is_keyed in result if not is_keyed], [at for at, keyed in result if keyed]
 
 
 def _lost(

@@ -28,15 +28,15 @@ _CLAUSES = frozenset(
 
 def occurrences(prepared: PreparedQuery) -> Mapping[AccessId, str]:
     """`a`, `b` (aliases), or `1st`, `2nd`; empty for a table that is read once."""
-    found: dict[AccessId, str] = {}
+    result: dict[AccessId, str] = {}
     for table in prepared.tables:
         own = [scan for scan in prepared.scans if scan.table == table]
         names = [_alias(prepared.query.sql, scan) for scan in own]
         is_told = "" not in names and len(set(names)) == len(names)
         for number, (scan, name) in enumerate(zip(own, names, strict=True), start=1):
             said = name if is_told else _ordinal(number)
-            found[scan.access] = said if len(own) > 1 else ""
-    return found
+            result[scan.access] = said if len(own) > 1 else ""
+    return result
 
 
 def _alias(sql: str, scan: Scan) -> str:

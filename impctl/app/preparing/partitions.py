@@ -71,8 +71,8 @@ def _asked_ranges(desk: Workbench, table: TableName, name: ColumnName) -> int | 
 
 
 def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
-    found = tables.snapshot(part.table).schema.find(part.column)
-    if found is None:
+    result = tables.snapshot(part.table).schema.find(part.column)
+    if result is None:
         names = tables.snapshot(part.table).schema.names
         raise UsageError(
             f"Table `{part.table}` has no column `{part.column}` to partition",
@@ -80,15 +80,15 @@ def _column(tables: PinnedTables, part: PartitionSpec) -> Column:
             code="column_unknown",
             location=part.location,
         )
-    if not is_partitionable(found):
+    if not is_partitionable(result):
         raise UsageError(
-            f"Column `{part.table}.{found.name}` of type `{found.type}` cannot be split "
+            f"Column `{part.table}.{result.name}` of type `{result.type}` cannot be split "
             "into ranges",
             hint="choose a column of a number, text, date or timestamp type",
             code="column_not_partitionable",
             location=part.location,
         )
-    return found
+    return result
 
 
 def partition_of(
@@ -98,9 +98,9 @@ def partition_of(
 
     `together`: of so many of the ranges that would be proposed one is made.
     """
-    found = _given(desk, table, name)
-    if found is not None:
-        return found
+    result = _given(desk, table, name)
+    if result is not None:
+        return result
 
     def make() -> RangePartition:
         desk.reporter.step(f"choosing ranges of {table}.{name}")
@@ -122,9 +122,9 @@ def partition_about(
 
     From a sample of `values`, files' bounds, and how many may hold a value on average.
     """
-    found = _given(desk, table, name)
-    if found is not None:
-        return found
+    result = _given(desk, table, name)
+    if result is not None:
+        return result
     snapshot = desk.tables.snapshot(table)
     column = snapshot.readable(name)
     asked, starts = _asked_ranges(desk, table, name), starts_of(bounds)
@@ -203,15 +203,15 @@ def values_within(
 
 def _canonical(value: BoundaryLiteral, column: Column, spec: PartitionSpec) -> BoundaryValue:
     """A boundary of the file in the column's canonical form; UsageError if it does not fit."""
-    found = _converted(value, column)
-    if found is None:
+    result = _converted(value, column)
+    if result is None:
         raise UsageError(
             f"Boundary {value!r} is not a value of `{spec.table}.{column.name}` (`{column.type}`)",
             hint="write boundaries in the column's own type",
             code="boundary_type",
             location=spec.location,
         )
-    return found
+    return result
 
 
 def _converted(value: BoundaryLiteral, column: Column) -> BoundaryValue | None:

@@ -130,7 +130,7 @@ def prepare(
         names, plans = workload.names, desk.memory.plans
         zone = desk.session_zone
         live, now = live_at(desk, clock)
-        found = plans.of(
+        result = plans.of(
             bound.sql,
             _Catalog(desk),
             name=spec.name,
@@ -139,11 +139,11 @@ def prepare(
             live=live,
             at=now,
         )
-        now = now if found.query.live else ""
-        ruled, core = found.ruled, found.core
+        now = now if result.query.live else ""
+        ruled, core = result.ruled, result.core
         if spec.lineage is Lineage.ANSWER:
             ruled, core = replace(ruled, root=for_answer(ruled.root)), for_answer(core)
-        prepared = PreparedQuery(spec, bound, found.query, ruled, core, source, now)
+        prepared = PreparedQuery(spec, bound, result.query, ruled, core, source, now)
         _refuse_ambiguous(desk, prepared)
         return prepared
     except ImpctlError as error:
@@ -173,9 +173,9 @@ def column_like_clock(
 def _refuse_ambiguous(desk: Workbench, prepared: PreparedQuery) -> None:
     """UsageError where a name may be the clock's or a column's."""
     read = {scan.table for scan in scans_of(prepared.query.root)} if prepared.bound.bare else ()
-    found = column_like_clock(desk.tables, prepared.bound, read)
-    if found is not None:
-        table, name = found
+    result = column_like_clock(desk.tables, prepared.bound, read)
+    if result is not None:
+        table, name = result
         raise UsageError(
             f"`{name}` in query `{prepared.spec.name}` may mean the column of `{table}` or "
             "the current time",

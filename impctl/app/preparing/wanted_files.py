@@ -114,8 +114,8 @@ def _left(
         )
     left: Uris = {}
     for scan in scans:
-        snapshot, found = snapshots[scan.access], filters.get(scan.access)
-        chosen = snapshot.files if found is None else prune(snapshot, [found])
+        snapshot, result = snapshots[scan.access], filters.get(scan.access)
+        chosen = snapshot.files if result is None else prune(snapshot, [result])
         kept = {file.uri for file in chosen}
         asked = (*conditions.get(scan.access, ()), *implied[scan.access])
         if asked:

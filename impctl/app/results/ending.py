@@ -41,14 +41,14 @@ def for_report(outcome: Outcome) -> Outcome:
     """
     failures = tuple(Failure(one.query, with_limit(one.error)) for one in outcome.failures)
     told = {f.query for f in outcome.failures if isinstance(f.error, UnsoundSketchError)}
-    found = [
+    match = [
         Failure(result.query, error)
         for result in outcome.results
         if isinstance(result, VerifyResult)
         and result.query not in told
         and (error := _unsoundness(result)) is not None
     ]
-    return replace(outcome, failures=(*failures, *found))
+    return replace(outcome, failures=(*failures, *match))
 
 
 def _unsoundness(result: VerifyResult) -> UnsoundSketchError | None:

@@ -51,7 +51,7 @@ def replay_of_file(
     Lines about other `tables` than these are left out, but for such as the workload does not have
     (`known`). Raises WorkloadError for what is no such file.
     """
-    found: dict[TableName, list[Arrival]] = {name: [] for name in tables}
+    result: dict[TableName, list[Arrival]] = {name: [] for name in tables}
     problems: list[Problem] = []
     others: dict[TableName, int] = {}
     for line, fields in enumerate(_lines(path), start=1):
@@ -60,8 +60,8 @@ def replay_of_file(
                 _check_header(fields)
             elif fields:
                 table, arrival = _arrival(fields, known)
-                if table in found:
-                    found[table].append(arrival)
+                if table in result:
+                    result[table].append(arrival)
                 else:
                     others[table] = others.get(table, 0) + 1
         except _Fault as fault:
@@ -74,7 +74,7 @@ def replay_of_file(
     warnings = tuple(
         f"no replayed query reads `{name}`: its lines in {path} are ignored" for name in others
     )
-    came = found if late is None else spread(found, late, _END)
+    came = result if late is None else spread(result, late, _END)
     return replay_of(came, tail, str(path), warnings)
 
 

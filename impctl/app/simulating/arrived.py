@@ -40,8 +40,8 @@ class Commits:
 
     def next_after(self, at: float) -> float | None:
         """When the next one comes; None where none does."""
-        found = bisect_right(self.times, at)
-        return self.times[found] if found < len(self.times) else None
+        result = bisect_right(self.times, at)
+        return self.times[result] if result < len(self.times) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +76,11 @@ def replay_of(
     warnings: tuple[str, ...] = (),
 ) -> Replay:
     """The commits of each table in whatever order, until `tail` seconds after the last."""
-    times = [each.at for found in arrivals.values() for each in found if each.at is not None]
+    times = [each.at for arrival in arrivals.values() for each in arrival if each.at is not None]
     since, until = min(times, default=0.0), max(times, default=0.0) + tail
     histories = {
-        name: History("", len(found), since, tuple(sorted(found, key=time_of)))
-        for name, found in arrivals.items()
+        name: History("", len(result), since, tuple(sorted(result, key=time_of)))
+        for name, result in arrivals.items()
     }
     commits = {name: commits_of(held.arrivals, since, until) for name, held in histories.items()}
     return Replay(since, until, commits, histories, source, warnings)

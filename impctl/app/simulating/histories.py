@@ -42,8 +42,8 @@ def replay_of_store(
     warnings = list(_cut(known, begin, since)) + list(_gaps(histories, begin, now))
     if late is not None:
         histories = late_histories(histories, late, now)
-    found = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
-    return Replay(begin, now, found, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
+    result = {name: commits_of(held.arrivals, begin, now) for name, held in histories.items()}
+    return Replay(begin, now, result, _replayed(histories, begin, now), BY_STORE, tuple(warnings))
 
 
 def _known_since(held: History, now: float) -> float | None:
@@ -73,11 +73,11 @@ def _replayed(
     histories: Mapping[TableName, History], since: float, until: float
 ) -> dict[TableName, History]:
     """The histories without what is not replayed."""
-    found = {}
+    result = {}
     for name, held in histories.items():
         kept = tuple(each for at, each in _with_times(held, until) if since <= at <= until)
-        found[name] = replace(held, since=since, arrivals=kept)
-    return found
+        result[name] = replace(held, since=since, arrivals=kept)
+    return result
 
 
 def _cut(

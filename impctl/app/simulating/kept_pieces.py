@@ -132,13 +132,13 @@ class Pieces:
         return then if is_asked or is_worth(weighed, is_over=is_over) else self.now
 
     def _choice(self, modes: Mapping[QueryName, Modes], budget: int | None) -> Choice:
-        sizes = [self._usual[name].bytes_of(found) for name, found in modes.items()]
+        sizes = [self._usual[name].bytes_of(result) for name, result in modes.items()]
         size = self.kept.fixed + sum(sizes)
         return Choice(
             self._all_prices(modes),
             size,
             budget is not None and size > budget,
-            sum(found != self.now[name] for name, found in modes.items()),
+            sum(result != self.now[name] for name, result in modes.items()),
         )
 
     def _all_prices(self, modes: Mapping[QueryName, Modes]) -> Prices:
@@ -146,7 +146,7 @@ class Pieces:
         for known, prices in self._prices_of:
             if known == modes:
                 return prices
-        made = {name: self._prices(name, found) for name, found in modes.items()}
+        made = {name: self._prices(name, result) for name, result in modes.items()}
         self._prices_of.append((modes, made))
         return made
 
@@ -160,19 +160,19 @@ class Pieces:
     def _prices(self, name: QueryName, modes: Modes) -> dict[Tables, Price]:
         """Prices of the query by the tables of its own that move, the most frequent kind's."""
         tables = frozenset(self.kept.queries[name].stored.versions)
-        found: dict[Tables, Price] = {}
+        result: dict[Tables, Price] = {}
         after = [evaluate(graphs[name], modes).per_kind for graphs in self.graphs]
         before = self._before(name)
         for at, kind in enumerate(self.expected):
             mine = kind.tables & tables
-            if not mine or mine in found:
+            if not mine or mine in result:
                 continue
             ms = tuple(costs[at] for costs in after)
             more = tuple(one - other[at] for one, other in zip(ms, before, strict=True))
             reads = tuple(_reads(graphs[name], modes, at) for graphs in self.graphs)
             rows = tuple(rows_of_change(_scaled(kind, scale), mine) for scale in _SCALES)
-            found[mine] = Price(rows, ms, more, reads)
-        return found
+            result[mine] = Price(rows, ms, more, reads)
+        return result
 
 
 def pieces_of(
@@ -215,14 +215,14 @@ def _reads(graph: Graph, modes: Modes, kind: int) -> float:
 
 
 def _hits(graph: Graph, node: Node, modes: Modes, kind: int) -> float:
-    found = 0.0
+    result = 0.0
     for at, piece in enumerate(node.pieces):
         # A side is asked by the other one's change, groups by their own.
         asking = [node.inputs[1 - at]] if node.work is Work.JOIN else node.inputs
         is_asked = any(graph.active[wire][kind] for wire in asking)
         if is_asked and modes[piece.name] is Mode.READ and piece.read:
-            found += piece.hit[kind] if piece.hit else 1.0
-    return found
+            result += piece.hit[kind] if piece.hit else 1.0
+    return result
 
 
 def price_of_step(prices: Mapping[Tables, Price], moved: Tables, rows: float) -> tuple[float, ...]:

@@ -60,14 +60,14 @@ def late_from(text: str) -> Late:
     whole = f"{opening}{text}}}" if opening else text
     reading = FileReading(Lines("--late", whole), {})
     try:
-        found = _read(reading, whole)
+        result = _read(reading, whole)
     except YamlFault as fault:
         place = _place(reading.lines.at(fault.index), opening)
         raise UsageError(f"{_WHERE} cannot be read: {text}", hint=_HINT, location=place) from None
-    if isinstance(found, Late):
-        return found
-    place = reading.lines.at(0) if found.location is None else found.location
-    raise UsageError(found.message, hint=found.hint or _HINT, location=_place(place, opening))
+    if isinstance(result, Late):
+        return result
+    place = reading.lines.at(0) if result.location is None else result.location
+    raise UsageError(result.message, hint=result.hint or _HINT, location=_place(place, opening))
 
 
 def _read(reading: FileReading, text: str) -> Late | Problem:
@@ -98,11 +98,11 @@ def _share(text: str) -> Fraction | None:
     return share if 0 < share <= 1 else None
 
 
-def _place(found: Location, opening: str) -> Location:
+def _place(location: Location, opening: str) -> Location:
     """The place in the text as it was given."""
-    if found.line != 1 or found.column is None:
-        return found
-    return replace(found, column=max(1, found.column - len(opening)))
+    if location.line != 1 or location.column is None:
+        return location
+    return replace(location, column=max(1, location.column - len(opening)))
 
 
 def spread(
@@ -112,15 +112,15 @@ def spread(
 
     Every commit has a time. UsageError where these are more than `MOST_COMMITS`.
     """
-    left, found = MOST_COMMITS, {}
+    left, result = MOST_COMMITS, {}
     for name, commits in arrivals.items():
         parts: list[Arrival] = []
         for each in commits:
             parts += _parts(each, late, end, left - len(parts))
         left -= len(parts)
         parts.sort(key=time_of)
-        found[name] = parts
-    return found
+        result[name] = parts
+    return result
 
 
 def _parts(each: Arrival, late: Late, end: float, most: int) -> Iterator[Arrival]:

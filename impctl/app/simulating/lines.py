@@ -95,7 +95,7 @@ def _line(runs: Sequence[RunCost], by: CostsBy, moved: Tables) -> _Line | None:
 
 def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
     # Without a recapture's estimate, and without the start of Spark in each step.
-    found = estimated(
+    result = estimated(
         runs,
         RunKind.MAINTAIN,
         size,
@@ -103,4 +103,4 @@ def _asked(runs: Sequence[RunCost], size: Size, moved: Tables) -> float | None:
         table_rows=lambda: 0,
         moved=sorted(moved),
     )
-    return found.maintain_ms
+    return result.maintain_ms

@@ -97,12 +97,12 @@ class Model:
         stream = self._streams[spec.name]
         costs = StepCosts(self._lines[spec.name], choice.prices.get(spec.name, {}))
         span = self.replay.until - self.replay.since
-        found = ReplayedQuery(
+        result = ReplayedQuery(
             spec.name, trigger, stream, costs, stream.all.rows[-1] / span if span > 0 else 0.0
         )
         if since > self.replay.since:
-            found.pin(since)
-        return found
+            result.pin(since)
+        return result
 
     def _stream(
         self, made: dict[frozenset[TableName], Stream], tables: frozenset[TableName]

@@ -97,11 +97,11 @@ def _headlines(result: SimulateResult) -> Iterator[Headline]:
     if least is not present and least.steps and present.work_ms:
         share = f"{least.work_ms / present.work_ms:.0%}"
         yield Headline(share, "of that work, with the cheapest setting", least.setting)
-    found = result.recorded
-    if found is not None and found.work_off is not None:
-        where = f"{found.steps:,} steps since {moment_text(found.since)}"
+    match = result.recorded
+    if match is not None and match.work_off is not None:
+        where = f"{match.steps:,} steps since {moment_text(match.since)}"
         yield Headline(
-            f"{found.work_off:+.0%}", "difference between the model and the recorded work", where
+            f"{match.work_off:+.0%}", "difference between the model and the recorded work", where
         )
 
 
@@ -194,11 +194,11 @@ def _by_bytes(settings: Sequence[SimulatedSetting]) -> Iterator[Cell]:
     alike: dict[tuple[str, int], list[SimulatedSetting]] = {}
     for one in settings:
         alike.setdefault((_trigger(one), one.state_bytes), []).append(one)
-    for (trigger, size), found in alike.items():
-        note = "; ".join(one.setting for one in found)
+    for (trigger, size), result in alike.items():
+        note = "; ".join(one.setting for one in result)
         for figure, name, value in (
-            ("work", "work_ms", found[0].work_ms),
-            ("reads", "reads", found[0].reads),
+            ("work", "work_ms", result[0].work_ms),
+            ("reads", "reads", result[0].reads),
         ):
             labels: dict[str, Label] = {"trigger": trigger, "state_bytes": size}
             yield Cell(figure, labels, _metrics({name: value}), note=note)

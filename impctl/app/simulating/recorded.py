@@ -51,20 +51,20 @@ def recorded_of(
     return Recorded(begin, steps) if steps else None
 
 
-def compared(found: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
+def compared(result: Recorded, model: SimulatedSetting, look: float) -> RecordedRuns:
     """The recorded runs, and by which share the model says more (above 0) or less."""
-    runs = runs_in(found.steps, look / 2)
-    work = sum(record.elapsed_ms for _, record in found.steps)
+    runs = runs_in(result.steps, look / 2)
+    work = sum(record.elapsed_ms for _, record in result.steps)
     return RecordedRuns(
-        since=datetime.fromtimestamp(found.since, UTC),
+        since=datetime.fromtimestamp(result.since, UTC),
         runs=runs,
-        steps=len(found.steps),
+        steps=len(result.steps),
         work_ms=work,
         model_runs=model.runs,
         model_steps=model.steps,
         model_work_ms=model.work_ms,
         runs_off=model.runs / runs - 1,
-        steps_off=model.steps / len(found.steps) - 1,
+        steps_off=model.steps / len(result.steps) - 1,
         work_off=model.work_ms / work - 1 if work else None,
     )
 

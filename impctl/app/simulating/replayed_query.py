@@ -101,9 +101,9 @@ class ReplayedQuery:
         """What its sketch does not have of what came; None where that is nothing."""
         return self.stream.pending(self.seen, now)
 
-    def step(self, found: Amount, more_rows: float = 0.0) -> Step:
+    def step(self, amount: Amount, more_rows: float = 0.0) -> Step:
         """What a step takes that carries this on, and some rows more."""
-        return self.costs.step(found.moved, found.rows + more_rows, found.bytes)
+        return self.costs.step(amount.moved, amount.rows + more_rows, amount.bytes)
 
     def most(self, until: float, now: float) -> float:
         """No less than a step is thought to take at any time until then; 0 where nothing comes."""
@@ -122,15 +122,15 @@ class ReplayedQuery:
 
     def waiting(self, now: float) -> Waiting | None:
         """What waits for it; None where nothing can make it due by itself."""
-        found = self.pending(now)
-        if found is None:
+        result = self.pending(now)
+        if result is None:
             if self.trigger.every is None and self.trigger.cron is None:
                 return None
             return Waiting(self.name, self.trigger, Pending(), Costs(0.0), self.last)
-        cost = self.step(found).seconds
-        more = max(0.0, self._expected(found, now) - cost)
+        cost = self.step(result).seconds
+        more = max(0.0, self._expected(result, now) - cost)
         costs = Costs(cost, more, is_known=self.costs.is_known)
-        pending = Pending(self._changes(found, now), None, found.oldest, self.last)
+        pending = Pending(self._changes(result, now), None, result.oldest, self.last)
         return Waiting(self.name, self.trigger, pending, costs, self.last)
 
     def enough_at(self) -> tuple[float, int] | None:
@@ -141,23 +141,23 @@ class ReplayedQuery:
         wanted, commits = self.trigger.rows, self.stream.all
         if wanted is None:
             return None
-        found = bisect_left(commits.rows, commits.rows[self.seen] + wanted)
-        if found == len(commits.rows):
+        result = bisect_left(commits.rows, commits.rows[self.seen] + wanted)
+        if result == len(commits.rows):
             return None
-        return commits.times[found - 1], commits.rows[found - 1] - commits.rows[self.seen]
+        return commits.times[result - 1], commits.rows[result - 1] - commits.rows[self.seen]
 
-    def _expected(self, found: Amount, now: float) -> float:
+    def _expected(self, amount: Amount, now: float) -> float:
         """What it takes with the rows that usually come until the moment that is next."""
         if self.trigger.ready_within is None:
             return 0.0
-        moment = next_moment(self.trigger, found.oldest)
+        moment = next_moment(self.trigger, amount.oldest)
         coming = 0.0 if moment is None else self.rows_per_s * max(0.0, moment - now)
-        return self.step(found, coming).seconds
+        return self.step(amount, coming).seconds
 
-    def _changes(self, found: Amount, now: float) -> tuple[Change, ...]:
+    def _changes(self, amount: Amount, now: float) -> tuple[Change, ...]:
         """One change; or two, the one that makes enough of them apart."""
         enough = self.enough_at()
         if enough is None or enough[0] > now:
-            return (Change(found.oldest, found.rows),)
+            return (Change(amount.oldest, amount.rows),)
         at, before = enough
-        return Change(found.oldest, before), Change(at, found.rows - before)
+        return Change(amount.oldest, before), Change(at, amount.rows - before)

@@ -42,14 +42,14 @@ def settings_of(
     present: int | None, disks: Sequence[int | None], triggers: Sequence[Trigger]
 ) -> list[Setting]:
     """All settings; `present` is the budget of the file, None without one."""
-    found = [Setting(present, None, is_present=True)]
-    found += [
+    result = [Setting(present, None, is_present=True)]
+    result += [
         Setting(disk, trigger)
         for disk in (dict.fromkeys(disks) if disks else (present,))
         for trigger in (dict.fromkeys(triggers) if triggers else (None,))
         if trigger is not None or disks
     ]
-    return found
+    return result
 
 
 def disks_from(texts: Sequence[str]) -> list[int | None]:
@@ -75,9 +75,9 @@ def trigger_from(text: str) -> Trigger:
     except YamlFault as fault:
         reading.report_index(fault.index, fault.message, fault.hint)
         root = None
-    found = read_trigger(root, "`--trigger`", reading)
+    result = read_trigger(root, "`--trigger`", reading)
     problem = next(iter(reading.problems), None)
-    if found is None or problem is not None:
+    if result is None or problem is not None:
         message = "`--trigger` is empty" if problem is None else problem.message
         hint = None if problem is None else problem.hint
         raise UsageError(
@@ -85,4 +85,4 @@ def trigger_from(text: str) -> Trigger:
             hint=hint or "write `commit`, or `fresh_within: 10m`",
             location=None if problem is None else problem.location,
         )
-    return found
+    return result

@@ -40,10 +40,10 @@ class StepCosts:
     def step(self, moved: Tables, rows: float, size: float) -> Step:
         """A step that carries on so many rows and bytes of these tables."""
         key = (moved, rows, size)
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self._step(moved, rows, size)
-        return found
+        result = self._known.get(key)
+        if result is None:
+            result = self._known[key] = self._step(moved, rows, size)
+        return result
 
     def _step(self, moved: Tables, rows: float, size: float) -> Step:
         ms, more, reads = price_of_step(self.prices, moved, rows)

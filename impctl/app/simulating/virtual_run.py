@@ -95,14 +95,14 @@ class VirtualRun:
                 moment = self._idle_moment(now, until)
                 now = now + self._quiet(now, idle) if moment is None else moment
         for query in self._queries.values():
-            found = query.pending(until)
-            if found is not None:
-                self.ran.left.append(until - found.oldest)
+            pending = query.pending(until)
+            if pending is not None:
+                self.ran.left.append(until - pending.oldest)
         return self.ran
 
     def _due(self, now: float) -> list[Due]:
-        found = (query.waiting(now) for query in self._timed)
-        self._timetable.saw([one for one in found if one is not None])
+        result = (query.waiting(now) for query in self._timed)
+        self._timetable.saw([one for one in result if one is not None])
         return self._timetable.due(now)
 
     def _works(self, ready: Sequence[ReplayedQuery], due: Sequence[Due], now: float) -> float:
@@ -110,10 +110,10 @@ class VirtualRun:
         asked = [*ready, *(self._queries[one.query] for one in due)]
         oldest, took = [], []
         for query in asked:
-            found = query.pending(now)
-            assert found is not None, "nothing runs without something pending"
-            step = query.step(found)
-            oldest.append(found.oldest)
+            pending = query.pending(now)
+            assert pending is not None, "nothing runs without something pending"
+            step = query.step(pending)
+            oldest.append(pending.oldest)
             took.append(step.seconds * self._noise())
             self.ran.reads += step.reads
             query.pin(now)
@@ -171,12 +171,12 @@ class VirtualRun:
 
     def _woken(self, trigger: Trigger, now: float, end: float) -> float | None:
         """The last moment before `end`, where the one before it is a look away at least."""
-        found = last_moment(trigger, now, end)
-        if found is None:
+        result = last_moment(trigger, now, end)
+        if result is None:
             return None
         # From a moment on the next thing is a look, which passes over moments that come sooner.
-        earlier = last_moment(trigger, found - self._look, found)
-        return found if earlier is None else None
+        earlier = last_moment(trigger, result - self._look, result)
+        return result if earlier is None else None
 
     def _event_after(self, now: float) -> float:
         """When the next commit comes for a query on `commit`."""
@@ -224,12 +224,12 @@ class VirtualRun:
         work, coming = [], inf
         for query in self._timed:
             assert query.trigger.fresh_within is not None
-            found, following = query.pending(now), query.next_after(now)
+            result, following = query.pending(now), query.next_after(now)
             if following is not None:
                 coming = min(coming, following)
-            if found is not None:
-                deadline = found.oldest + query.trigger.fresh_within
-                work.append((deadline, query.step(found).seconds))
+            if result is not None:
+                deadline = result.oldest + query.trigger.fresh_within
+                work.append((deadline, query.step(result).seconds))
         start, sums = inf, 0.0
         for deadline, same in groupby(sorted(work), key=itemgetter(0)):
             for _, seconds in same:
@@ -242,8 +242,8 @@ class VirtualRun:
         trigger = query.trigger
         if trigger.every is None and trigger.cron is None:
             return inf
-        found = query.pending(now)
-        moment = next_moment(trigger, now if found is None else found.oldest)
+        pending = query.pending(now)
+        moment = next_moment(trigger, now if pending is None else pending.oldest)
         return inf if moment is None else moment
 
     def _deadlines(self, query: ReplayedQuery, now: float) -> Iterator[float]:
@@ -251,8 +251,8 @@ class VirtualRun:
         trigger = query.trigger
         if trigger.fresh_within is None and trigger.ready_within is None:
             return
-        found = query.pending(now)
-        oldest = query.next_after(now) if found is None else found.oldest
+        pending = query.pending(now)
+        oldest = query.next_after(now) if pending is None else pending.oldest
         if oldest is None:
             return
         if trigger.fresh_within is not None:

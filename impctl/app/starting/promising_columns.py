@@ -46,9 +46,9 @@ def promising(snapshot: Snapshot, most: int) -> tuple[Promise, ...]:
         for column in snapshot.schema
         if is_partitionable(column) and column.name not in snapshot.columns.opaque
     ]
-    found = [_promise(snapshot, column) for column in columns]
-    rich = [one for one in found if one.values is None or one.values >= _FEWEST_VALUES]
-    return tuple(sorted(rich or found, key=_order)[:most])
+    result = [_promise(snapshot, column) for column in columns]
+    rich = [one for one in result if one.values is None or one.values >= _FEWEST_VALUES]
+    return tuple(sorted(rich or result, key=_order)[:most])
 
 
 def group_column(snapshot: Snapshot, promises: tuple[Promise, ...]) -> ColumnName | None:

@@ -77,8 +77,8 @@ def workload_text(name: str, tables: Sequence[FirstTable], store: str) -> str:
 def _table(table: FirstTable) -> Iterator[str]:
     yield f"  # {table.remark}"
     # A URI was read with the credentials of the surroundings; the file has to say so.
-    found = ", credentials: ambient" if "://" in table.path else ""
-    yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}{found}}}"
+    result = ", credentials: ambient" if "://" in table.path else ""
+    yield f"  {_key(table.name)}: {{path: {_yaml(table.path)}{result}}}"
 
 
 def _partitions(table: FirstTable) -> Iterator[str]:

@@ -106,7 +106,7 @@ def _objection(condition: Expr) -> str | None:
     blocker = find_blocker(condition)
     if blocker is not None:
         return blocker.reason
-    found = type_of(condition)
-    if found in (BOOLEAN, SqlType(Kind.NULL)):
+    result = type_of(condition)
+    if result in (BOOLEAN, SqlType(Kind.NULL)):
         return None
-    return f"a value of type `{found}` is neither true nor false"
+    return f"a value of type `{result}` is neither true nor false"

@@ -164,7 +164,7 @@ def _per_row(node: Plan, rates: Rates) -> float:
 
 def _is_double(arguments: Sequence[Expr]) -> bool:
     types = [type_of(one) for one in arguments]
-    return any(found is not None and found.is_fractional for found in types)
+    return any(result is not None and result.is_fractional for result in types)
 
 
 def _quicker(

@@ -64,25 +64,25 @@ class Without:
     from_state: bool = False
 
 
-def answer_without(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Without:
+def answer_without(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without:
     """What would come and go of the answer without rows for which one of these is true.
 
     Each is a condition on columns of the query's only table, or `TABLE: CONDITION`. UsageError for
     one that cannot be read, QueryError where the engine lacks a part of the plan; errors of values
     as of `engine_answer`.
     """
-    prepared = found.prepared
+    prepared = result.prepared
     conditions = conditions_by_table(prepared, texts)
     left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
     use = SketchUse.ALWAYS if is_monotone(prepared.root) else SketchUse.NEVER
     if use is SketchUse.ALWAYS:
-        pruned, sketches = what_is_read(desk.tables, found, use).pruned, found.sketches
+        pruned, sketches = what_is_read(desk.tables, result, use).pruned, result.sketches
     else:
-        pruned, sketches = filters_of(desk.tables, prepared, (), found.versions), ()
+        pruned, sketches = filters_of(desk.tables, prepared, (), result.versions), ()
     try:
         limit = MemoryLimit(memory_of(desk.settings, desk.workload))
         with held_to(limit):
-            asked = (desk, limit, prepared, found.versions, pruned, sketches)
+            asked = (desk, limit, prepared, result.versions, pruned, sketches)
             before, after = engine_rows(*asked), engine_rows(*asked, left_out)
             changes = changes_between(before, after, desk.session_zone)
     except BlockedError as blocked:
@@ -112,7 +112,7 @@ def conditions_by_table(
 ) -> dict[TableName, tuple[str, ...]]:
     """The conditions of each table."""
     names = {table.lower(): table for table in prepared.tables}
-    found: dict[TableName, tuple[str, ...]] = {}
+    result: dict[TableName, tuple[str, ...]] = {}
     for text in texts:
         match = _OF_TABLE.fullmatch(text)
         if match is not None:
@@ -134,8 +134,8 @@ def conditions_by_table(
                 hint=f'write `{_OPTION} "TABLE: CONDITION"`; the query reads {listed}',
                 code="without_table",
             )
-        found[table] = (*found.get(table, ()), text)
-    return found
+        result[table] = (*result.get(table, ()), text)
+    return result
 
 
 def rows_left_out(desk: Workbench, table: TableName, texts: Sequence[str]) -> LeftOut:

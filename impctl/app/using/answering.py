@@ -82,7 +82,7 @@ class Answered:
 
 
 def answered(
-    desk: Workbench, found: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
+    desk: Workbench, result: Fresh, use: SketchUse, by: AnsweredBy, condition: str | None = None
 ) -> Answered:
     """The answer of the query found; UsageError or QueryError where `by` cannot give it.
 
@@ -92,31 +92,31 @@ def answered(
     where = None
     if condition is not None:
         where = condition_on(
-            attributes_of(found.prepared.planned.root), condition, desk.session_zone
+            attributes_of(result.prepared.planned.root), condition, desk.session_zone
         )
     is_read = by is AnsweredBy.AUTO and use is SketchUse.ALWAYS
     if by is AnsweredBy.AUTO and not is_read and where is None:
-        is_read = _is_state_slower(desk, found, use)
+        is_read = _is_state_slower(desk, result, use)
     if by in (AnsweredBy.AUTO, AnsweredBy.STATE) and not is_read:
         try:
-            got = _from_state(desk, found, where)
+            got = _from_state(desk, result, where)
         except (EvaluationError, RecaptureNeededError) as error:
             if by is AnsweredBy.STATE:
                 raise
-            got, found = None, _without_state(desk, found, error)
+            got, result = None, _without_state(desk, result, error)
         if got is not None:
             return got
         if by is AnsweredBy.STATE:
-            raise _not_kept(found)
-    read = what_is_read(desk.tables, found, use)
+            raise _not_kept(result)
+    read = what_is_read(desk.tables, result, use)
     try:
-        return _by_reading(desk, found, read, by, where)
+        return _by_reading(desk, result, read, by, where)
     except EvaluationError as error:
         if not read.pruned.filters:
             raise
-        found = _without_sketch(found, error)
-    read = what_is_read(desk.tables, found, SketchUse.NEVER)
-    return _by_reading(desk, found, read, by, where)
+        result = _without_sketch(result, error)
+    read = what_is_read(desk.tables, result, SketchUse.NEVER)
+    return _by_reading(desk, result, read, by, where)
 
 
 def who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry | None:
@@ -157,15 +157,15 @@ def _who_answers(desk: Workbench, prepared: PreparedQuery) -> AnsweredEntry:
     return AnsweredEntry(str(by), why, round(expected.engine.ms), spark_ms)
 
 
-def _is_state_slower(desk: Workbench, found: Fresh, use: SketchUse) -> bool:
+def _is_state_slower(desk: Workbench, result: Fresh, use: SketchUse) -> bool:
     """Whether kept rows take longer to be told than the quicker one of engine and Spark to read
     the tables, by recorded runs of these."""
-    store, spec = desk.reading_store(), found.prepared.spec
-    if found.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
+    store, spec = desk.reading_store(), result.prepared.spec
+    if result.generation is None or store is None or not is_slow_to_tell(desk, store, spec):
         return False
     state = state_estimate(answer_runs(desk, spec))
-    read = what_is_read(desk.tables, found, use)
-    return _is_slower(state, foreseen(desk, found.prepared, found.versions, read.pruned))
+    read = what_is_read(desk.tables, result, use)
+    return _is_slower(state, foreseen(desk, result.prepared, result.versions, read.pruned))
 
 
 def _is_slower(state: Estimate, expected: Foreseen) -> bool:
@@ -175,85 +175,85 @@ def _is_slower(state: Estimate, expected: Foreseen) -> bool:
 
 
 def _by_reading(
-    desk: Workbench, found: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
+    desk: Workbench, result: Fresh, read: Weighed, by: AnsweredBy, where: Expr | None
 ) -> Answered:
     """The answer from these files; EvaluationError where the query fails on their rows."""
     why, quicker = "requested", ""
     if by is not AnsweredBy.SPARK:
-        expected = foreseen(desk, found.prepared, found.versions, read.pruned)
+        expected = foreseen(desk, result.prepared, result.versions, read.pruned)
         quicker = expected.quicker if by is AnsweredBy.AUTO else ""
         if by is AnsweredBy.ENGINE or expected.is_engine:
-            run = _by_engine(desk, found, read, expected, by, where)
+            run = _by_engine(desk, result, read, expected, by, where)
             if isinstance(run, Answered):
                 return replace(run, quicker=quicker)
             why = run
         else:
             why = expected.why
-    return replace(_by_spark(desk, found, read, why, where), quicker=quicker)
+    return replace(_by_spark(desk, result, read, why, where), quicker=quicker)
 
 
-def _from_state(desk: Workbench, found: Fresh, where: Expr | None) -> Answered | None:
+def _from_state(desk: Workbench, result: Fresh, where: Expr | None) -> Answered | None:
     """The kept answer; None where there is none."""
     for _ in range(_ATTEMPTS):
         store = desk.reading_store()
-        if found.generation is None or store is None:
+        if result.generation is None or store is None:
             return None
         watch = Stopwatch()
-        plan = desk.memory.answer(found.prepared.planned)
-        name = found.prepared.spec.name
-        table = kept_answer(desk, store, name, plan.ending, found.generation, where, plan)
+        plan = desk.memory.answer(result.prepared.planned)
+        name = result.prepared.spec.name
+        table = kept_answer(desk, store, name, plan.ending, result.generation, where, plan)
         if table is not None:
-            return Answered(found, table, AnsweredBy.STATE, KEPT, watch.ms)
-        found = fresh(desk, found.prepared.spec.name)
+            return Answered(result, table, AnsweredBy.STATE, KEPT, watch.ms)
+        result = fresh(desk, result.prepared.spec.name)
     return None
 
 
-def _without_state(desk: Workbench, found: Fresh, error: ImpctlError) -> Fresh:
+def _without_state(desk: Workbench, result: Fresh, error: ImpctlError) -> Fresh:
     """The query to be read through its sketch; with a warning where what is kept is damaged."""
     if isinstance(error, EvaluationError | NotExactError):
-        return found
-    spec = found.prepared.spec
+        return result
+    spec = result.prepared.spec
     if desk.policy(spec) is Policy.STRICT:
         raise error
     why = named_before(spec.name, error.message)
     hint = "" if error.hint is None else f"; {error.hint}"
     warning = f"the materialized result of query `{spec.name}` is not used: {why}{hint}"
-    return replace(found, warnings=(*found.warnings, warning))
+    return replace(result, warnings=(*result.warnings, warning))
 
 
-def _without_sketch(found: Fresh, error: EvaluationError) -> Fresh:
+def _without_sketch(result: Fresh, error: EvaluationError) -> Fresh:
     """The query to be read whole, with a warning.
 
     Of a group that a condition or LIMIT drops the sketch may show a part, and what is computed of
     the part, such as a quotient, may fail where that of the group does not.
     """
-    name = found.prepared.spec.name
+    name = result.prepared.spec.name
     warning = (
         f"the sketch of query `{name}` was not used: the query fails on groups that it "
         f"reads only in part: {error.message}"
     )
-    return replace(found, sketches=(), warnings=(*found.warnings, warning))
+    return replace(result, sketches=(), warnings=(*result.warnings, warning))
 
 
 def _by_engine(
     desk: Workbench,
-    found: Fresh,
+    result: Fresh,
     read: Weighed,
     expected: Foreseen,
     by: AnsweredBy,
     where: Expr | None,
 ) -> Answered | str:
     """The engine's answer, or why it has none."""
-    desk.reporter.step(f"running {found.prepared.spec.name}")
+    desk.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
     try:
         table = engine_answer(
-            desk, found.prepared, found.versions, read.pruned, found.sketches, where
+            desk, result.prepared, result.versions, read.pruned, result.sketches, where
         )
     except BlockedError as blocked:
         if by is AnsweredBy.ENGINE:
-            raise _cannot(found.prepared, blocked) from None
-        return _not_by_engine(found.prepared, blocked)
+            raise _cannot(result.prepared, blocked) from None
+        return _not_by_engine(result.prepared, blocked)
     except (
         EvaluationError,
         JoinTooLargeError,
@@ -266,11 +266,11 @@ def _by_engine(
             raise
         return f"the engine could not answer: {error.message}"
     except UnsupportedError as error:
-        if by is AnsweredBy.ENGINE or not _may_end_in_spark(found.prepared.query, error):
+        if by is AnsweredBy.ENGINE or not _may_end_in_spark(result.prepared.query, error):
             raise
         return f"the engine could not answer: {error.message}"
     why = expected.why if by is AnsweredBy.AUTO else "requested"
-    return Answered(found, table, AnsweredBy.ENGINE, why, watch.ms, read)
+    return Answered(result, table, AnsweredBy.ENGINE, why, watch.ms, read)
 
 
 def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
@@ -280,24 +280,24 @@ def _may_end_in_spark(query: Query, error: UnsupportedError) -> bool:
 
 
 def _by_spark(
-    desk: Workbench, found: Fresh, read: Weighed, why: str, where: Expr | None
+    desk: Workbench, result: Fresh, read: Weighed, why: str, where: Expr | None
 ) -> Answered:
     was_up = desk.has_spark
     desk.spark()
-    desk.reporter.step(f"running {found.prepared.spec.name}")
+    desk.reporter.step(f"running {result.prepared.spec.name}")
     watch = Stopwatch()
-    table = answer_table(desk, found.prepared, found.versions, read.pruned, found.sketches)
+    table = answer_table(desk, result.prepared, result.versions, read.pruned, result.sketches)
     if where is not None:
-        table = answer_where(table, attributes_of(found.prepared.planned.root), where)
+        table = answer_where(table, attributes_of(result.prepared.planned.root), where)
     start_ms = 0.0 if was_up else desk.spark_start_ms
-    return Answered(found, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
+    return Answered(result, table, AnsweredBy.SPARK, why, watch.ms, read, start_ms=start_ms)
 
 
-def _not_kept(found: Fresh) -> ImpctlError:
+def _not_kept(result: Fresh) -> ImpctlError:
     """That there is none, or what kept the sketch from being had with which it would be."""
-    if found.refusal is not None:
-        return found.refusal
-    spec = found.prepared.spec
+    if result.refusal is not None:
+        return result.refusal
+    spec = result.prepared.spec
     hint = "omit `--by`, or write `answer: true` under the query and capture it"
     if spec.answer:
         hint = "`impctl explain` shows why its result is not materialized; omit `--by`"

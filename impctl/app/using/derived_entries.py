@@ -66,10 +66,10 @@ def derived_entries(
     def tell(line: str) -> None:
         desk.reporter.step(f"{name}: {line}")
 
-    found, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
+    result, rounds = [], Rounds(desk.spark(), limits_of(desk), tell)
     for place, (span, fixpoint) in enumerate(unused.items()):
         rows = desk.spark().createDataFrame([], _schema(fixpoint))
-        found.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
+        result.append(DerivedEntry(span, f"{_VIEW}_unused_{place}", rows))
     for place, (span, fixpoint) in enumerate(outer):
         rows = None
         if sketches is not None and pruned is not None:
@@ -82,8 +82,8 @@ def derived_entries(
             with plain_failures(versions):
                 rows = rounds.rows(fixpoint, frames)
         names = (attribute.name for attribute in fixpoint.attributes)
-        found.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
-    return tuple(found)
+        result.append(DerivedEntry(span, f"{_VIEW}_{place}", rows.toDF(*names)))
+    return tuple(result)
 
 
 def _by_engine(
@@ -116,9 +116,9 @@ def _outer(prepared: PreparedQuery) -> Iterator[tuple[Span, Fixpoint]]:
     for span, copies in every.items():
         around = (one for one in every if one.start <= span.start and span.end <= one.end)
         if all(one == span for one in around):
-            found = ruled.get(span, [])
-            is_one = len(copies) == len(found) and len({fingerprint(one) for one in found}) == 1
-            yield span, (found if is_one else copies)[0]
+            result = ruled.get(span, [])
+            is_one = len(copies) == len(result) and len({fingerprint(one) for one in result}) == 1
+            yield span, (result if is_one else copies)[0]
 
 
 def _unused(prepared: PreparedQuery) -> dict[Span, Fixpoint]:
@@ -148,11 +148,11 @@ def _schema(fixpoint: Fixpoint) -> str:
 
 def _sets(plan: Plan) -> dict[Span, list[Fixpoint]]:
     """The fixpoints of UNION, by their places in the text."""
-    found: dict[Span, list[Fixpoint]] = {}
+    result: dict[Span, list[Fixpoint]] = {}
     for node in nodes_of(plan):
         if isinstance(node, Fixpoint) and node.is_set and node.span is not None:
-            found.setdefault(node.span, []).append(node)
-    return found
+            result.setdefault(node.span, []).append(node)
+    return result
 
 
 def _rows(

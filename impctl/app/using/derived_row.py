@@ -60,26 +60,26 @@ class DerivedRow:
     from_state: bool = False
 
 
-def derived_row(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow:
+def derived_row(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow:
     """The one row of the answer that has these values, and what derives it.
 
     UsageError where it is not one row, QueryError where the query is not traced to rows; other
     errors as of `engine_answer`.
     """
-    outputs = attributes_of(found.prepared.planned.root)
+    outputs = attributes_of(result.prepared.planned.root)
     wanted = condition_of_row(given, outputs)
-    root = apply_rules(Select(found.prepared.query.root, wanted))
-    pruned = what_is_read(desk.tables, found, SketchUse.ALWAYS).pruned
+    root = apply_rules(Select(result.prepared.query.root, wanted))
+    pruned = what_is_read(desk.tables, result, SketchUse.ALWAYS).pruned
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     try:
         with held_to(limit):
-            tables = _Tables(desk, found, root, pruned)
+            tables = _Tables(desk, result, root, pruned)
             made = made_rows(
                 root, tables.of_accesses(), tables.rows, limit.check, limits=limits_of(desk)
             )
     except BlockedError as blocked:
-        raise _not_traced(found, blocked) from None
-    (number, row) = the_row(found, desk.session_zone, root, made)
+        raise _not_traced(result, blocked) from None
+    (number, row) = the_row(result, desk.session_zone, root, made)
     derivation = derivation_of(made.makings, number, tables.rows)
     entries = tables.entries(derivation.rows)
     files = (tables.files, pruned.files_total)
@@ -89,15 +89,15 @@ def derived_row(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow:
 class _Tables:
     """What is read of the tables, each row with a number of its own."""
 
-    def __init__(self, desk: Workbench, found: Fresh, root: Plan, pruned: Pruned) -> None:
+    def __init__(self, desk: Workbench, result: Fresh, root: Plan, pruned: Pruned) -> None:
         snapshots = {
-            scan.access: desk.tables.snapshot(scan.table, found.versions.get(scan.table))
+            scan.access: desk.tables.snapshot(scan.table, result.versions.get(scan.table))
             for scan in scans_of(root)
         }
         files = files_by_table(snapshots, wanted_files(root, snapshots, pruned.filters))
         self._scans = scans_of(root)
-        self._used = {one.access: one for one in found.sketches if one.access in pruned.filters}
-        self._shown = _columns((*scans_of(found.prepared.root), *self._scans))
+        self._used = {one.access: one for one in result.sketches if one.access in pruned.filters}
+        self._shown = _columns((*scans_of(result.prepared.root), *self._scans))
         self._rows: dict[TableName, pa.Table] = {}
         self._starts: dict[TableName, int] = {}
         self.files = sum(map(len, files.values()))
@@ -123,7 +123,7 @@ class _Tables:
 
     def entries(self, numbers: Sequence[int]) -> tuple[WhyEntry, ...]:
         """The rows of these numbers, in their order."""
-        found: dict[int, WhyEntry] = {}
+        result: dict[int, WhyEntry] = {}
         for table, rows in self._rows.items():
             start, names = self._starts[table], self._shown[table]
             own = [number for number in numbers if start <= number < start + len(rows)]
@@ -132,16 +132,16 @@ class _Tables:
             # Without columns there is nothing to tell rows by.
             values = taken if names else ((),) * len(own)
             for number, row in zip(own, values, strict=True):
-                found[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
-        return tuple(found[number] for number in numbers)
+                result[number] = WhyEntry(table, dict(zip(names, row, strict=True)))
+        return tuple(result[number] for number in numbers)
 
 
 def _columns(scans: Sequence[Scan]) -> dict[TableName, tuple[ColumnName, ...]]:
     """The columns that are read of each table."""
-    found: dict[TableName, dict[ColumnName, None]] = {}
+    result: dict[TableName, dict[ColumnName, None]] = {}
     for scan in scans:
-        found.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
-    return {table: tuple(names) for table, names in found.items()}
+        result.setdefault(scan.table, {}).update(dict.fromkeys(a.name for a in scan.attributes))
+    return {table: tuple(names) for table, names in result.items()}
 
 
 def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
@@ -153,14 +153,14 @@ def _inside(sketch: StoredSketch, rows: pa.Table) -> pa.Table:
 
 
 def the_row(
-    found: Fresh, zone: str, root: Plan, made: Made
+    result: Fresh, zone: str, root: Plan, made: Made
 ) -> tuple[int, Mapping[ColumnName, RowValue]]:
     """The number of the only row that was made, and the row."""
     names = [one.name for one in attributes_of(root)]
     rows = rows_of(made.to_arrow(attributes_of(root), zone))
     if len(made.numbers) == 1:
         return int(made.numbers[0]), dict(zip(names, rows[0], strict=True)) if names else {}
-    name = found.prepared.spec.name
+    name = result.prepared.spec.name
     if not len(made.numbers):
         raise UsageError(
             f"The result of query `{name}` has no such row",
@@ -179,13 +179,13 @@ def the_row(
     )
 
 
-def _not_traced(found: Fresh, blocked: BlockedError) -> QueryError:
+def _not_traced(result: Fresh, blocked: BlockedError) -> QueryError:
     return QueryError(
-        f"impctl cannot trace a row of query `{found.prepared.spec.name}` to rows of its "
+        f"impctl cannot trace a row of query `{result.prepared.spec.name}` to rows of its "
         f"tables: {blocked.message}",
         hint="the engine traces filters, inner joins, EXISTS, IN, UNION, DISTINCT, GROUP BY and "
         "WITH RECURSIVE; `--without` shows for other queries, too, which results disappear "
         "without some rows",
         code="not_traced",
-        location=found.prepared.place(blocked.span),
+        location=result.prepared.place(blocked.span),
     )

@@ -71,13 +71,13 @@ class LeftOut:
     def are_out(self, rows: pa.Table) -> Bools:
         """Which of these rows are left out, shape (rows,); they are not counted."""
         values = {name: from_arrow(rows.column(name), kind) for name, kind in self._types.items()}
-        found = self._condition.truth(values, len(rows))
-        if bool(found.is_unsure.any()):
+        truth = self._condition.truth(values, len(rows))
+        if bool(truth.is_unsure.any()):
             raise NotExactError(
                 "A condition on rows of a table is too close to its limit to evaluate",
                 hint="in `--without`, compare doubles with a value that is less close to theirs",
             )
-        return found.sure_true()
+        return truth.sure_true()
 
 
 def engine_answer(
@@ -96,8 +96,8 @@ def engine_answer(
     """
     limit = MemoryLimit(memory_of(desk.settings, desk.workload))
     with held_to(limit):
-        found = engine_rows(desk, limit, prepared, versions, pruned, sketches)
-        return answer_of_rows(found.ending, found.rows, desk.session_zone, where)
+        result = engine_rows(desk, limit, prepared, versions, pruned, sketches)
+        return answer_of_rows(result.ending, result.rows, desk.session_zone, where)
 
 
 def engine_rows(
@@ -147,7 +147,7 @@ def _read(
     """Rows of all tables, the smaller ones first: they are what later rows look up. At most some
     `most` bytes at once."""
     snapshots = [tables.snapshot(table, versions.get(table)) for table in compiled.tables]
-    for snapshot in sorted(snapshots, key=lambda found: found.likely_rows):
+    for snapshot in sorted(snapshots, key=lambda result: result.likely_rows):
         name = snapshot.table
         columns = list(compiled.columns_of(name))
         columns += [one.attribute for one in used.values() if one.table == name]

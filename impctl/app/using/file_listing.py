@@ -38,10 +38,10 @@ def file_listing(snapshot: Snapshot, files: Sequence[DataFile]) -> pa.Table:
 
 def _values(column: Column, texts: Sequence[Mapping[str, str | None]]) -> pa.Array:
     """The values of one partition column, each text read once."""
-    found = [values[column.name] for values in texts]
-    distinct = list(dict.fromkeys(found))
+    result = [values[column.name] for values in texts]
+    distinct = list(dict.fromkeys(result))
     if not distinct:
         return pa.array([], arrow_type(column.type))
     read = pa.concat_arrays([partition_literal(column, text, 1) for text in distinct])
     places = {text: at for at, text in enumerate(distinct)}
-    return read.take(pa.array([places[text] for text in found], pa.int64()))
+    return read.take(pa.array([places[text] for text in result], pa.int64()))

@@ -25,45 +25,45 @@ from impctl.tables.statistics import column_statistics
 _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
 
 
-def part_failure_of(tables: PinnedTables, found: Fresh) -> Refusal | None:
+def part_failure_of(tables: PinnedTables, result: Fresh) -> Refusal | None:
     """What of the query may fail over the rows that its sketches let through; None for nothing."""
-    if not found.sketches:
+    if not result.sketches:
         return None
-    sketched = {sketch.access: sketch.attribute for sketch in found.sketches}
-    scans = scans_of(found.query.root)
-    assumed = [fact_of(one) for one in found.assumptions]
-    if part_failure(found.query, sketched, assumed, Sizes({}, {})) is None:
+    sketched = {sketch.access: sketch.attribute for sketch in result.sketches}
+    scans = scans_of(result.query.root)
+    assumed = [fact_of(one) for one in result.assumptions]
+    if part_failure(result.query, sketched, assumed, Sizes({}, {})) is None:
         return None
     # Only now are statistics worth reading.
     facts = (*assumed, *facts_of(tables, scans))
-    return part_failure(found.query, sketched, facts, _sizes(tables, found))
+    return part_failure(result.query, sketched, facts, _sizes(tables, result))
 
 
-def never_failing(tables: PinnedTables, found: Fresh, *, required: bool) -> Fresh:
+def never_failing(tables: PinnedTables, result: Fresh, *, required: bool) -> Fresh:
     """The query with sketches through which it fails only if it fails without; else with none.
 
     It is told then; UnsafeSketchError where the sketch is `required`.
     """
-    failing = part_failure_of(tables, found)
+    failing = part_failure_of(tables, result)
     if failing is None:
-        return found
-    name = found.prepared.spec.name
+        return result
+    name = result.prepared.spec.name
     if required:
         raise UnsafeSketchError(
             f"Query `{name}` cannot be rewritten with its sketch: {failing.reason}",
             hint=f"{_HINT}; or run it with `impctl query`, which tries again without the sketch",
             code="fails_in_part",
-            location=found.prepared.spec.location,
+            location=result.prepared.spec.location,
         )
     warning = f"query `{name}` is rewritten without its sketch: {failing.reason}; {_HINT}"
-    warnings = (*found.warnings, f"{warning} [fails_in_part]")
-    return replace(found, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
+    warnings = (*result.warnings, f"{warning} [fails_in_part]")
+    return replace(result, sketches=(), warnings=warnings, action=NO_SKETCH, reason=failing.reason)
 
 
-def _sizes(tables: PinnedTables, found: Fresh) -> Sizes:
+def _sizes(tables: PinnedTables, result: Fresh) -> Sizes:
     rows: dict[AccessId, int] = {}
     bounds: dict[AttributeId, Interval] = {}
-    for scan in scans_of(found.query.root):
+    for scan in scans_of(result.query.root):
         snapshot = tables.snapshot(scan.table)
         if snapshot.rows is not None:
             rows[scan.access] = snapshot.rows

@@ -22,13 +22,13 @@ def losing_nan(
     tables: PinnedTables, pruned: Pruned, versions: Mapping[TableName, TableVersion]
 ) -> frozenset[TableName]:
     """The tables whose filter asks for the range of NaN, of files that may hide one."""
-    found: set[TableName] = set()
+    table_names: set[TableName] = set()
     for wanted in dict.fromkeys(pruned.filters.values()):
         table = wanted.partition.table
         snapshot = tables.snapshot(table, versions.get(table))
-        if table not in found and _may_lose_nan(snapshot, wanted, pruned.files[table]):
-            found.add(table)
-    return frozenset(found)
+        if table not in table_names and _may_lose_nan(snapshot, wanted, pruned.files[table]):
+            table_names.add(table)
+    return frozenset(table_names)
 
 
 def _may_lose_nan(snapshot: Snapshot, wanted: RangeFilter, left: Sequence[DataFile]) -> bool:

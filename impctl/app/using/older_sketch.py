@@ -45,8 +45,8 @@ def older(desk: Workbench, spec: QuerySpec, at: AtVersions) -> Fresh:
     assert store is not None
     check_definition(desk, spec, newest)
     wanted = versions_at(spec, tuple(newest.versions), at, desk.workload.names)
-    found = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
-    candidates = [stored for stored in found if stored is not None]
+    result = [store.load_kept(spec.name, kept.generation) for kept in store.kept(spec.name, wanted)]
+    candidates = [stored for stored in result if stored is not None]
     if not candidates:
         raise _none_there(desk.tables, store, spec, wanted)
     for table, version in wanted.items():

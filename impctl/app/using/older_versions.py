@@ -45,7 +45,7 @@ def versions_at(
     option: str = "--at",
 ) -> dict[TableName, TableVersion]:
     """The version of each of the query's tables, which may be called by any of their names."""
-    found: dict[TableName, TableVersion] = {}
+    result: dict[TableName, TableVersion] = {}
     for table, version in _said(at):
         if table is None and len(tables) > 1:
             raise _usage(
@@ -61,14 +61,14 @@ def versions_at(
                 code="at_table_unknown",
                 location=spec.location,
             )
-        if name in found:
+        if name in result:
             raise _usage(f"The version of table `{name}` occurs twice", "give it once")
-        found[name] = _version(name, version)
-    missing = [table for table in tables if table not in found]
+        result[name] = _version(name, version)
+    missing = [table for table in tables if table not in result]
     if missing:
         listed = " and ".join(f"`{table}`" for table in missing)
         raise _usage(f"`{option}` lacks the version of table {listed}", _form(tables, option))
-    return found
+    return result
 
 
 def _said(at: AtVersions) -> Iterator[tuple[TableName | None, object]]:

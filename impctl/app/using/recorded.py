@@ -19,7 +19,7 @@ from impctl.store.ledger import Ledger, Use
 
 def record_use(
     desk: Workbench,
-    found: Fresh,
+    result: Fresh,
     read: Pruned,
     plain: Pruned,
     *,
@@ -30,15 +30,15 @@ def record_use(
 
     A use of another query's sketch counts for the query that it was captured for.
     """
-    if not found.sketches or not Layout(desk.store_path).catalog.is_file():
+    if not result.sketches or not Layout(desk.store_path).catalog.is_file():
         return
-    lender = None if found.reuse is None else found.reuse.query
+    lender = None if result.reuse is None else result.reuse.query
     (files, rows, size), (all_files, all_rows, total) = (sums_of(read), sums_of(plain))
     use = Use(
-        query=lender or found.prepared.spec.name,
+        query=lender or result.prepared.spec.name,
         at=time.time(),
         command=command,
-        versions=json.dumps(dict(found.versions), sort_keys=True),
+        versions=json.dumps(dict(result.versions), sort_keys=True),
         is_used=bool(read.filters),
         files=files,
         files_plain=all_files,

@@ -70,10 +70,10 @@ def asked(
     try:
         if not spec.is_sketched:
             raise _asked_for_none(spec)
-        found = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
-        if required and not found.sketches:
-            raise _none_serves(spec, found)
-        return found
+        result = fresh(desk, spec.name) if spec == own else reused(desk, spec, own)
+        if required and not result.sketches:
+            raise _none_serves(spec, result)
+        return result
     except ImpctlError as error:
         if required:
             raise why_none(desk, spec, error) from None
@@ -129,11 +129,11 @@ def _asked_for_none(spec: QuerySpec) -> UnsafeSketchError:
     )
 
 
-def _none_serves(spec: QuerySpec, found: Fresh) -> UnsafeSketchError:
+def _none_serves(spec: QuerySpec, result: Fresh) -> UnsafeSketchError:
     """The error where no query's sketch serves these constants."""
-    looked = () if found.reuse is None else found.reuse.candidates
+    looked = () if result.reuse is None else result.reuse.candidates
     why = "; ".join(f"`{entry.query}`: {entry.reason}" for entry in looked)
-    reason = "no sketch is stored for it" if found.reuse is None else found.reuse.reason
+    reason = "no sketch is stored for it" if result.reuse is None else result.reuse.reason
     return UnsafeSketchError(
         f"Query `{spec.name}` has no usable sketch: {why or reason}",
         hint="capture it under its own name, or run it without `--require-sketch`",

@@ -59,27 +59,27 @@ def reused(desk: Workbench, spec: QuerySpec, own: QuerySpec | None) -> Fresh:
     prepared = prepare(desk, spec)
     looked = _looked_at(desk, prepared, own)
     order = sorted(range(len(looked)), key=lambda index: looked[index].rank)
-    entries = [found.candidate for found in looked]
+    entries = [result.candidate for result in looked]
     passing: RetryableError | None = None
     for index in order:
         if not entries[index].allowed:
             continue
         try:
-            found = _used(desk, prepared, entries[index].query)
+            result = _used(desk, prepared, entries[index].query)
         except RetryableError as error:
             # Another writer, or the disk of the store: the tables can be read all the same.
-            passing, found = error, _not_fresh(error)
-        if isinstance(found, str):
-            entries[index] = replace(entries[index], allowed=False, reason=found)
+            passing, result = error, _not_fresh(error)
+        if isinstance(result, str):
+            entries[index] = replace(entries[index], allowed=False, reason=result)
             continue
         entries[index] = replace(
             entries[index],
             chosen=True,
-            reason=found.reason,
-            sketches=tuple(sketch_entry(sketch) for sketch in found.fresh.sketches),
+            reason=result.reason,
+            sketches=tuple(sketch_entry(sketch) for sketch in result.fresh.sketches),
         )
-        reuse = ReuseEntry(entries[index].query, found.reason, _told(entries))
-        return replace(found.fresh, reuse=reuse)
+        reuse = ReuseEntry(entries[index].query, result.reason, _told(entries))
+        return replace(result.fresh, reuse=reuse)
     return _without(desk, prepared, tuple(entries), passing)
 
 
@@ -139,11 +139,11 @@ def _looked_at(desk: Workbench, prepared: PreparedQuery, own: QuerySpec | None) 
                 looked.append(_refused(spec, "it has not been captured"))
             continue
         try:
-            found = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
+            result = _judged(desk, prepared, spec, stored, wanted, is_named=is_named)
         except ImpctlError as error:
-            found = _refused(spec, error.message)
-        if found is not None:
-            looked.append(found)
+            result = _refused(spec, error.message)
+        if result is not None:
+            looked.append(result)
     return looked
 
 
@@ -259,7 +259,7 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
     # Queries that share no more than a recursion may read other tables beside. An answer that is
     # kept is that of the other query's own constants.
     versions = {**desk.tables.versions_of(prepared.tables), **current.versions}
-    found = replace(
+    result = replace(
         current,
         prepared=prepared,
         sketches=mapped(current.sketches, verdict),
@@ -267,7 +267,7 @@ def _used(desk: Workbench, prepared: PreparedQuery, name: str) -> _Used | str:
         assumptions=(),
         generation=None,
     )
-    return _Used(found, verdict.reason)
+    return _Used(result, verdict.reason)
 
 
 def _not_fresh(error: ImpctlError) -> str:

@@ -61,7 +61,7 @@ def condition_of_row(given: RowGiven, outputs: Sequence[Attribute]) -> Expr:
 
 
 def _split(given: Sequence[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     for text in given:
         at = 0
         while at < len(text):
@@ -74,41 +74,41 @@ def _split(given: Sequence[str]) -> dict[str, str | None]:
                     code="row_unread",
                 )
             name, value, at = part["name"].strip("`"), part["value"], part.end()
-            if name in found:
+            if name in result:
                 raise UsageError(
                     f"Column `{name}` is given twice", hint="give it once", code="row_unread"
                 )
             is_quoted = value.startswith("'")
             plain = value[1:-1].replace("''", "'") if is_quoted else value
-            found[name] = None if not is_quoted and value.upper() == "NULL" else plain
-    return found
+            result[name] = None if not is_quoted and value.upper() == "NULL" else plain
+    return result
 
 
 def _texts(given: Mapping[str, object]) -> dict[str, str | None]:
     """Python values as texts."""
-    found: dict[str, str | None] = {}
+    result: dict[str, str | None] = {}
     for name, value in given.items():
         match value:
             case None:
-                found[name] = None
+                result[name] = None
             case str() | bool() | int() | float() | Decimal():
-                found[name] = format(value, "f") if isinstance(value, Decimal) else str(value)
+                result[name] = format(value, "f") if isinstance(value, Decimal) else str(value)
             case datetime() | date():
-                found[name] = value.isoformat()
+                result[name] = value.isoformat()
             case _:
                 raise UsageError(
                     f"Column `{name}` cannot be {shortened(value)} ({type(value).__name__})",
                     hint="give a text, a number, a date or None",
                     code="row_unread",
                 )
-    return found
+    return result
 
 
 def _column(name: str, outputs: Sequence[Attribute]) -> Attribute:
-    found = [one for one in outputs if one.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    result = [one for one in outputs if one.name.lower() == name.lower()]
+    if len(result) == 1:
+        return result[0]
+    if result:
         raise UsageError(
             f"The result has several columns `{name}`",
             hint="give the columns of the query different names with AS",
@@ -144,24 +144,24 @@ def _value(text: str, kind: SqlType) -> LiteralValue:
     like = _LIKE.get(kind.kind)
     if like is None:
         return _NOT_FINITE.get(text.lower(), _number(text)) if kind.is_fractional else None
-    found = parsed(text, like)
-    match found:
+    result = parsed(text, like)
+    match result:
         case datetime():
-            has_zone = found.tzinfo is not None
+            has_zone = result.tzinfo is not None
             if has_zone != (kind.kind is Kind.TIMESTAMP):
                 return None
-            since = found - (_START if has_zone else _START.replace(tzinfo=None))
+            since = result - (_START if has_zone else _START.replace(tzinfo=None))
             return since // timedelta(microseconds=1)
         case date():
-            return (found - _START.date()).days
+            return (result - _START.date()).days
         case Decimal():
-            return found if found == round(found, kind.scale) else None
-    return found
+            return result if result == round(result, kind.scale) else None
+    return result
 
 
 def _number(text: str) -> float | None:
-    found = parsed(text, 0.0)
-    return found if isinstance(found, float) else None
+    result = parsed(text, 0.0)
+    return result if isinstance(result, float) else None
 
 
 def _example(outputs: Sequence[Attribute]) -> str:

@@ -48,15 +48,15 @@ def _by_exact_part(
     rows: Sequence[Sequence[RowValue]], errors: Sequence[Sequence[float]] | None = None
 ) -> dict[tuple[str, ...], list[tuple[_Double, ...]]]:
     """The doubles of rows that are alike in everything else."""
-    found: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
+    result: dict[tuple[str, ...], list[tuple[_Double, ...]]] = {}
     for at, row in enumerate(rows):
         part = tuple(map(_exact_part, row))
         off = [0.0] * len(row) if errors is None else errors[at]
         doubles = tuple(
             (cell, error) for cell, error in zip(row, off, strict=True) if isinstance(cell, float)
         )
-        found.setdefault(part, []).append(doubles)
-    return found
+        result.setdefault(part, []).append(doubles)
+    return result
 
 
 def _exact_part(cell: RowValue) -> str:

@@ -36,13 +36,13 @@ def told(
     where: str | None,
 ) -> tuple[QueryResult, tuple[str, ...]]:
     """The answer and warnings; arguments as for `app.query`."""
-    found = asked(desk, query, params, sql, at, use, required=required)
-    if isinstance(found, Unread):
+    result = asked(desk, query, params, sql, at, use, required=required)
+    if isinstance(result, Unread):
         if by in (AnsweredBy.STATE, AnsweredBy.ENGINE) or where is not None:
-            raise found.refusal
-        return _as_it_stands(desk, found), found.warnings
+            raise result.refusal
+        return _as_it_stands(desk, result), result.warnings
     with nullcontext() if at is None else still_there():
-        got = answered(desk, found, use, by, where)
+        got = answered(desk, result, use, by, where)
     spec = got.found.prepared.spec
     if got.read is None:
         desk.count_answer(spec.name)
@@ -81,22 +81,22 @@ def _told(desk: Workbench, got: Answered) -> QueryResult:
     )
 
 
-def _as_it_stands(desk: Workbench, found: Unread) -> QueryResult:
+def _as_it_stands(desk: Workbench, result: Unread) -> QueryResult:
     """The answer of a query that only Spark can read."""
     desk.spark()
-    desk.reporter.step(f"running {found.spec.name}")
+    desk.reporter.step(f"running {result.spec.name}")
     watch = Stopwatch()
-    got = unread_table(desk, found)
-    files = found.files(desk)
+    got = unread_table(desk, result)
+    files = result.files(desk)
     return QueryResult(
-        query=found.spec.name,
+        query=result.spec.name,
         answer=got,
-        versions=found.versions,
+        versions=result.versions,
         files_kept=files,
         files_total=files,
         elapsed_ms=watch.ms,
-        action=found.action,
-        reason=found.reason,
+        action=result.action,
+        reason=result.reason,
         spark_start_ms=desk.spark_start_ms,
         by=AnsweredBy.SPARK,
         by_reason="only Spark can read it",

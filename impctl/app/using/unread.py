@@ -69,25 +69,25 @@ def unread(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Unread:
     return Unread(spec=spec, sql=bound.sql, versions=versions, refusal=error)
 
 
-def unread_table(desk: Workbench, found: Unread) -> pa.Table:
+def unread_table(desk: Workbench, result: Unread) -> pa.Table:
     """The answer as Arrow."""
     from impctl.spark.run import run_sql
 
-    table = run_sql(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+    table = run_sql(desk.spark(), result.sql, _views(desk, result), versions=result.versions)
     return with_one_schema(table, desk.session_zone)
 
 
-def unread_frame(desk: Workbench, found: Unread) -> DataFrame:
+def unread_frame(desk: Workbench, result: Unread) -> DataFrame:
     """The answer as a frame that Spark computes when it is asked for rows."""
     from impctl.spark.run import frame_of
 
-    return frame_of(desk.spark(), found.sql, _views(desk, found), versions=found.versions)
+    return frame_of(desk.spark(), result.sql, _views(desk, result), versions=result.versions)
 
 
-def _views(desk: Workbench, found: Unread) -> dict[TableName, DataFrame]:
+def _views(desk: Workbench, result: Unread) -> dict[TableName, DataFrame]:
     from impctl.spark.snapshots import snapshot_frame
 
     return {
         table: snapshot_frame(desk.spark(), desk.tables.snapshot(table, at), is_guarded=True)
-        for table, at in found.versions.items()
+        for table, at in result.versions.items()
     }

@@ -50,15 +50,15 @@ def without_sketch(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> Fres
     """The query without the sketch that `error` kept it from; raises it where it must."""
     if desk.policy(spec) is Policy.STRICT:
         raise error
-    found = plain(desk, spec, error)
-    told = _reason(desk, found, error)
+    result = plain(desk, spec, error)
+    told = _reason(desk, result, error)
     warnings = (_warning(spec, told),)
-    if isinstance(found, Fresh):
+    if isinstance(result, Fresh):
         refusal = told if spec.answer else None
         return replace(
-            found, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
+            result, action=NO_SKETCH, reason=told.message, warnings=warnings, refusal=refusal
         )
-    return replace(found, action=NO_SKETCH, reason=told.message, warnings=warnings)
+    return replace(result, action=NO_SKETCH, reason=told.message, warnings=warnings)
 
 
 def plain(desk: Workbench, spec: QuerySpec, error: ImpctlError | None = None) -> Fresh | Unread:
@@ -83,11 +83,11 @@ def why_none(desk: Workbench, spec: QuerySpec, error: ImpctlError) -> ImpctlErro
     return _reason(desk, plain(desk, spec, error), error)
 
 
-def _reason(desk: Workbench, found: Fresh | Unread, error: ImpctlError) -> ImpctlError:
+def _reason(desk: Workbench, result: Fresh | Unread, error: ImpctlError) -> ImpctlError:
     """Why a query that was never captured could not be, which no capture would mend."""
     if error.code != "not_captured":
         return error
-    refusal = found.refusal if isinstance(found, Unread) else refusal_of(desk, found.prepared)
+    refusal = result.refusal if isinstance(result, Unread) else refusal_of(desk, result.prepared)
     return error if refusal is None else refusal
 
 

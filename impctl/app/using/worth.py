@@ -42,23 +42,23 @@ class Weighed:
     left_away: Mapping[TableName, str]
 
 
-def what_is_read(tables: PinnedTables, found: Fresh, use: SketchUse) -> Weighed:
+def what_is_read(tables: PinnedTables, result: Fresh, use: SketchUse) -> Weighed:
     """What the query reads through the sketches found for it; with `auto`, where they pay."""
     if use is SketchUse.AUTO:
-        return weighed(tables, found.prepared, found.sketches, found.versions)
-    pruned = filters_of(tables, found.prepared, found.sketches, found.versions)
-    plain = filters_of(tables, found.prepared, (), found.versions)
+        return weighed(tables, result.prepared, result.sketches, result.versions)
+    pruned = filters_of(tables, result.prepared, result.sketches, result.versions)
+    plain = filters_of(tables, result.prepared, (), result.versions)
     return Weighed(pruned, plain, {})
 
 
 def worth_using(
-    tables: PinnedTables, found: Fresh, use: SketchUse
+    tables: PinnedTables, result: Fresh, use: SketchUse
 ) -> tuple[tuple[StoredSketch, ...], Mapping[TableName, str]]:
     """The sketches to read through, and per table whose own is left away the reason."""
     if use is not SketchUse.AUTO:
-        return tuple(found.sketches), {}
-    left_away = weighed(tables, found.prepared, found.sketches, found.versions).left_away
-    return tuple(one for one in found.sketches if one.table not in left_away), left_away
+        return tuple(result.sketches), {}
+    left_away = weighed(tables, result.prepared, result.sketches, result.versions).left_away
+    return tuple(one for one in result.sketches if one.table not in left_away), left_away
 
 
 def weighed(
@@ -83,14 +83,14 @@ def weighed(
 
 def _not_worth_it(prepared: PreparedQuery, pruned: Pruned, plain: Pruned) -> dict[TableName, str]:
     """The tables whose sketches cost more than they save, with the reason."""
-    found: dict[TableName, str] = {}
+    result: dict[TableName, str] = {}
     for table in prepared.tables:
         scans = [scan for scan in prepared.scans if scan.table == table]
         if any(scan.access in pruned.filters for scan in scans):
             total = bytes_of(plain.files[table])
             if _cost(scans, pruned, table) >= total:
-                found[table] = _reason(pruned, plain, table)
-    return found
+                result[table] = _reason(pruned, plain, table)
+    return result
 
 
 def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
@@ -116,7 +116,7 @@ def _cost(scans: list[Scan], pruned: Pruned, table: TableName) -> float:
 def _share(wanted: RangeFilter) -> float:
     """The share of the rows that pass, by ranges of the partition, which are about even."""
     partition = wanted.partition
-    passing = sum(len(fragments_between(found, partition)) for found in wanted.intervals)
+    passing = sum(len(fragments_between(result, partition)) for result in wanted.intervals)
     return passing / partition.ranges
 
 

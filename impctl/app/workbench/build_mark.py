@@ -46,5 +46,5 @@ def _lines(folder: Path) -> Iterator[str]:
                 yield _line(entry.path, entry.stat())
 
 
-def _line(path: str, found: os.stat_result) -> str:
-    return f"{path} {found.st_size} {found.st_mtime_ns}"
+def _line(path: str, result: os.stat_result) -> str:
+    return f"{path} {result.st_size} {result.st_mtime_ns}"

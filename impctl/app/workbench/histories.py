@@ -39,11 +39,11 @@ def gone_on(
     texts: Texts | None = None,
 ) -> dict[TableName, History]:
     """These histories with what was committed to the tables since."""
-    found = dict(held)
+    result = dict(held)
     for name in names:
         try:
             source = tables.source(name)
         except ImpctlError:
             continue
-        found[name] = commit_history(source, held.get(name), (texts or {}).get(name))
-    return found
+        result[name] = commit_history(source, held.get(name), (texts or {}).get(name))
+    return result

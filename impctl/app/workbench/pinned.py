@@ -62,11 +62,11 @@ class PinnedTables:
 
     def source(self, table: TableName) -> DeltaSource:
         """The table, pinned at the version that was newest when first asked for."""
-        found = self._sources.get(table)
-        if found is None:
-            found = self._again(table) or self.opened(table)
-            self.pin(found)
-        return found
+        result = self._sources.get(table)
+        if result is None:
+            result = self._again(table) or self.opened(table)
+            self.pin(result)
+        return result
 
     @property
     def once(self) -> ReadOnce:
@@ -142,11 +142,11 @@ class PinnedTables:
 
     def advance(self, table: TableName) -> DeltaSource:
         """Pin a table that only this process writes at its newest version."""
-        found = self._sources[table] = advance(self.source(table))
+        result = self._sources[table] = advance(self.source(table))
         # As in a run of its own, which finds nothing decoded.
         self._once = None
-        self._seen[table] = Seen(found, None, None)
-        return found
+        self._seen[table] = Seen(result, None, None)
+        return result
 
     def snapshot(self, table: TableName, version: TableVersion | None = None) -> Snapshot:
         """The table's snapshot at a version (default: the pinned one)."""
@@ -184,11 +184,11 @@ class PinnedTables:
             return self._key_counts[key]
         if one_in > 1 and snapshot.likely_rows <= MANY_ROWS:
             # Such a table is asked for all its keys too, and read once for both.
-            found = thinned(self.key_counts(table, columns, 1), one_in)
+            result = thinned(self.key_counts(table, columns, 1), one_in)
         else:
-            found = key_counts(snapshot, columns, one_in)
-        self._key_counts[key] = found
-        return found
+            result = key_counts(snapshot, columns, one_in)
+        self._key_counts[key] = result
+        return result
 
     def partition(
         self,

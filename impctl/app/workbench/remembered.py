@@ -44,8 +44,8 @@ def _remembered(
 ) -> list[str]:
     names = list(desk.tables.seen)
     held = store.arrivals(names, is_whole=False)
-    found = gone_on(desk.tables, held, names, texts)
-    new = {name: history for name, history in found.items() if history != held.get(name)}
+    result = gone_on(desk.tables, held, names, texts)
+    new = {name: history for name, history in result.items() if history != held.get(name)}
     if new:
         with suppress_full():
             store.save_arrivals(new)

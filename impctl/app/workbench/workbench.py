@@ -95,14 +95,14 @@ class Workbench:
     @property
     def reserved(self) -> dict[str, str]:
         """Local paths that no output may have, by what they are: tables, store, files read."""
-        found = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
-        found["the store"] = str(self.store_path)
-        found["the workload file"] = str(self.settings.workload)
+        result = {f"table `{name}`": spec.path for name, spec in self.workload.tables.items()}
+        result["the store"] = str(self.store_path)
+        result["the workload file"] = str(self.settings.workload)
         if self.settings.spark_profile is not None:
-            found["the Spark profile"] = str(self.settings.spark_profile)
+            result["the Spark profile"] = str(self.settings.spark_profile)
         batches = [one for one in self.workload.updates if isinstance(one, InsertSpec)]
         read = {f"update `{one.name}`": one.file for one in batches if one.file is not None}
-        places = {owner: local_path(path) for owner, path in (found | read).items()}
+        places = {owner: local_path(path) for owner, path in (result | read).items()}
         return {owner: path for owner, path in places.items() if path is not None}
 
     def store(self) -> Store:
@@ -192,8 +192,8 @@ class Workbench:
 
         written = self.settings.now
         zone = self.session_zone
-        found = datetime.now(UTC) if written is None else instant_of(written, zone)
-        return Clock(found, zone, given=self._given)
+        result = datetime.now(UTC) if written is None else instant_of(written, zone)
+        return Clock(result, zone, given=self._given)
 
     def look_at_clock_again(self) -> None:
         """Have the run go on at the instant of now, unless it was told another.

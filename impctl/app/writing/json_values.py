@@ -90,13 +90,13 @@ def moments(array: pa.Array, separator: str = "T") -> list[str | None]:
 def unique_names(names: Iterable[str]) -> list[str]:
     """The names; one that stood before gets the next number that is free, as `x_2`."""
     given = list(names)
-    taken, found = set(given), dict[str, None]()
+    taken, result = set(given), dict[str, None]()
     for name in given:
         own, number = name, 2
-        while own in found or (own != name and own in taken):
+        while own in result or (own != name and own in taken):
             own, number = f"{name}_{number}", number + 1
-        found[own] = None
-    return list(found)
+        result[own] = None
+    return list(result)
 
 
 def _digits(array: pa.Array) -> list[str | None]:
@@ -127,8 +127,8 @@ def _zoned(array: pa.Array, separator: str) -> list[str | None]:
 
 def _signed(texts: pa.Array) -> list[str | None]:
     """A year of more than four digits has a sign, in ISO 8601 and in Spark."""
-    found: list[str | None] = pc.replace_substring_regex(texts, r"^(\d{5})", r"+\1").to_pylist()
-    return found
+    result: list[str | None] = pc.replace_substring_regex(texts, r"^(\d{5})", r"+\1").to_pylist()
+    return result
 
 
 def _duration(value: timedelta | None) -> str | None:

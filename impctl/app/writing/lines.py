@@ -107,9 +107,11 @@ def _objects(table: pa.Table) -> Iterator[list[str]]:
     names = unique_names(table.column_names)
     for batch in table.to_batches(max_chunksize=_ROWS):
         columns = [json_values(array) for array in batch.columns]
-        found = [_encoded(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-        if found:
-            yield found
+        result = [
+            _encoded(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)
+        ]
+        if result:
+            yield result
 
 
 def _cells(column: TextColumn) -> Iterator[str]:

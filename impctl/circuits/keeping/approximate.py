@@ -29,7 +29,7 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
     places = np.unique(np.linspace(0, len(copied) - 1, _STARTS).astype(np.int64))
     starts = [copied.modes(int(at)) for at in places]
     starts += [_least(graph), {piece.name: piece.modes[0] for piece in graph.pieces}]
-    found: list[tuple[dict[str, Mode], int, float]] = []
+    result: list[tuple[dict[str, Mode], int, float]] = []
     for modes in starts:
         budget = graph.bytes_of(modes)
         cost = per_day(graph, modes)
@@ -38,8 +38,8 @@ def improved(graph: Graph, copied: Frontier) -> Frontier:
             if better is None:
                 break
             modes, cost = better
-        found.append((modes, graph.bytes_of(modes), cost))
-    return of_choices(found)
+        result.append((modes, graph.bytes_of(modes), cost))
+    return of_choices(result)
 
 
 def _least(graph: Graph) -> dict[str, Mode]:
@@ -55,10 +55,10 @@ def _better(
         for changed in changes:
             if graph.bytes_of(changed) > budget:
                 continue
-            found = per_day(graph, changed)
+            result = per_day(graph, changed)
             # Sums of the same costs in another order are no improvement.
-            if found < cost * (1 - 1e-12) - 1e-12:
-                best, cost = changed, found
+            if result < cost * (1 - 1e-12) - 1e-12:
+                best, cost = changed, result
         if best is not None:
             return best, cost
     return None

@@ -92,16 +92,16 @@ def choose(
     if budget_bytes is not None and budget_bytes < 0:
         raise ValueError("a budget below zero")
     graphs = [_urged(graph, urgency) for graph in given] if urgency else given
-    found = [choices_of(graph, thin=thin) for graph in graphs]
-    modes = _within(graphs, found, budget_bytes, per_byte)
+    result = [choices_of(graph, thin=thin) for graph in graphs]
+    modes = _within(graphs, result, budget_bytes, per_byte)
     repriced = _repriced(graphs, modes)
     if repriced is not None:
         again = [choices_of(graph, thin=thin) for graph in repriced]
         other = _within(graphs, again, budget_bytes, per_byte)
         modes = min(modes, other, key=lambda one: _rank(graphs, one, budget_bytes, per_byte))
-    exact = [choices.is_exact for choices in found]
+    exact = [choices.is_exact for choices in result]
     choice = told(queries, dict(zip(queries, modes, strict=True)), budget_bytes, exact)
-    least = sum(int(choices.frontier.bytes[0]) for choices in found)
+    least = sum(int(choices.frontier.bytes[0]) for choices in result)
     return replace(choice, least=least, per_byte=per_byte)
 
 

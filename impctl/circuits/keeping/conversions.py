@@ -16,7 +16,7 @@ from impctl.circuits.keeping.graph import Graph, Mode, Work
 
 def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
     """Per side and grouping the milliseconds to bring it to each mode."""
-    found: dict[str, Mapping[Mode, float]] = {}
+    result: dict[str, Mapping[Mode, float]] = {}
     for node in graph.nodes:
         # A grouping has one piece, over all of its inputs.
         below = [[wire] for wire in node.inputs] if node.work is Work.JOIN else [node.inputs]
@@ -27,16 +27,16 @@ def conversion_ms(graph: Graph) -> Mapping[str, Mapping[Mode, float]]:
             told = max(piece.stream, default=0.0)
             is_side = node.work is Work.JOIN
             others = {Mode.READ: build} if is_side else {Mode.READ: told, Mode.BOUNDED: told}
-            found[piece.name] = {Mode.KEPT: read + build, **others}
-    return found
+            result[piece.name] = {Mode.KEPT: read + build, **others}
+    return result
 
 
 def _scans(graph: Graph, wire: int) -> set[int]:
     """The scans at or below a node."""
-    found, waiting = set[int](), [wire]
+    result, waiting = set[int](), [wire]
     while waiting:
         at = waiting.pop()
         if graph.nodes[at].work is Work.SCAN:
-            found.add(at)
+            result.add(at)
         waiting += graph.nodes[at].inputs
-    return found
+    return result

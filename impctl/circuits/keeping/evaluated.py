@@ -35,8 +35,8 @@ class Cost:
 
 def evaluate(graph: Graph, modes: Modes) -> Cost:
     """What runs of each kind of change cost with every piece in its mode."""
-    found = [_run(graph, modes, kind) for kind in range(len(graph.kinds))]
-    return Cost(tuple(work for work, _ in found), tuple(reads for _, reads in found))
+    result = [_run(graph, modes, kind) for kind in range(len(graph.kinds))]
+    return Cost(tuple(work for work, _ in result), tuple(reads for _, reads in result))
 
 
 def per_day(graph: Graph, modes: Modes) -> float:
@@ -80,11 +80,11 @@ def _run(
         below = node.inputs or (at,)
         active = [graph.active[wire][kind] for wire in below]
         chosen = [modes[piece.name] for piece in node.pieces]
-        found = own(node, active, chosen, kind, asked[at])
-        work += found.work
-        for source, read in found.reads:
+        result = own(node, active, chosen, kind, asked[at])
+        work += result.work
+        for source, read in result.reads:
             reads[source] = reads.get(source, 0.0) + read
         if node.work is not Work.SCAN:
-            for wire, demand in zip(node.inputs, found.asks, strict=True):
+            for wire, demand in zip(node.inputs, result.asks, strict=True):
                 asked[wire] = max(asked[wire], demand)
     return work, reads

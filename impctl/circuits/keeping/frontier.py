@@ -50,12 +50,12 @@ class Frontier:
 
     def modes(self, point: int) -> dict[str, Mode]:
         """The mode of each piece at a point; one met twice is kept where either says so."""
-        found: dict[str, Mode] = {}
+        result: dict[str, Mode] = {}
         for name, mode in self._chosen(point):
             # Copies of one flow may differ where its choice was not made once: kept wins.
-            if name not in found or mode is Mode.KEPT:
-                found[name] = mode
-        return found
+            if name not in result or mode is Mode.KEPT:
+                result[name] = mode
+        return result
 
     def _chosen(self, point: int) -> Iterator[tuple[str, Mode]]:
         waiting: list[tuple[Frontier, int]] = [(self, point)]
@@ -103,8 +103,8 @@ def added(one: Frontier, other: Frontier, thin: float) -> Frontier:
         left, right = (every, none) if len(other) == 1 else (none, every)
         return Frontier(one.bytes + other.bytes, one.cost + other.cost, none, left, right, parts)
     lot = max(1, _AT_ONCE // len(other))
-    found = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
-    size, cost, left, right = (np.concatenate(column) for column in zip(*found, strict=True))
+    result = [_beside(one, other, start, start + lot, parts) for start in range(0, len(one), lot)]
+    size, cost, left, right = (np.concatenate(column) for column in zip(*result, strict=True))
     none = np.zeros(len(size), dtype=np.int64)
     return _undominated(size, cost, none, left, right, parts, thin)
 
@@ -119,8 +119,8 @@ def _beside(
     left = np.repeat(mine, len(other))
     right = np.tile(np.arange(len(other), dtype=np.int64), len(mine))
     none = np.zeros(len(size), dtype=np.int64)
-    found = _undominated(size, cost, none, left, right, parts, 0.0)
-    return found.bytes, found.cost, found.left, found.right
+    result = _undominated(size, cost, none, left, right, parts, 0.0)
+    return result.bytes, result.cost, result.left, result.right
 
 
 def united(

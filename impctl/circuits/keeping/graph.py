@@ -143,15 +143,15 @@ class Graph:
     """Per node and kind of change, whether its output may change."""
 
     def __post_init__(self) -> None:
-        found: list[tuple[bool, ...]] = []
+        result: list[tuple[bool, ...]] = []
         for at, node in enumerate(self.nodes):
             _check(node, at, len(self.kinds))
             if node.work is Work.SCAN:
-                found.append(tuple(node.table in kind.tables for kind in self.kinds))
+                result.append(tuple(node.table in kind.tables for kind in self.kinds))
                 continue
-            below = [found[wire] for wire in node.inputs]
-            found.append(tuple(any(one) for one in zip(*below, strict=True)))
-        object.__setattr__(self, "active", tuple(found))
+            below = [result[wire] for wire in node.inputs]
+            result.append(tuple(any(one) for one in zip(*below, strict=True)))
+        object.__setattr__(self, "active", tuple(result))
         names = [piece.name for piece in self.pieces]
         if len(self.runs) not in (0, len(self.kinds)):
             raise ValueError("`runs` is not for these kinds of change")

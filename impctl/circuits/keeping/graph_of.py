@@ -240,8 +240,8 @@ class _Maker:
         self, wires: Sequence[int], below: float, groups: float, kind: KindOfChange
     ) -> float:
         """Grouping the rows of the groups that change."""
-        found = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
-        return found * self._priors.group_row_ns * _MS
+        result = min(below, self._touched(wires, kind) * max(1.0, below / max(1.0, groups)))
+        return result * self._priors.group_row_ns * _MS
 
     def _groups_hit(self, name: str, wires: Sequence[int], kind: KindOfChange) -> float:
         """The chance that one of the groups that change was there."""
@@ -256,12 +256,12 @@ class _Maker:
         """Milliseconds to read the rows of some keys from all tables below."""
         priors = self._priors
         if self._is_whole(name):
-            found = (
+            result = (
                 self._numbers.rows(-1 - at) * len(self._sources[at].scan.table_columns)
                 for at in self._sources_below(wire)
             )
             each = priors.probe_key_ns * self._numbers.rows(wire)
-            return (priors.read_value_ns * sum(found) + each) * _MS
+            return (priors.read_value_ns * sum(result) + each) * _MS
         scanned = [self._numbers.rows(-1 - at) for at in self._sources_below(wire)]
         each = priors.keyed_row_ns * _MS
         return sum(priors.keyed_read_ms + rows * each for rows in scanned)
@@ -291,15 +291,15 @@ class _Maker:
         return False
 
     def _sources_below(self, wire: int) -> tuple[int, ...]:
-        found: dict[int, None] = {}
+        result: dict[int, None] = {}
         waiting = [wire]
         while waiting:
             at = waiting.pop()
             if at < 0:
-                found[-1 - at] = None
+                result[-1 - at] = None
             else:
                 waiting += self._wires[at]
-        return tuple(sorted(found))
+        return tuple(sorted(result))
 
     def _tables(self, wire: int) -> tuple[TableName, ...]:
         return tuple(sorted({self._sources[at].table for at in self._sources_below(wire)}))

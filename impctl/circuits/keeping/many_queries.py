@@ -45,11 +45,11 @@ def _on_grid(frontiers: Sequence[Frontier], budget: int) -> list[int] | None:
         # Rounding left nothing, which cannot be but for a budget of a few bytes.
         return None
     at = int(np.argmin(cost))
-    found = []
+    result = []
     for point, before in reversed(steps):
-        found.append(int(point[at]))
+        result.append(int(point[at]))
         at = int(before[at])
-    return found[::-1]
+    return result[::-1]
 
 
 def _with(
@@ -62,14 +62,14 @@ def _with(
     for at in _one_a_cell(frontier, budget):
         total = size[filled] + frontier.bytes[at]
         cells = _cells(total, budget)
-        found = cost[filled] + frontier.cost[at]
+        result = cost[filled] + frontier.cost[at]
         # Bytes of neighbouring cells may come to lie in one cell, those of every other one do not.
         for start in (0, 1):
             lot = np.arange(start, len(filled), 2)
             lot = lot[cells[lot] <= _CELLS]
-            lot = lot[found[lot] < dearer[cells[lot]]]
+            lot = lot[result[lot] < dearer[cells[lot]]]
             to = cells[lot]
-            more[to], dearer[to], point[to], before[to] = total[lot], found[lot], at, filled[lot]
+            more[to], dearer[to], point[to], before[to] = total[lot], result[lot], at, filled[lot]
     return more, dearer, point, before
 
 
@@ -84,8 +84,8 @@ def _one_a_cell(frontier: Frontier, budget: int) -> Ints:
 
 def _cells(size: Ints, budget: int) -> Ints:
     """The cell that ends at or after so many bytes."""
-    found: Ints = -(-size * _CELLS // budget)
-    return found
+    result: Ints = -(-size * _CELLS // budget)
+    return result
 
 
 def _filled_up(frontiers: Sequence[Frontier], points: list[int], budget: int) -> list[int]:

@@ -67,9 +67,9 @@ class Options:
     def _per_day(self) -> Floats:
         costs = [[[one.cost for one in kind] for kind in modes] for modes in self._found]
         shape = (len(costs), len(self._rates), len(Demand))
-        found: Floats = np.array(costs, dtype=np.float64).reshape(shape)
-        found *= self._rates[:, None]
-        return found
+        result: Floats = np.array(costs, dtype=np.float64).reshape(shape)
+        result *= self._rates[:, None]
+        return result
 
     def asked(self, demand: Asked) -> list[Option]:
         """The combinations that are worth having, asked for this."""
@@ -82,15 +82,15 @@ class Options:
         alike: dict[tuple[Asked, ...], list[int]] = {}
         for at, kinds in enumerate(self._found):
             alike.setdefault(_asks(kinds, demand), []).append(at)
-        found = []
+        result = []
         for asks, places in alike.items():
             best = float("inf")
             for at in sorted(places, key=lambda at: (self._bytes[at], costs[at])):
                 if costs[at] < best:
                     best = float(costs[at])
                     modes = tuple(zip(self._names, self._combinations[at], strict=True))
-                    found.append(Option(modes, self._bytes[at], best, asks))
-        return found
+                    result.append(Option(modes, self._bytes[at], best, asks))
+        return result
 
 
 def _asks(kinds: list[list[Own]], demand: Asked) -> tuple[Asked, ...]:

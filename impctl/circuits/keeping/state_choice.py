@@ -84,22 +84,22 @@ class _Search:
 
     def root(self) -> Frontier:
         """The frontier where nothing is shared."""
-        found = self._of(len(self._graph.nodes) - 1, _changes(self._graph), {})
-        assert found is not None, "without assumptions everything may be asked"
-        return found
+        result = self._of(len(self._graph.nodes) - 1, _changes(self._graph), {})
+        assert result is not None, "without assumptions everything may be asked"
+        return result
 
     def least(self) -> Frontier:
         """The frontier over all assumptions."""
         top = len(self._graph.nodes) - 1
-        found = []
+        result = []
         for assumed in _every(self._graph, self._possible):
             whole = self._of(top, _changes(self._graph), assumed)
             for at, demand in assumed.items():
                 below = None if whole is None else self._of(at, demand, assumed)
                 whole = None if whole is None or below is None else added(whole, below, self._thin)
             if whole is not None:
-                found.append(((), 0, 0.0, whole))
-        return united(found, self._thin)
+                result.append(((), 0, 0.0, whole))
+        return united(result, self._thin)
 
     def _of(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
         """f(v, Z); None where it asks more of a shared flow than is assumed."""
@@ -109,12 +109,12 @@ class _Search:
         return self._found[key]
 
     def _united(self, at: int, demand: Asked, assumed: dict[int, Asked]) -> Frontier | None:
-        found = []
+        result = []
         for option in self._options[at].asked(demand):
             below = self._inputs(at, option, assumed)
             if below is not None:
-                found.append((option.modes, option.bytes, option.cost, below))
-        return united(found, self._thin) if found else None
+                result.append((option.modes, option.bytes, option.cost, below))
+        return united(result, self._thin) if result else None
 
     def _inputs(self, at: int, option: Option, assumed: dict[int, Asked]) -> Frontier | None:
         """The inputs of a node side by side, for what they are asked."""
@@ -127,7 +127,7 @@ class _Search:
     def _summed(
         self, wires: Sequence[int], asks: Sequence[Asked], assumed: dict[int, Asked]
     ) -> Frontier | None:
-        found = self._nothing
+        result = self._nothing
         for wire, ask in zip(wires, asks, strict=True):
             if wire in self._shared:
                 if any(one > most for one, most in zip(ask, assumed[wire], strict=True)):
@@ -136,8 +136,8 @@ class _Search:
             below = self._of(wire, ask, assumed)
             if below is None:
                 return None
-            found = added(found, below, self._thin)
-        return found
+            result = added(result, below, self._thin)
+        return result
 
     def _assumed(self, at: int, assumed: dict[int, Asked]) -> Assumed:
         """What is assumed of the flows that the operators below a node read."""
@@ -150,13 +150,13 @@ def _changes(graph: Graph) -> Asked:
 
 def _shared_below(graph: Graph, shared: Sequence[int]) -> list[tuple[int, ...]]:
     """Per node the shared flows that are read below it, without looking into these."""
-    found: list[tuple[int, ...]] = []
+    result: list[tuple[int, ...]] = []
     for node in graph.nodes:
         below: set[int] = set()
         for wire in node.inputs:
-            below.update([wire] if wire in shared else found[wire])
-        found.append(tuple(sorted(below)))
-    return found
+            below.update([wire] if wire in shared else result[wire])
+        result.append(tuple(sorted(below)))
+    return result
 
 
 def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dict[int, Asked]]:
@@ -176,7 +176,7 @@ def _every(graph: Graph, possible: dict[int, tuple[Asked, ...]]) -> Iterator[dic
 
 def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
     """The shared flows whose demands come down to a shared one as they are; None if others do."""
-    found: list[int] = []
+    result: list[int] = []
     waiting = [at]
     while waiting:
         below = waiting.pop()
@@ -186,10 +186,10 @@ def _decided_by(graph: Graph, at: int) -> tuple[int, ...] | None:
             if node.work is not Work.ROWS:
                 return None
             if reader in graph.shared:
-                found.append(reader)
+                result.append(reader)
             else:
                 waiting.append(reader)
-    return tuple(found)
+    return tuple(result)
 
 
 def _possible(
@@ -201,12 +201,12 @@ def _possible(
     """
     asked: list[set[Asked]] = [{_changes(graph)} for _ in graph.nodes]
     is_first = [True] * len(graph.nodes)
-    found: dict[int, tuple[Asked, ...]] = {}
+    result: dict[int, tuple[Asked, ...]] = {}
     total = 1
     for at in reversed(range(len(graph.nodes))):
         if at in graph.shared:
-            found[at] = tuple(sorted(asked[at]))
-            total *= len(found[at]) if _decided_by(graph, at) is None else 1
+            result[at] = tuple(sorted(asked[at]))
+            total *= len(result[at]) if _decided_by(graph, at) is None else 1
         if total > most or len(asked[at]) > most:
             return None
         every = [o.asks for demand in asked[at] for o in options[at].asked(demand)]
@@ -217,4 +217,4 @@ def _possible(
                     return None
                 asks = {tuple(map(max, a, b)) for a, b in product(asked[wire], asks)}
             asked[wire], is_first[wire] = asks, False
-    return found
+    return result

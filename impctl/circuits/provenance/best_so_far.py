@@ -56,13 +56,13 @@ class BestSoFar:
 
     def _values(self, columns: Sequence[Vector]) -> list[tuple[Ints, Bools]]:
         """Of each value its order, the last one for NULL, and whether it is one."""
-        found = []
+        result = []
         for value in self._only.values:
             column = columns[value.place]
             valid = column.validity()
             ranks = ranks_of(column, reverse=value.greatest)
-            found.append((np.where(valid, ranks, INT64_MAX), valid))
-        return found
+            result.append((np.where(valid, ranks, INT64_MAX), valid))
+        return result
 
 
 def _is_ranked(column: Vector) -> bool:

@@ -158,9 +158,9 @@ class _Search:
     def smaller_than(self, rows: Collection[int]) -> frozenset[int] | None:
         """A smallest set if it has fewer rows than these; None where there is none."""
         for most in range(1, len(rows)):
-            found = self._with(frozenset(), most)
-            if found is not None:
-                return found
+            result = self._with(frozenset(), most)
+            if result is not None:
+                return result
         return None
 
     def _with(self, chosen: frozenset[int], more: int) -> frozenset[int] | None:
@@ -176,9 +176,9 @@ class _Search:
         if self._at_least(chosen) > more:
             return None
         for row in sorted(cut):
-            found = self._with(chosen | {row}, more - 1)
-            if found is not None:
-                return found
+            result = self._with(chosen | {row}, more - 1)
+            if result is not None:
+                return result
         return None
 
     def _at_least(self, chosen: frozenset[int]) -> int:

@@ -154,8 +154,8 @@ class _Taking:
             for name, one in self.read[scan.table].items()
             if name not in own
         )
-        found = replace(scan, attributes=(*scan.attributes, *more))
-        return found if found.attributes else None
+        result = replace(scan, attributes=(*scan.attributes, *more))
+        return result if result.attributes else None
 
 
 def _is_joined(plan: Plan) -> bool:

@@ -90,8 +90,8 @@ class KeptDerivations:
         return KnownRows(self.absorbed.fixpoint, columns, numbers, heads, bodies, end)
 
     def _of_rows(self, numbers: Ints) -> Ints:
-        found: Ints = numbers // 2 + self.first
-        return found
+        result: Ints = numbers // 2 + self.first
+        return result
 
 
 def derivations_of(absorbed: AbsorbedRows) -> tuple[KeptDerivations, KnownRows] | None:
@@ -213,7 +213,7 @@ def smallest_by_functions(
     ]
     try:
         absorption.step((), came)
-        found, is_smallest = absorption.smallest(target)
+        result, is_smallest = absorption.smallest(target)
     except ImpctlError:
         return None
-    return found if is_smallest else None
+    return result if is_smallest else None

@@ -130,14 +130,14 @@ def _taking_part(made: Makings, target: int) -> Ints:
     most = max(target, int(made.bodies.max(initial=0)), int(made.heads.max(initial=0)))
     seen = np.zeros(most + 1, dtype=np.bool_)
     wanted = np.array([target], dtype=np.int64)
-    found: list[Ints] = []
+    result: list[Ints] = []
     while len(wanted):
         seen[wanted] = True
         starts = heads.searchsorted(wanted, side="left")
         places, _ = slice_positions(starts, heads.searchsorted(wanted, side="right"))
         positions = order[places]
-        found.append(positions)
+        result.append(positions)
         places, _ = slice_positions(made.starts[positions], made.starts[positions + 1])
         bodies = made.bodies[places]
         wanted = np.unique(bodies[~seen[bodies]])
-    return np.sort(np.concatenate(found))
+    return np.sort(np.concatenate(result))

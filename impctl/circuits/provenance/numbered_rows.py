@@ -55,7 +55,7 @@ class NumberedRows:
         keys, grouping = group_normal(list(columns), length)
         leaders = [vector.to_arrow().to_pylist() for vector in grouping.leaders(keys)]
         rows = zip(*leaders, strict=True) if leaders else iter([()] * grouping.groups)
-        found, new = np.empty(grouping.groups, dtype=np.int64), []
+        result, new = np.empty(grouping.groups, dtype=np.int64), []
         for at, row in enumerate(rows):
             # NaN is no equal of itself.
             key = tuple("NaN" if part != part else part for part in row)
@@ -63,10 +63,10 @@ class NumberedRows:
             if number is None:
                 number = self._known[key] = next(self._numbers)
                 new.append(at)
-            found[at] = number
+            result[at] = number
         places = np.array(new, dtype=np.int64)
         taken = tuple(column.take(grouping.first[places]) for column in keys)
-        self._given.append(found[places])
+        self._given.append(result[places])
         for parts, column in zip(self._columns, taken, strict=True):
             parts.append(column)
-        return Met(found[grouping.index()], found[places], taken)
+        return Met(result[grouping.index()], result[places], taken)

@@ -109,13 +109,13 @@ class Numbering:
         numbers = tuple(_number(f"{name}{at}") for at in range(most))
         wide: list[Plan] = []
         for place, (side, child) in enumerate(zip(sides, (plan.left, plan.right), strict=True)):
-            found: list[Expr] = [Literal(-1 - place, LONG)]
-            found += [number.ref() for number in side.numbers]
-            found += [Literal(None, LONG)] * (most - len(found))
+            result: list[Expr] = [Literal(-1 - place, LONG)]
+            result += [number.ref() for number in side.numbers]
+            result += [Literal(None, LONG)] * (most - len(result))
             own = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(child))
             made = tuple(
                 ComputedColumn(_number(f"{name}{at}/{place}"), expr)
-                for at, expr in enumerate(found)
+                for at, expr in enumerate(result)
             )
             wide.append(Project(side.plan, (*own, *made), plan.span))
         left, right = wide

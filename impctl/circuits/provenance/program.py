@@ -121,14 +121,14 @@ class _Program:
         self._made(rows, run, run.filled())
         return rows
 
-    def _run(self, found: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
-        return _Run(found, attributes, self._batch)
+    def _run(self, numbered_plan: NumberedPlan, attributes: Sequence[Attribute]) -> _Run:
+        return _Run(numbered_plan, attributes, self._batch)
 
-    def _made(self, rows: NumberedRows, run: _Run, found: Batch) -> Met:
+    def _made(self, rows: NumberedRows, run: _Run, batch: Batch) -> Met:
         """Rows of a run as makings of these rows."""
         self._check()
-        met = rows.meet(run.columns(found), len(found))
-        self.makings.add(met.numbers, run.bodies(found))
+        met = rows.meet(run.columns(batch), len(batch))
+        self.makings.add(met.numbers, run.bodies(batch))
         return met
 
     def _evaluated(self, node: Plan) -> Scan:
@@ -172,15 +172,15 @@ class _Program:
         joined = Join(JoinKind.INNER, left.plan, right.plan, node.condition, span=node.span)
         own = attributes_of(node)
         run = self._run(NumberedPlan(joined, (*left.numbers, *right.numbers)), own)
-        found = run.filled()
+        result = run.filled()
         self._check()
-        bodies = run.bodies(found)
+        bodies = run.bodies(result)
         columns = tuple((number.id, LONG) for number in left.numbers)
         keys = [Vector(LONG, bodies[:, at]) for at in range(len(columns))]
-        numbers = NumberedRows(columns, self._numbers).meet(keys, len(found)).numbers
+        numbers = NumberedRows(columns, self._numbers).meet(keys, len(result)).numbers
         self.makings.add(numbers, bodies)
         each, first = np.unique(numbers, return_index=True)
-        return self._read_as(node, [column.take(first) for column in run.columns(found)], each)
+        return self._read_as(node, [column.take(first) for column in run.columns(result)], each)
 
     def _grouped(self, node: Aggregate) -> Scan:
         if node.grouping_sets is not None:
@@ -210,22 +210,22 @@ class _Program:
             raise BlockedError("WITH RECURSIVE of UNION ALL is not traced to rows", node.span)
         rows = NumberedRows(typed(node.attributes, node.span), self._numbers)
         base = self._run(self._numbering.of(under_columns_of(node.base, node)), node.attributes)
-        found = [self._made(rows, base, base.filled())]
+        result = [self._made(rows, base, base.filled())]
         leaves: list[Scan] = []
         step = self._opened(node.step, node, leaves)
         run = self._run(self._numbering.of(under_columns_of(step, node)), node.attributes)
         # What a step makes without rows of the fixpoint comes with them.
-        found.append(self._made(rows, run, run.filled()))
+        result.append(self._made(rows, run, run.filled()))
         best = None if node.best is None else BestSoFar(node.best)
         rounds = 0
-        while fronts := _fronts(best, found):
+        while fronts := _fronts(best, result):
             rounds += 1
             self._limits.check(rounds, len(rows))
-            found = []
+            result = []
             for columns, numbers in fronts:
                 for leaf in leaves:
                     self._hold(leaf, columns, numbers)
-                found.append(self._made(rows, run, run.moved([one.access for one in leaves])))
+                result.append(self._made(rows, run, run.moved([one.access for one in leaves])))
         return self._read_as(node, *_unbeaten(best, rows.columns, rows.given))
 
     def _opened(self, plan: Plan, node: Fixpoint, leaves: list[Scan]) -> Plan:
@@ -246,9 +246,9 @@ _Rows = tuple[Sequence[Vector], Ints]
 """Columns of rows, and their numbers."""
 
 
-def _fronts(best: BestSoFar | None, found: Sequence[Met]) -> list[_Rows]:
+def _fronts(best: BestSoFar | None, result: Sequence[Met]) -> list[_Rows]:
     """What is new and not beaten, where that is something."""
-    every = (_unbeaten(best, met.columns, met.new) for met in found)
+    every = (_unbeaten(best, met.columns, met.new) for met in result)
     return [(columns, numbers) for columns, numbers in every if len(numbers)]
 
 
@@ -265,17 +265,19 @@ class _Run:
 
     def __init__(
         self,
-        found: NumberedPlan,
+        numbered_plan: NumberedPlan,
         attributes: Sequence[Attribute],
         batch: Callable[[Source], Batch],
     ) -> None:
-        self._columns = typed(attributes, found.plan.span)
-        self._numbers = tuple(one.id for one in found.numbers)
+        self._columns = typed(attributes, numbered_plan.plan.span)
+        self._numbers = tuple(one.id for one in numbered_plan.numbers)
         self._batch = batch
         builder = Builder({})
-        passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *found.numbers))
+        passed = (ComputedColumn(one, one.ref()) for one in (*attributes, *numbered_plan.numbers))
         # Above a bare table there would be no operator.
-        builder.build(Project(found.plan, tuple(passed), found.plan.span), must_be_sure=True)
+        builder.build(
+            Project(numbered_plan.plan, tuple(passed), numbered_plan.plan.span), must_be_sure=True
+        )
         self._sources = tuple(builder.sources)
         self._circuit = Circuit(builder.operators, builder.inputs)
 
@@ -283,8 +285,8 @@ class _Run:
         """All rows, from what is there now."""
         start = self._circuit.start()
         batches = map(self._batch, self._sources)
-        found = self._circuit.step(*(one if len(one) else None for one in batches))
-        return self._rows(start, found)
+        result = self._circuit.step(*(one if len(one) else None for one in batches))
+        return self._rows(start, result)
 
     def moved(self, accesses: Collection[AccessId]) -> Batch:
         """The rows that come with more rows of these accesses: those that are held now."""
@@ -294,22 +296,22 @@ class _Run:
             )
         )
 
-    def _rows(self, *found: Batch | None) -> Batch:
-        parts = [part for part in found if part is not None and len(part)]
+    def _rows(self, *batch: Batch | None) -> Batch:
+        parts = [part for part in batch if part is not None and len(part)]
         rows = stacked_batches(parts) if parts else empty_batch(0)
         # A group of no rows is there first, and goes again.
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows
 
-    def columns(self, found: Batch) -> list[Vector]:
+    def columns(self, batch: Batch) -> list[Vector]:
         """The rows' own columns, each value as it is."""
-        if not len(found):
+        if not len(batch):
             # No rows may come without columns.
             return [all_null(kind, 0) for _, kind in self._columns]
-        return [exactly(found.columns[name]) for name, _ in self._columns]
+        return [exactly(batch.columns[name]) for name, _ in self._columns]
 
-    def bodies(self, found: Batch) -> Ints:
+    def bodies(self, batch: Batch) -> Ints:
         """The numbers in the rows, shape (rows, numbers); -1 for none."""
-        if not len(found) or not self._numbers:
-            return np.zeros((len(found), len(self._numbers)), dtype=np.int64)
-        columns = [found.columns[name] for name in self._numbers]
+        if not len(batch) or not self._numbers:
+            return np.zeros((len(batch), len(self._numbers)), dtype=np.int64)
+        columns = [batch.columns[name] for name in self._numbers]
         return np.stack([np.where(one.validity(), one.values, -1) for one in columns], axis=1)

@@ -49,13 +49,13 @@ def read_in_turn(
     """
     by_keys, vital = _behind_keys(wanted, keys), indispensable(wanted.rows)
     ties = [tied for tied in tied_columns(wanted.rows) if _is_comparable(tied)]
-    found: dict[AccessId, pa.Table] = {}
+    result: dict[AccessId, pa.Table] = {}
     batches: dict[AccessId, Batch] = {}
-    while len(found) < len(sources):
+    while len(result) < len(sources):
         asked = {
             access: _asked(access, by_keys, ties, batches)
             for access in sources
-            if access not in found
+            if access not in result
         }
         # What something narrows before what nothing does, then the smaller one.
         access = min(asked, key=lambda one: (not asked[one], sizes[one]))
@@ -65,21 +65,21 @@ def read_in_turn(
         kept = passing(tuple(reversed(source.conditions)), batch)
         if access in vital and not bool(kept.any()):
             return None
-        found[access] = rows.filter(pa.array(kept))
+        result[access] = rows.filter(pa.array(kept))
         batches[access] = batch.keep(kept)
-    return found
+    return result
 
 
 def _behind_keys(
     wanted: Readable, keys: Sequence[Vector]
 ) -> Mapping[AccessId, Mapping[ColumnName, Vector]]:
     """Per access the values of the keys that are its own columns."""
-    found: dict[AccessId, dict[ColumnName, Vector]] = {}
+    result: dict[AccessId, dict[ColumnName, Vector]] = {}
     for key, values in zip(wanted.keys, keys, strict=bool(keys)):
         column = column_behind(wanted.rows, key)
         if column is not None and column.attribute.type == values.type:
-            found.setdefault(column.access, {})[column.attribute.name] = values
-    return found
+            result.setdefault(column.access, {})[column.attribute.name] = values
+    return result
 
 
 def _is_comparable(tied: Tied) -> bool:

@@ -40,12 +40,12 @@ class Transient:
     def rows(self, tables: Mapping[AccessId, pa.Table]) -> Batch:
         """The rows of the side for these rows of each access."""
         batches = [self.sources[access].came(tables[access]) for access in self.sources]
-        found = batches[-1 - self._flow.at] if self._flow.at < 0 else self._circuit.step(*batches)
-        if found is None or not len(found):
+        result = batches[-1 - self._flow.at] if self._flow.at < 0 else self._circuit.step(*batches)
+        if result is None or not len(result):
             return empty_batch(len(self._wanted.accesses))
-        columns = {name: found.columns[name] for name, _ in self._wanted.columns}
+        columns = {name: result.columns[name] for name, _ in self._wanted.columns}
         place = {access: at for at, access in enumerate(self._flow.accesses)}
-        tags = tuple(found.tags[place[access]] for access in self._wanted.accesses)
-        rows = Batch(columns, found.weights.astype(np.int64, copy=False), tags)
+        tags = tuple(result.tags[place[access]] for access in self._wanted.accesses)
+        rows = Batch(columns, result.weights.astype(np.int64, copy=False), tags)
         # Of joins that take rows away again only what is left may be given out in parts.
         return consolidated(rows) if bool((rows.weights < 0).any()) else rows

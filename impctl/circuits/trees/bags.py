@@ -73,8 +73,8 @@ def with_all_columns(
     start = max(range(len(bags.members)), key=lambda at: (sum(at in h for h in holders), -at))
     tree = rooted_at(start, bags.classes(classes))
     path = {start}
-    for found in holders:
-        if not found & path:
-            nearest = min(found, key=lambda at: (tree.depths[at], at))
+    for holder in holders:
+        if not holder & path:
+            nearest = min(holder, key=lambda at: (tree.depths[at], at))
             path |= set(tree.path_to_root(nearest))
     return bags.merged(bags.relations_of(path), reason)

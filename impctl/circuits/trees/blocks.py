@@ -71,28 +71,28 @@ def answered_blocks(root: Plan, *, is_branch: bool) -> Iterator[Block | NoTree]:
 
     Where nothing decides, the groups of what is grouped first; then the joined rows.
     """
-    found = block_of(root, is_branch=is_branch)
-    if isinstance(found, Block) and found.grouping is None:
-        grouped = _lowest_grouping(root, found.joins)
+    result = block_of(root, is_branch=is_branch)
+    if isinstance(result, Block) and result.grouping is None:
+        grouped = _lowest_grouping(root, result.joins)
         if grouped is not None:
             yield grouped
-    yield found
+    yield result
 
 
 def _lowest_grouping(root: Plan, joins: Plan) -> Block | None:
     """The grouping or DISTINCT next to the joins as a block whose groups all count."""
-    found, node = None, root
+    result, node = None, root
     while node is not joins:
         assert isinstance(node, Project | Sort | Distinct | Aggregate), "nothing decides above"
-        found = node if isinstance(node, Distinct | Aggregate) else found
+        result = node if isinstance(node, Distinct | Aggregate) else result
         node = node.child
-    if isinstance(found, Distinct):
-        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(found))
-        grouping = Aggregate(found.child, keys, (), span=found.span)
-        return Block(grouping, found.child, found, found)
-    if found is None or found.grouping_sets is not None:
+    if isinstance(result, Distinct):
+        keys = tuple(ComputedColumn(one, one.ref()) for one in attributes_of(result))
+        grouping = Aggregate(result.child, keys, (), span=result.span)
+        return Block(grouping, result.child, result, result)
+    if result is None or result.grouping_sets is not None:
         return None
-    return Block(found, found.child, found, found)
+    return Block(result, result.child, result, result)
 
 
 def _undecided(root: Plan) -> Plan:

@@ -223,7 +223,7 @@ def _kept(
 
 def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[AttributeId, Expr], ...]]:
     """Per node the arguments that it computes, each by its first call's node."""
-    found: list[dict[AttributeId, Expr]] = [{} for _ in shape.nodes]
+    result: list[dict[AttributeId, Expr]] = [{} for _ in shape.nodes]
     if calls is not None:
         exprs = dict(calls.arguments)
         # What counts once is kept, not summed up.
@@ -232,9 +232,9 @@ def _arguments(shape: TreeShape, calls: Calls | None) -> list[tuple[tuple[Attrib
             for call in node.arguments:
                 for name in _read_by(calls.columns[call]):
                     if name not in placed:
-                        found[at][name] = exprs[name]
+                        result[at][name] = exprs[name]
                     placed.add(name)
-    return [tuple(one.items()) for one in found]
+    return [tuple(one.items()) for one in result]
 
 
 def _read_by(column: AggregateColumn) -> tuple[AttributeId, ...]:
@@ -347,5 +347,5 @@ def _groups(builder: Plumbing, tree: Flow, operator: Tree, shape: TreeShape, cal
     outputs.extend((name, ColumnRef(name, kind)) for name, kind in (*own_columns, hidden))
     told = tuple(root.kept[place] for place in dict.fromkeys(shape.groups))
     flow = Flow(tree.at, (*told, *own_columns, hidden), (), calls.inexact, whole=calls.whole)
-    found = builder.project(flow, outputs, (*columns, hidden), grouping)
-    return Flow(found.at, found.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))
+    result = builder.project(flow, outputs, (*columns, hidden), grouping)
+    return Flow(result.at, result.columns, (), calls.inexact, whole=calls.whole, carried=(hidden,))

@@ -80,17 +80,17 @@ class TreesByFanOut:
         """The choice, with both estimates of all blocks that have a tree."""
         try:
             blocks = planned_blocks(core, {})
-            found = [
+            result = [
                 estimate(one.block.joins, one.shape, self.rows, self.fan_outs)
                 for one in blocks
                 if one.block is not None and isinstance(one.shape, TreeShape)
             ]
         except ImpctlError as error:
             return TreeChoice(False, f"its fan-out is unknown: {error.message}")
-        if not found:
+        if not result:
             return TreeChoice(False, "none of its joins can be a tree")
-        known = [one for one in found if one is not None]
-        if len(known) < len(found):
+        known = [one for one in result if one is not None]
+        if len(known) < len(result):
             return TreeChoice(False, _NOT_ESTIMATED)
         both = together(known)
         return TreeChoice(is_better_as_tree(both), _told(both), both, blocks)

@@ -28,8 +28,8 @@ def circle_of(bag: Collection[int], joins: TakenApart, *, is_first: bool) -> Cir
         return None
     conditions = conditions_in(bag, joins, is_first=is_first)
     classes = [one for one in joins.classes if len(one.relations & set(own)) > 1]
-    found = _sets(own, [one.relations for one in classes])
-    if any(len(read) > 1 for _, read in conditions) or is_acyclic(found) or not _hang(found):
+    sets = _sets(own, [one.relations for one in classes])
+    if any(len(read) > 1 for _, read in conditions) or is_acyclic(sets) or not _hang(sets):
         return None
     keys = tuple(
         tuple(

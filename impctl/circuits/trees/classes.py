@@ -79,18 +79,18 @@ def classes_of(
     equalities: Sequence[tuple[Equality, tuple[int, int]]],
 ) -> tuple[KeyClass, ...]:
     """The classes that equalities between relations (each with those of its sides) lead to."""
-    found: list[KeyClass] = []
+    key_classes: list[KeyClass] = []
     for equality, owners in equalities:
         members = list(zip(owners, equality.sides, strict=True))
         null_safe = equality.null_safe
-        for other in [one for one in found if any(one.has(side) for side in equality.sides)]:
-            found.remove(other)
+        for other in [one for one in key_classes if any(one.has(side) for side in equality.sides)]:
+            key_classes.remove(other)
             members = [*other.members, *(new for new in members if not other.has(new[1]))]
             null_safe = null_safe and other.null_safe
-        found.append(KeyClass(tuple(members), null_safe))
-    return tuple(sorted((_ordered(one) for one in found), key=lambda one: one.members[0][0]))
+        key_classes.append(KeyClass(tuple(members), null_safe))
+    return tuple(sorted((_ordered(one) for one in key_classes), key=lambda one: one.members[0][0]))
 
 
-def _ordered(found: KeyClass) -> KeyClass:
+def _ordered(key_class: KeyClass) -> KeyClass:
     """The members by relation; those of one relation in the order in which they came."""
-    return KeyClass(tuple(sorted(found.members, key=lambda one: one[0])), found.null_safe)
+    return KeyClass(tuple(sorted(key_class.members, key=lambda one: one[0])), key_class.null_safe)

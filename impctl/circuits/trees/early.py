@@ -68,10 +68,10 @@ def _is_number(divisor: Expr) -> bool:
 def _is_total(call: Call) -> bool:
     types = [type_of(argument) for argument in call.arguments]
     if call.name in _OF_TIMES:
-        return all(found is not None and found.kind in TEMPORAL for found in types)
+        return all(result is not None and result.kind in TEMPORAL for result in types)
     if call.name not in _OF_TEXT:
         return False
     return all(
-        found is not None and (found.kind is Kind.STRING or isinstance(argument, Literal))
-        for found, argument in zip(types, call.arguments, strict=True)
+        result is not None and (result.kind is Kind.STRING or isinstance(argument, Literal))
+        for result, argument in zip(types, call.arguments, strict=True)
     )

@@ -58,10 +58,10 @@ def grown(joins: TakenApart, changed: Changed, *, may_be_virtual: bool) -> Branc
     if virtual is not None:
         tree = rooted_at(0, (virtual, *sets), (0, *changes), is_virtual=True)
     else:
-        roots = [at for at in range(len(sets)) if all(at in found for found in holders)]
+        roots = [at for at in range(len(sets)) if all(at in holder for holder in holders)]
         read = [expr for parts in joins.asked.told_one_by_one.values() for expr in parts]
         having = [_holders(joins, bags, expr) for expr in read]
-        roots = [at for at in roots if all(at in found for found in having)] or roots
+        roots = [at for at in roots if all(at in result for result in having)] or roots
         tree = best_rooted(roots, sets, changes, _hung(joins, bags, branches, changed))
     return nodes_of_layout(Layout(joins, bags, virtual, tree, branches))
 
@@ -88,9 +88,9 @@ def _settled(
 
 def _virtual(joins: TakenApart, bags: Bags) -> Bag | None:
     """The classes of the columns asked for, where at least two bags have all of them."""
-    found = [_class_of(joins, column) for column in joins.asked.columns]
-    classes = frozenset(one for one in found if one is not None)
-    if not classes or None in found:
+    result = [_class_of(joins, column) for column in joins.asked.columns]
+    classes = frozenset(one for one in result if one is not None)
+    if not classes or None in result:
         return None
     return classes if sum(classes <= bag for bag in bags.classes(joins.classes)) > 1 else None
 
@@ -104,9 +104,9 @@ def _holders(joins: TakenApart, bags: Bags, column: Expr) -> frozenset[int]:
     owners = joins.relations.owners_of(column)
     if not owners:
         return frozenset(range(len(bags.members)))
-    found = _class_of(joins, column)
-    if found is not None:
-        owners |= joins.classes[found].relations
+    result = _class_of(joins, column)
+    if result is not None:
+        owners |= joins.classes[result].relations
     held = frozenset().union(*bags.members)
     # No bag has what an edge's other side has.
     return frozenset(bags.place_of(owner) for owner in owners & held)
@@ -126,9 +126,9 @@ def _other_side(joins: TakenApart, at: int, changed: Changed) -> Branch:
     # What is computed of a padded row need not be NULL, as a column of it is.
     are_columns = all(isinstance(expr, ColumnRef) for _, expr in below.asked.shown)
     if are_columns and objection_to(below) is None:
-        found = grown(below, changed, may_be_virtual=False)
-        if len(set(found.columns)) == len(found.columns):
-            return found
+        result = grown(below, changed, may_be_virtual=False)
+        if len(set(result.columns)) == len(result.columns):
+            return result
     return _one_node(rows, asked)
 
 
@@ -155,7 +155,7 @@ def _hung(
     joins: TakenApart, bags: Bags, branches: Mapping[int, Branch], changed: Changed
 ) -> Sequence[Hung]:
     """Per bag how far below it the nodes of its branches are, and how many of their rows change."""
-    found: list[Hung] = [Hung() for _ in bags.members]
+    result: list[Hung] = [Hung() for _ in bags.members]
     for at, branch in branches.items():
         place = bags.place_of(min(joins.host_of(at)))
         depths = [_depth(branch.nodes, node) + 1 for node in range(len(branch.nodes))]
@@ -163,9 +163,9 @@ def _hung(
             0 if node.rows is None else sum(changed.get(s.table, 0) for s in scans_of(node.rows))
             for node in branch.nodes
         ]
-        one = found[place]
-        found[place] = Hung((*one.below, *depths), (*one.changed, *changes))
-    return found
+        one = result[place]
+        result[place] = Hung((*one.below, *depths), (*one.changed, *changes))
+    return result
 
 
 def _depth(nodes: Sequence[ShapeNode], at: int) -> int:

@@ -73,12 +73,12 @@ class Layout:
 
 def nodes_of_layout(layout: Layout) -> Branch:
     """The nodes of the bags and of all branches."""
-    found = _Nodes(layout)
-    found.visit(layout.tree.root)
+    nodes = _Nodes(layout)
+    nodes.visit(layout.tree.root)
     calls = dict(layout.joins.asked.arguments)
     for branch in layout.branches.values():
         calls.update(branch.calls)
-    return Branch(tuple(found.nodes), found.columns, calls, layout.bags.reasons, found.one_by_one)
+    return Branch(tuple(nodes.nodes), nodes.columns, calls, layout.bags.reasons, nodes.one_by_one)
 
 
 class _Nodes:
@@ -125,12 +125,12 @@ class _Nodes:
     def _one_by_one(self, bag: int, kept: Kept) -> dict[int, tuple[int, ...]]:
         """The places of arguments whose values are told one by one, of calls that the root has."""
         joins, members = self.layout.joins, self.layout.members_of(bag)
-        found = {}
+        result = {}
         for call, parts in joins.asked.told_one_by_one.items() if members else ():
             own = [self._own(part, members) for part in parts]
             if all(part is not None for part in own):
-                found[call] = tuple(kept.place_of(part) for part in own if part is not None)
-        return found
+                result[call] = tuple(kept.place_of(part) for part in own if part is not None)
+        return result
 
     def _own(self, expr: Expr, members: frozenset[int]) -> Expr | None:
         """The column, or one that is equal, if these relations have one."""
@@ -157,12 +157,12 @@ class _Nodes:
         joins = self.layout.joins
         elsewhere = {at for one in self.layout.branches for at in joins.calls_of_edge(one)}
         elsewhere |= joins.asked.one_by_one
-        found = []
+        result = []
         for at, parts in joins.asked.arguments.items():
             owners = frozenset().union(*(joins.relations.owners_of(part) for part in parts))
             if parts and at not in elsewhere and self.layout.place_of(min(owners or {0})) == bag:
-                found.append(at)
-        return tuple(found)
+                result.append(at)
+        return tuple(result)
 
     def _branch(self, beside: int, kept: Kept) -> tuple[int, tuple[int, ...]]:
         """The nodes of an edge's other side; the place of its root, and the places of its key."""
@@ -184,9 +184,9 @@ class _Nodes:
 
     def _member(self, one: int, bag: int) -> Expr:
         """The column that the bag has of a class; a virtual root has that of the group."""
-        found = self.layout.joins.classes[one]
-        members = found.members_in(self.layout.members_of(bag))
-        asked = [column for column in self.layout.joins.asked.columns if found.has(column)]
+        result = self.layout.joins.classes[one]
+        members = result.members_in(self.layout.members_of(bag))
+        asked = [column for column in self.layout.joins.asked.columns if result.has(column)]
         return members[0] if members else asked[0]
 
     def _safe(self, classes: Sequence[int]) -> tuple[bool, ...]:
@@ -205,7 +205,7 @@ class Kept:
         for at, other in enumerate(self.exprs):
             if is_same(expr, other):
                 return at
-            if any(found.has(expr) and found.has(other) for found in self._classes):
+            if any(result.has(expr) and result.has(other) for result in self._classes):
                 return at
         return self.put(expr)
 
@@ -216,12 +216,12 @@ class Kept:
 
     def shown(self, asked: Shown) -> tuple[tuple[ColumnRef, int], ...]:
         """The places of columns whose very values are asked for."""
-        found = []
+        result = []
         for ref, expr in asked:
             # What doubles are joined by does not tell 0.0 from -0.0.
             place = self.put(expr) if ref.type.is_fractional else self.place_of(expr)
-            found.append((ref, place))
-        return tuple(found)
+            result.append((ref, place))
+        return tuple(result)
 
 
 def _children(tree: Rooted, bag: int) -> list[int]:

@@ -93,22 +93,22 @@ def edge_of(
 def _key_of(
     part: Expr, other: frozenset[AttributeId], bounded: Collection[AttributeId]
 ) -> EdgeKey | None:
-    found = equality_of(part, bounded)
-    if found is None:
+    result = equality_of(part, bounded)
+    if result is None:
         return None
-    above, below = found.sides
+    above, below = result.sides
     if columns_of(above) & other:
         above, below = below, above
     is_between = columns_of(above) and not columns_of(above) & other and columns_of(below)
     if not is_between or not columns_of(below) <= other:
         return None
-    return EdgeKey(above, below, found.null_safe)
+    return EdgeKey(above, below, result.null_safe)
 
 
 def _repeats(exprs: Sequence[Expr], classes: Sequence[KeyClass]) -> bool:
     """Whether two of them are one column, or equal by a class."""
     return any(
-        is_same(one, other) or any(found.has(one) and found.has(other) for found in classes)
+        is_same(one, other) or any(result.has(one) and result.has(other) for result in classes)
         for at, one in enumerate(exprs)
         for other in exprs[:at]
     )

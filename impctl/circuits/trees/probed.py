@@ -77,9 +77,9 @@ def build_circle(
     probe = Probe(name, Circle(tuple(inputs), circle.null_safe, kept))
     columns_kept: tuple[Column, ...] = tuple((ref.id, ref.type) for _, ref in back)
     accesses = tuple(access for flow in flows for access in flow.accesses)
-    found = Flow(builder.put(probe, *flows), columns_kept, accesses)
+    result = Flow(builder.put(probe, *flows), columns_kept, accesses)
     named: tuple[Column, ...] = tuple((own, ref.type) for own, ref in back)
-    return builder.project(found, list(back), named, rows)
+    return builder.project(result, list(back), named, rows)
 
 
 def _relation(

@@ -33,10 +33,10 @@ class Rooted:
 
     def path_to_root(self, bag: int) -> tuple[int, ...]:
         """The bag, its parent and so on; the root is the last."""
-        found = [bag]
-        while (parent := self.parents[found[-1]]) is not None:
-            found.append(parent)
-        return tuple(found)
+        result = [bag]
+        while (parent := self.parents[result[-1]]) is not None:
+            result.append(parent)
+        return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)

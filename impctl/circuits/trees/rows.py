@@ -60,12 +60,12 @@ def selected(plan: Plan, conditions: Sequence[Expr]) -> Plan:
 
 def _equalities(bag: Collection[int], classes: Sequence[KeyClass]) -> list[Expr]:
     """That the members which the bag has of each class are equal."""
-    found: list[Expr] = []
+    result: list[Expr] = []
     for one in classes:
         op = CompareOp.NULL_SAFE_EQUAL if one.null_safe else CompareOp.EQUAL
         members = one.members_in(bag)
-        found.extend(Compare(op, members[0], other) for other in members[1:])
-    return found
+        result.extend(Compare(op, members[0], other) for other in members[1:])
+    return result
 
 
 def all_of(conditions: Sequence[Expr]) -> Expr | None:

@@ -73,10 +73,10 @@ def _answered(branch: Plan, changed: Changed | None, *, is_branch: bool) -> Plan
     for block in answered_blocks(branch, is_branch=is_branch):
         if isinstance(block, Block) and block.grouping is None:
             return _with_rows(branch, block, changed)
-        found = _planned(branch, block, changed)
-        if isinstance(found.shape, TreeShape) and _is_told(found.shape):
-            return found
-    return found
+        result = _planned(branch, block, changed)
+        if isinstance(result.shape, TreeShape) and _is_told(result.shape):
+            return result
+    return result
 
 
 def _is_told(shape: TreeShape) -> bool:
@@ -113,15 +113,15 @@ def _shape_of(
     joins = taken_apart(block.joins, asked)
     if joins.count == 1 and not joins.relations.beside:
         return _not_joined(block.joins)
-    found = grown(joins, changed or {}, may_be_virtual=True)
-    if len(found.nodes) == 1 and found.nodes[0].circle is None:
-        return _one_bag(found.merged[0] if found.merged else joins.first_inside)
+    result = grown(joins, changed or {}, may_be_virtual=True)
+    if len(result.nodes) == 1 and result.nodes[0].circle is None:
+        return _one_bag(result.merged[0] if result.merged else joins.first_inside)
     objection = objection_to(joins)
     if objection is not None:
         return objection
     if block.grouping is None:
-        return TreeShape(found.nodes, Mode.BITS, joined=joined)
-    return _ring(block.grouping, found)
+        return TreeShape(result.nodes, Mode.BITS, joined=joined)
+    return _ring(block.grouping, result)
 
 
 def _one_bag(merging: Merging | None) -> NoTree:
@@ -159,15 +159,15 @@ def _not_joined(plan: Plan) -> NoTree:
     return NoTree(Reason.NOT_AT_THE_TOP, text, plan.span or joins[0].span)
 
 
-def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
+def _ring(grouping: Aggregate, result: Branch) -> TreeShape | NoTree:
     """The tree with the grouping in terms of its nodes' rows."""
-    root = found.nodes[-1]
+    root = result.nodes[-1]
     outputs = []
     for at, output in enumerate(grouping.aggregates):
         plain = plain_call(output.call)
         is_one_by_one = plain.distinct or is_ordered(plain)
         is_sum = plain.function in _SUMS and not is_one_by_one
-        if not is_sum and at not in (found.one_by_one if is_one_by_one else root.arguments):
+        if not is_sum and at not in (result.one_by_one if is_one_by_one else root.arguments):
             name = output.call.function.upper()
             text = f"{name} is only possible for columns of the table that has the GROUP BY columns"
             return NoTree(Reason.CALL, text, output.call.span)
@@ -175,14 +175,14 @@ def _ring(grouping: Aggregate, found: Branch) -> TreeShape | NoTree:
             # Values kept are those of GROUP BY.
             text = f"{plain.function.upper()} of doubles may distinguish 0.0 from -0.0"
             return NoTree(Reason.CALL, text, output.call.span)
-        kept = found.calls[at]
+        kept = result.calls[at]
         if is_one_by_one:
-            kept = tuple(root.kept[place] for place in found.one_by_one[at])
+            kept = tuple(root.kept[place] for place in result.one_by_one[at])
         call = AggregateCall(plain.function, kept, plain.distinct, span=plain.span)
         outputs.append(AggregateOutput(output.attribute, call))
     keys = tuple(
         ComputedColumn(key.attribute, root.kept[place])
-        for key, place in zip(grouping.keys, found.columns, strict=True)
+        for key, place in zip(grouping.keys, result.columns, strict=True)
     )
     aggregate = replace(grouping, keys=keys, aggregates=tuple(outputs))
-    return TreeShape(found.nodes, Mode.RING, aggregate, found.columns, grouping)
+    return TreeShape(result.nodes, Mode.RING, aggregate, result.columns, grouping)

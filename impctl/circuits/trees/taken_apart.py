@@ -115,11 +115,11 @@ def taken_apart(plan: Plan, asked: Asked) -> TakenApart:
     inside: dict[int, Merging] = {}
     for at, beside in enumerate(relations.beside):
         above = _read_above(at, beside, relations, asked)
-        found = edge_of(beside, classes, bounded, above)
-        if isinstance(found, EdgeJoin):
-            edges[at] = found
+        edge = edge_of(beside, classes, bounded, above)
+        if isinstance(edge, EdgeJoin):
+            edges[at] = edge
         else:
-            inside[at] = found
+            inside[at] = edge
     bags = _bags(plan, relations, conditions, edges, inside)
     bags = _with_reads(bags, relations, asked, edges)
     return TakenApart(
@@ -151,12 +151,12 @@ def _sorted_out(
     equalities = []
     others = []
     for condition in relations.conditions:
-        found = equality_of(condition, bounded)
-        between = None if found is None else _between(found, relations)
-        if found is None or between is None:
+        result = equality_of(condition, bounded)
+        between = None if result is None else _between(result, relations)
+        if result is None or between is None:
             others.append(condition)
         else:
-            equalities.append((found, between))
+            equalities.append((result, between))
     return equalities, tuple(others)
 
 

@@ -74,8 +74,8 @@ def _as_one(same: Sequence[str]) -> str:
 
 def _span(numbers: Sequence[str]) -> str:
     """One number, or the least and the greatest of them."""
-    found = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
-    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    result = sorted(set(numbers), key=lambda text: float(text.replace(",", "").rstrip("%")))
+    return result[0] if len(result) == 1 else f"{result[0]} to {result[-1]}"
 
 
 def summary_line(failed: Sequence[str], total: int) -> str:

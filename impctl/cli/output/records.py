@@ -110,13 +110,13 @@ def _aligned(row: Sequence[str], widths: Sequence[int], is_text: Sequence[bool])
     return "  ".join(cells).rstrip()
 
 
-def _break_even_texts(found: Sequence[tuple[str, str]]) -> list[str]:
+def _break_even_texts(result: Sequence[tuple[str, str]]) -> list[str]:
     """A line per case that breaks even somewhere, or one for all of these where they agree."""
-    texts = {text for _, text in found}
-    if len(found) > 1 and len(texts) == 1:
-        return [f"break-even, {len(found)} equal cases: {texts.pop()}"]
+    texts = {text for _, text in result}
+    if len(result) > 1 and len(texts) == 1:
+        return [f"break-even, {len(result)} equal cases: {texts.pop()}"]
     return [
-        f"break-even, {case}: {text}" if case else f"break-even: {text}" for case, text in found
+        f"break-even, {case}: {text}" if case else f"break-even: {text}" for case, text in result
     ]
 
 

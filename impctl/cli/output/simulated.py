@@ -118,14 +118,14 @@ def _notes(result: SimulateResult) -> Iterator[str]:
         yield _recorded(result.recorded)
 
 
-def _recorded(found: RecordedRuns) -> str:
-    off = "" if found.work_off is None else f" ({_share(found.work_off)})"
+def _recorded(result: RecordedRuns) -> str:
+    off = "" if result.work_off is None else f" ({_share(result.work_off)})"
     return (
-        f"recorded since {moment_text(found.since)}: {count_text(found.runs, 'run')},"
-        f" {count_text(found.steps, 'step')}, {duration_text(found.work_ms)};"
-        f" the model: {count_text(found.model_runs, 'run')} ({_share(found.runs_off)}),"
-        f" {count_text(found.model_steps, 'step')} ({_share(found.steps_off)}),"
-        f" {duration_text(found.model_work_ms)}{off}"
+        f"recorded since {moment_text(result.since)}: {count_text(result.runs, 'run')},"
+        f" {count_text(result.steps, 'step')}, {duration_text(result.work_ms)};"
+        f" the model: {count_text(result.model_runs, 'run')} ({_share(result.runs_off)}),"
+        f" {count_text(result.model_steps, 'step')} ({_share(result.steps_off)}),"
+        f" {duration_text(result.model_work_ms)}{off}"
     )
 
 

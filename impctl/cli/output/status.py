@@ -109,11 +109,11 @@ def _provenance(result: StatusResult) -> str:
 
 
 def _slack(result: StatusResult) -> str:
-    found = result.verified
-    if found is None:
+    match = result.verified
+    if match is None:
         return "not yet"
-    said = f"slack {found.slack}" if found.sound else "NOT SOUND"
-    return f"{said} at {versions_text(found.versions)}, {moment_text(found.at)}"
+    said = f"slack {match.slack}" if match.sound else "NOT SOUND"
+    return f"{said} at {versions_text(match.versions)}, {moment_text(match.at)}"
 
 
 def _run(run: RunEntry) -> str:

@@ -99,15 +99,15 @@ def versions_text(
         return f"{table}@{version}" if start == version else f"{table}@{start}..{version}"
 
     told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    found = ", ".join(one(table, version) for table, version in versions.items())
-    return plain(f"{found} ({told})" if told else found)
+    result = ", ".join(one(table, version) for table, version in versions.items())
+    return plain(f"{result} ({told})" if told else result)
 
 
 def at_text(versions: Mapping[str, int], moments: Mapping[str, str]) -> str:
     """`version 3 of sales`, of several tables each, and the values of the current time."""
-    found = ", ".join(f"version {version} of {table}" for table, version in versions.items())
+    result = ", ".join(f"version {version} of {table}" for table, version in versions.items())
     told = ", ".join(f"{name} = {value}" for name, value in moments.items())
-    return plain(f"{found} ({told})" if told else found)
+    return plain(f"{result} ({told})" if told else result)
 
 
 def carried_text(changes: int | None) -> str:

@@ -300,9 +300,9 @@ class Absorption:
             (self._of_leaf, one.leaves),
         ):
             for key in keys:
-                found = index.get(key, {})
-                found.pop(one, None)
-                if not found:
+                result = index.get(key, {})
+                result.pop(one, None)
+                if not result:
                     index.pop(key, None)
 
     def _mention(self, row: int, leaves: set[int]) -> None:
@@ -344,10 +344,10 @@ class Absorption:
         return leaves, self._ship is Ship.EAGER
 
     def _all_of(self, functions: Iterable[_Function]) -> _Function:
-        found = self._manager.true()
+        result = self._manager.true()
         for one in functions:
-            found = self._within(found.__and__, one)
-        return found
+            result = self._within(result.__and__, one)
+        return result
 
     def _within(self, operation: Callable[[Any], _Function], argument: object) -> _Function:
         """The operation's result; EvaluationError where it takes more nodes than there may be."""

@@ -62,12 +62,15 @@ class Choices:
         slots, owners = self._heads(touched, noted)
         keys = [column.take(slots) for column in touched.columns]
         codes = key_codes([normalise(key) for key in keys], len(slots))
-        found = self.index.find(codes, keys)
+        result = self.index.find(codes, keys)
         self.index.add(noted, codes[owners])
-        if not len(found.rows) and not len(noted):
+        if not len(result.rows) and not len(noted):
             return empty_batch(self._accesses)
         held = _Held.of(
-            [found.rows, noted], np.concatenate([found.owners, owners]), self._rank, len(found.rows)
+            [result.rows, noted],
+            np.concatenate([result.owners, owners]),
+            self._rank,
+            len(result.rows),
         )
         before = held.chosen(held.before, touched.values[WAS + RANK, slots])
         after = held.chosen(held.after, touched.values[RANK, slots])
@@ -98,9 +101,9 @@ class ToldOfChoices(ToldInTheEnd):
         self._choices = choices
 
     def end(self, touched: TouchedRows) -> None:
-        found = self._choices.change(touched, self.taken())
-        if len(found):
-            self.keep(found)
+        change = self._choices.change(touched, self.taken())
+        if len(change):
+            self.keep(change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +180,9 @@ def _order_of(tag: Tags) -> Ints:
     sets = tag.sets()
     sizes = np.diff(sets.offsets)
     if not len(sizes) or int(sizes.max()) <= 1:
-        found = np.full(len(sizes), -1, dtype=np.int64)
-        found[sizes > 0] = sets.fragments[sets.offsets[:-1][sizes > 0]]
-        return found
+        result = np.full(len(sizes), -1, dtype=np.int64)
+        result[sizes > 0] = sets.fragments[sets.offsets[:-1][sizes > 0]]
+        return result
     ranks = pc.rank(_bytes_of(sets), sort_keys="ascending", tiebreaker="dense")
     numbers: Ints = ranks.to_numpy(zero_copy_only=False).astype(np.int64)
     return numbers

@@ -34,12 +34,12 @@ class Grounded:
 def grounded(numbers: Ints) -> list[Grounded]:
     """Derivations of an array, shape (derivations, 1 + numbers of one): the head first, then what
     took part, less than zero for none."""
-    found = []
+    result = []
     for head, *parts in numbers.tolist():
         there = [part for part in parts if part >= 0]
         bodies = tuple(part for part in there if not part % 2)
-        found.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
-    return found
+        result.append(Grounded(head, bodies, tuple(part for part in there if part % 2)))
+    return result
 
 
 class Asleep:
@@ -77,20 +77,20 @@ class Asleep:
     def chosen(self, row: int) -> Grounded:
         """The derivation that was chosen for a row."""
         place = int(np.searchsorted(self._rows, row))
-        (found,) = grounded(self._numbers[self._chosen[place]][None])
-        return found
+        (result,) = grounded(self._numbers[self._chosen[place]][None])
+        return result
 
     def made_of(self, leaf: int) -> set[int]:
         """The rows that a leaf takes part in, by chosen derivations. Cost: these."""
-        found, asked = set[int](), np.array([leaf], dtype=np.int64)
+        result, asked = set[int](), np.array([leaf], dtype=np.int64)
         while len(asked):
             used = self._of_part.of(asked)
             heads = self._numbers[used, 0]
             is_chosen = self._chosen[np.searchsorted(self._rows, heads)] == used
-            new = set(heads[is_chosen].tolist()) - found
-            found |= new
+            new = set(heads[is_chosen].tolist()) - result
+            result |= new
             asked = np.array(sorted(new), dtype=np.int64)
-        return found
+        return result
 
     def take_of_head(self, row: int) -> list[Grounded]:
         """Hand out what derives a row."""
@@ -125,5 +125,5 @@ class _Places:
         """The owners of these values, for each as often as it has it."""
         first = np.searchsorted(self.values, asked, "left")
         last = np.searchsorted(self.values, asked, "right")
-        found: Ints = self._owners[slice_positions(first, last)[0]]
-        return found
+        result: Ints = self._owners[slice_positions(first, last)[0]]
+        return result

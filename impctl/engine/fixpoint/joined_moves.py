@@ -84,13 +84,13 @@ class JoinedMoves:
         columns = [rows.columns[name] for _, name in self._plain.heads if name is not None]
         keys = [rows.columns[name] for name in self._plain.table.keys]
         has_null = any(column.valid is not None for column in (*columns, *keys))
-        found: Ints | None = None
+        result: Ints | None = None
         if self._plain.is_of_numbers and not has_null:
             if len(rows) <= self._most:
-                found = self._few_changed(rows, keys[0], columns)
-            if found is None and self._plain.is_by_rows and len(rows) <= self._held_rows:
-                found = self._many_changed(rows, keys[0], columns[0])
-        return self._by_step.changed(tables) if found is None else found
+                result = self._few_changed(rows, keys[0], columns)
+            if result is None and self._plain.is_by_rows and len(rows) <= self._held_rows:
+                result = self._many_changed(rows, keys[0], columns[0])
+        return self._by_step.changed(tables) if result is None else result
 
     @property
     def _held_rows(self) -> int:
@@ -110,12 +110,12 @@ class JoinedMoves:
             return None
         values = [column.values.tolist() for column in columns]
         changed = ChangedRows(key.values.tolist(), values, rows.weights.tolist())
-        found = fronts.changed(changed, own)
-        if found is None:
+        result = fronts.changed(changed, own)
+        if result is None:
             return None
-        self._told.of_step(found.weights, [tag.take(found.owners) for tag in rows.tags])
+        self._told.of_step(result.weights, [tag.take(result.owners) for tag in rows.tags])
         plain.join.take_in(1 - plain.side, rows, 0)
-        return found.heads
+        return result.heads
 
     def _many_changed(self, rows: Batch, key: Vector, head: Vector) -> Ints:
         """As `changed`, where the rank of a row is known from its key: the join is not asked."""
@@ -162,10 +162,10 @@ class JoinedMoves:
 
     def come(self, slots: Ints, admit: Admit) -> Ints:
         fronts = self._fronts(slots)
-        found = None if fronts is None else fronts.come(slots, admit)
-        if found is None:
+        result = None if fronts is None else fronts.come(slots, admit)
+        if result is None:
             return self._all_come(slots, admit)
-        left, told = found
+        left, told = result
         self._tell(told.weights, told.source, told.place)
         return left
 
@@ -176,14 +176,14 @@ class JoinedMoves:
         touched, partners = self._touched, self._partners
         ranks = touched.ranks[slots]
         touched.leave(slots)
-        found = self._derived(slots)
-        sizes = np.bincount(found.owners, minlength=len(slots))
+        result = self._derived(slots)
+        sizes = np.bincount(result.owners, minlength=len(slots))
         ends = np.cumsum(sizes) + partners.count
         touched.values[FIRST, slots], touched.values[LAST, slots] = ends - sizes, ends
-        partners.add(found, np.argsort(found.owners, kind="stable"))
-        is_low = ranks[found.owners] < touched.ranks[found.heads]
-        touched.count_in(found.heads, -found.weights, is_low)
-        return distinct_values(touched.groundless(found.heads[is_low]))
+        partners.add(result, np.argsort(result.owners, kind="stable"))
+        is_low = ranks[result.owners] < touched.ranks[result.heads]
+        touched.count_in(result.heads, -result.weights, is_low)
+        return distinct_values(touched.groundless(result.heads[is_low]))
 
     def _all_come(self, slots: Ints, admit: Admit) -> Ints:
         """The front as a whole comes."""
@@ -195,10 +195,10 @@ class JoinedMoves:
         places, _ = slice_positions(first[is_known], touched.values[LAST, known])
         heads, weights = partners.heads[places], partners.weights[places]
         if len(others):
-            found = self._derived(others)
-            self._tell(found.weights, found.source, found.place)
-            heads = np.concatenate([heads, found.heads])
-            weights = np.concatenate([weights, found.weights])
+            result = self._derived(others)
+            self._tell(result.weights, result.source, result.place)
+            heads = np.concatenate([heads, result.heads])
+            weights = np.concatenate([weights, result.weights])
         touched.count_in(heads, weights, None)
         return distinct_values(touched.derived(heads))
 
@@ -245,14 +245,14 @@ class JoinedMoves:
         columns = self._touched.columns
         keys = [columns[place] for place in self._plain.key_places]
         if self._runs is not None and not keys[0].has_null:
-            found = self._runs.find(keys[0].numbers[slots])
+            result = self._runs.find(keys[0].numbers[slots])
             theirs = {
-                name: Vector(columns[at].type, found.columns[name])
+                name: Vector(columns[at].type, result.columns[name])
                 for at, (_, name) in enumerate(self._plain.heads)
                 if name is not None
             }
-            heads = self._heads(slots[found.owners], theirs)
-            return Derived(found.owners, heads, found.weights, found.source, found.place)
+            heads = self._heads(slots[result.owners], theirs)
+            return Derived(result.owners, heads, result.weights, result.source, result.place)
         return self._of_any([key.take(slots) for key in keys], slots)
 
     def _of_any(self, keys: Sequence[Vector], slots: Ints) -> Derived:
@@ -262,8 +262,8 @@ class JoinedMoves:
         asking = np.arange(len(slots)) if known is None else known.nonzero()[0]
         if known is not None:
             keys = [key.take(asking) for key in keys]
-        found = self._plain.table.find(key_codes(keys, len(asking)), keys)
-        owners, rows = asking[found.owners], found.rows
+        result = self._plain.table.find(key_codes(keys, len(asking)), keys)
+        owners, rows = asking[result.owners], result.rows
         source = np.full(len(owners), len(self._tags))
         self._tags.append(rows.tags)
         heads = self._heads(slots[owners], rows.columns)

@@ -30,16 +30,16 @@ class JoinedStep:
     @property
     def own(self) -> RowIndex:
         """The fixpoint's rows by their keys."""
-        found = self.join.indexes[self.side]
-        assert isinstance(found, RowIndex)
-        return found
+        result = self.join.indexes[self.side]
+        assert isinstance(result, RowIndex)
+        return result
 
     @property
     def table(self) -> RowIndex:
         """The table's rows by their keys."""
-        found = self.join.indexes[1 - self.side]
-        assert isinstance(found, RowIndex)
-        return found
+        result = self.join.indexes[1 - self.side]
+        assert isinstance(result, RowIndex)
+        return result
 
 
 def ends_of(
@@ -72,12 +72,12 @@ class Passed:
 def passed(step: Circuit, at: int, names: Sequence[AttributeId]) -> Passed:
     """Past all projections from `at` on down that only choose and rename these columns."""
     operators, count = tuple(step), 0
-    found: dict[AttributeId, AttributeId] = {name: name for name in names}
+    result: dict[AttributeId, AttributeId] = {name: name for name in names}
     while at >= 0 and isinstance(operator := operators[at], Project):
-        below = {name: operator.passes(column) for name, column in found.items()}
-        found = {name: column for name, column in below.items() if column is not None}
-        if len(found) < len(below):
+        below = {name: operator.passes(column) for name, column in result.items()}
+        result = {name: column for name, column in below.items() if column is not None}
+        if len(result) < len(below):
             break
         (at,) = step.wires[at]
         count += 1
-    return Passed(at, count, found)
+    return Passed(at, count, result)

@@ -78,8 +78,8 @@ class LevelledRows:
 
     def _weights(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """What these rows weigh as they are kept."""
-        found: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
-        return found
+        result: Ints = self.arrangement.gather(self.arrangement.find(codes, keys), _WEIGHT)
+        return result
 
     def keep(self) -> None:
         """The step is over: keep what was counted."""

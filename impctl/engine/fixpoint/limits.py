@@ -21,8 +21,8 @@ class Limits:
     def check(self, rounds: int, rows: int, *, bests: bool = False) -> None:
         """UnsupportedError beyond either; `bests`: only the best rows stay, so no circle goes on
         but one round which a value gets better."""
-        for what, found, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
-            if found > most:
+        for what, result, most in (("rounds", rounds, self.rounds), ("rows", rows, self.rows)):
+            if result > most:
                 bound = "limit the recursion in the query, for example by a level"
                 if bests and what == "rounds":
                     bound = (

@@ -36,12 +36,12 @@ class Told:
         self.accesses = accesses
         self._batches: list[Batch] = []
 
-    def derived(self, found: Batch, *, of_base: bool) -> None:
+    def derived(self, batch: Batch, *, of_base: bool) -> None:
         """Derivations with their heads and the ranks of their bodies, by the base or the step."""
         if of_base:
-            self._tell(found.weights, found.tags, 1)
+            self._tell(batch.weights, batch.tags, 1)
         else:
-            self.of_step(found.weights, found.tags)
+            self.of_step(batch.weights, batch.tags)
 
     def of_step(self, weights: Ints, tags: Sequence[Tags]) -> None:
         """Derivations that the step makes."""
@@ -78,10 +78,10 @@ class Told:
 class ToldInTheEnd(Told):
     """Derivations with all their columns: what is told of them is made of all when `end` comes."""
 
-    def derived(self, found: Batch, *, of_base: bool) -> None:
-        if len(found):
+    def derived(self, batch: Batch, *, of_base: bool) -> None:
+        if len(batch):
             own = 1 if of_base else 0
-            self.keep(Batch(found.columns, found.weights, self.padded(len(found), found.tags, own)))
+            self.keep(Batch(batch.columns, batch.weights, self.padded(len(batch), batch.tags, own)))
 
 
 class Moves(Protocol):
@@ -142,11 +142,11 @@ class CircuitMoves:
 
     def _stepped(self, *sources: Batch | None) -> Ints:
         """Count what comes of this; the slots of the rows that this derives, or no longer does."""
-        found = self._step.step(*sources)
-        if found is None or not len(found):
+        result = self._step.step(*sources)
+        if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        self._told.derived(found, of_base=False)
-        return counted(self._touched, found, self._rank)
+        self._told.derived(result, of_base=False)
+        return counted(self._touched, result, self._rank)
 
 
 def counted(touched: TouchedRows, derivations: Batch, rank: AttributeId) -> Ints:
@@ -165,8 +165,8 @@ def slots_for(touched: TouchedRows, columns: Sequence[Vector], length: int) -> I
     if is_one and columns[0].values.dtype == np.int64:
         return _slots_for_numbers(touched, columns[0])
     keys, grouping = group_normal(columns, length)
-    found = touched.slots_of(grouping.codes, grouping.leaders(keys))
-    return found[grouping.index()]
+    slots = touched.slots_of(grouping.codes, grouping.leaders(keys))
+    return slots[grouping.index()]
 
 
 def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
@@ -175,10 +175,10 @@ def _slots_for_numbers(touched: TouchedRows, column: Vector) -> Ints:
     codes: Ints = column.values[order]
     is_start = starts_in(codes)
     if bool(is_start.all()):
-        found = touched.slots_of(codes, [column.take(order)])
+        result = touched.slots_of(codes, [column.take(order)])
     else:
         rows = is_start.nonzero()[0]
-        found = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
-    slots = np.empty_like(found)
-    slots[order] = found
+        result = touched.slots_of(codes[rows], [column.take(order[rows])])[np.cumsum(is_start) - 1]
+    slots = np.empty_like(result)
+    slots[order] = result
     return slots

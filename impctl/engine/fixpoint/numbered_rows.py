@@ -49,10 +49,10 @@ class NumberedRows(RankedRows):
         self._free: Ints = np.zeros(0, dtype=np.int64)
 
     def rows(self) -> Batch:
-        found = self.whole()
-        if not len(found):
+        result = self.whole()
+        if not len(result):
             return empty_batch(1)
-        rows = self.batch(found.keys, np.ones(len(found), dtype=np.int64))
+        rows = self.batch(result.keys, np.ones(len(result), dtype=np.int64))
         return tagged(rows, self._numbers())
 
     def take(self, count: int, touched: Ints) -> Ints:
@@ -108,8 +108,8 @@ class TouchedNumbers(TouchedRows):
     def _look_up(self, start: int, codes: Ints, keys: Sequence[Vector], *, are_told: bool) -> None:
         super()._look_up(start, codes, keys, are_told=are_told)
         arrangement = self.held.arrangement
-        found = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
-        self.numbers[start : start + len(codes)] = found
+        result = arrangement.gather(arrangement.find(codes, keys), _NUMBER)
+        self.numbers[start : start + len(codes)] = result
 
     def enter(self, slots: Ints, stage: int) -> None:
         super().enter(slots, stage)

@@ -52,7 +52,7 @@ class OneByOne:
         self._touched: set[int] = set()
         self._out: list[int] = []
 
-    def settle(self, found: Derivations, bodies: Ints, admission: Admission) -> Ints | None:
+    def settle(self, derivations: Derivations, bodies: Ints, admission: Admission) -> Ints | None:
         """The slots of keys whose value, rank or low is another one; None where it is left."""
         table, derived = self._links.views(), self._rows.views()
         if table is None or derived is None:
@@ -60,7 +60,7 @@ class OneByOne:
         self._table, self._derived = table, derived
         try:
             self._view()
-            self._send_out(found, bodies)
+            self._send_out(derivations, bodies)
             self._improve(admission)
         except _LeftError:
             self._undo()
@@ -78,9 +78,9 @@ class OneByOne:
         )
         self._key, self._known = view_of(values[KEY]), view_of(values[KNOWN])
 
-    def _send_out(self, found: Derivations, bodies: Ints) -> None:
+    def _send_out(self, derivations: Derivations, bodies: Ints) -> None:
         """What went is taken back, with what stood on it."""
-        every = (found.heads, found.values, found.weights, bodies)
+        every = (derivations.heads, derivations.values, derivations.weights, bodies)
         for head, value, weight, body in zip(*(part.tolist() for part in every), strict=True):
             self._derive(head, value, weight)
             if value == self._best[head]:
@@ -183,7 +183,7 @@ class OneByOne:
     def _linked(self, slot: int) -> Sequence[_Link]:
         """What leads on from a key."""
         key, offset = self._key[slot], self._rows.step.offset
-        found: list[_Link] = []
+        links: list[_Link] = []
         has_gone = False
         for view in self._table:
             first, last = _span(view, key)
@@ -196,10 +196,10 @@ class OneByOne:
                     raise NotThisWayError
                 weight = view.weights[place]
                 has_gone = has_gone or weight < 0
-                found.append((head, more, weight))
+                links.append((head, more, weight))
         if self._rows.values.shape[1] != len(self._best):
             self._view()
-        return _summed(found) if has_gone else found
+        return _summed(links) if has_gone else links
 
 
 def _span(view: IndexView, key: int) -> tuple[int, int]:

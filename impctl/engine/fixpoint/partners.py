@@ -34,14 +34,14 @@ class Partners:
         self._held: Ints = np.zeros((4, 0), dtype=np.int64)
         self.heads, self.weights, self.source, self.place = self._held
 
-    def add(self, found: Derived, order: Ints | None) -> None:
+    def add(self, result: Derived, order: Ints | None) -> None:
         """More of them, in this order; None as they stand."""
-        start, self.count = self.count, self.count + len(found.heads)
+        start, self.count = self.count, self.count + len(result.heads)
         if self.count > self._held.shape[1]:
             grown = np.empty((4, 2 * self.count), dtype=np.int64)
             grown[:, :start] = self._held[:, :start]
             self._held = grown
             self.heads, self.weights, self.source, self.place = grown
-        added = (found.heads, found.weights, found.source, found.place)
+        added = (result.heads, result.weights, result.source, result.place)
         for held, column in zip(self._held, added, strict=True):
             held[start : self.count] = column if order is None else column[order]

@@ -66,10 +66,10 @@ class RankedRows:
 
     def rows(self) -> Batch:
         """All rows, once each. Cost: the rows."""
-        found = self.whole()
-        if not len(found):
+        result = self.whole()
+        if not len(result):
             return empty_batch(0)
-        return self.batch(found.keys, np.ones(len(found), dtype=np.int64))
+        return self.batch(result.keys, np.ones(len(result), dtype=np.int64))
 
     def batch(self, keys: Sequence[Vector], weights: Ints) -> Batch:
         """Rows of these columns, which carry no fragment."""

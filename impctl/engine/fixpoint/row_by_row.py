@@ -132,8 +132,8 @@ class RowByRow:
         if len(counted) and touched.values[ALL : LOW + 1, counted].min() < 0:
             raise never_held("ways to derive rows")
         self.pairs += len(heads)
-        found = Derived(heads, heads, weights, source, place)
+        result = Derived(heads, heads, weights, source, place)
         if hit is None:
-            self._partners.add(found, None)
+            self._partners.add(result, None)
         self._fresh, self._found = [], ([], [], [], [])
-        return found
+        return result

@@ -84,17 +84,17 @@ class RowNumbers:
     def _known(self, codes: Ints, leaders: Sequence[Vector]) -> tuple[Ints, Ints]:
         """The numbers of different rows, -1 for those not there, and how many copies there are."""
         numbers, copies = np.full(len(codes), -1, dtype=np.int64), np.zeros(len(codes), np.int64)
-        found = self.index.find(codes, leaders)
-        if not len(found.owners):
+        result = self.index.find(codes, leaders)
+        if not len(result.owners):
             return numbers, copies
         # A row and its negative are both found until the index cancels them.
-        given = found.rows.columns[NUMBER].values
-        order = np.lexsort((given, found.owners))
-        owners, given = found.owners[order], given[order]
+        given = result.rows.columns[NUMBER].values
+        order = np.lexsort((given, result.owners))
+        owners, given = result.owners[order], given[order]
         is_first = np.ones(len(order), dtype=np.bool_)
         is_first[1:] = (owners[1:] != owners[:-1]) | (given[1:] != given[:-1])
         first = is_first.nonzero()[0]
-        sums = np.add.reduceat(found.rows.weights[order], first)
+        sums = np.add.reduceat(result.rows.weights[order], first)
         there = first[sums > 0]
         numbers[owners[there]] = given[there]
         copies[owners[there]] = sums[sums > 0]
@@ -121,9 +121,9 @@ class RowsByNumber:
         asked = Vector(LONG, np.array(sorted(numbers), dtype=np.int64))
         if not len(asked.values):
             return empty_batch(0)
-        found = self._index.find(self._codes(asked), [asked]).rows
-        assert len(found) == len(asked.values), "a number is given once, and taken back at the end"
-        return Batch(found.columns, np.full(len(found), weight, dtype=np.int64), ())
+        result = self._index.find(self._codes(asked), [asked]).rows
+        assert len(result) == len(asked.values), "a number is given once, and taken back at the end"
+        return Batch(result.columns, np.full(len(result), weight, dtype=np.int64), ())
 
     def _codes(self, numbers: Vector) -> Ints:
         batch = Batch({self._number: numbers}, np.ones(len(numbers.values), dtype=np.int64), ())

@@ -71,9 +71,11 @@ class Settling:
     """One step; `found` are changed derivations, `bodies` the ranks of the keys that they are from,
     -1 for those of the base."""
 
-    def __init__(self, rows: ValuedRows, links: Links, found: Derivations, bodies: Ints) -> None:
+    def __init__(
+        self, rows: ValuedRows, links: Links, derivations: Derivations, bodies: Ints
+    ) -> None:
         self._rows, self._links = rows, links
-        self._found, self._bodies = found, bodies
+        self._found, self._bodies = derivations, bodies
         self._lost: list[Derivations] = []
         self._counts: list[Ints] = []
         """The slots of rows whose low was counted in."""
@@ -81,9 +83,9 @@ class Settling:
 
     def settle(self, admission: Admission) -> Ints:
         """Do so; the slots of keys whose value, rank or low may be another one."""
-        out, found = self._send_out(), self._found
+        out, result = self._send_out(), self._found
         values = self._rows.values
-        if not len(out) and not (found.values < values[BEST, found.heads]).any():
+        if not len(out) and not (result.values < values[BEST, result.heads]).any():
             # As of most links that come or go: another way is better.
             return self._of_touched(out)
         heads = self._improve(out, admission)
@@ -107,17 +109,17 @@ class Settling:
             gone.append(front)
         return np.concatenate(gone)
 
-    def _take(self, found: Derivations, bodies: Ints) -> Ints:
+    def _take(self, derivations: Derivations, bodies: Ints) -> Ints:
         """Count derivations into the lows of the rows that they derive; those groundless then."""
         rows = self._rows
-        tight: Ints = (found.values == rows.values[BEST, found.heads]).nonzero()[0]
+        tight: Ints = (derivations.values == rows.values[BEST, derivations.heads]).nonzero()[0]
         if not len(tight):
             return tight
-        heads: Ints = found.heads[tight]
+        heads: Ints = derivations.heads[tight]
         rows.know_ranks(heads)
         values = rows.values
         is_low = bodies[tight] < values[RANKED, heads]
-        heads, weights = heads[is_low], found.weights[tight][is_low]
+        heads, weights = heads[is_low], derivations.weights[tight][is_low]
         if not len(heads):
             return heads
         self._counts.append(heads)
@@ -140,8 +142,8 @@ class Settling:
             keys = values[KEY, out]
             of_out = derived.find(keys, rows.key_columns(keys))
             if len(of_out.owners):
-                found = rows.ordered(of_out.rows.columns[rows.step.value])
-                parts.append(Derivations(out[of_out.owners], found, of_out.rows.weights))
+                result = rows.ordered(of_out.rows.columns[rows.step.value])
+                parts.append(Derivations(out[of_out.owners], result, of_out.rows.weights))
         for part in (self._found, *self._lost):
             counts = is_out[part.heads] | (part.values < values[BEST, part.heads])
             parts.append(part.keep(counts))
@@ -191,12 +193,12 @@ class Settling:
         places = links.of(pending)
         body, head, offset, net = links.held[BODY : NET + 1, places]
         best = rows.values[BEST]
-        found = best[body] + offset
-        if len(found) and found.max() >= MOST:
+        result = best[body] + offset
+        if len(result) and result.max() >= MOST:
             raise NotThisWayError
-        is_better = (found < best[head]) & (net > 0)
-        head, found = head[is_better], found[is_better]
-        np.minimum.at(best, head, found)
+        is_better = (result < best[head]) & (net > 0)
+        head, result = head[is_better], result[is_better]
+        np.minimum.at(best, head, result)
         return rest, distinct_values(head) if len(head) else head
 
     # What counts.

@@ -84,5 +84,5 @@ class Slots:
         """Of these slots, each given once, the codes, ascending, and the slots in that order."""
         is_asked = np.zeros(self._count, dtype=np.bool_)
         is_asked[slots] = True
-        found = is_asked[self._by_code]
-        return self._codes[found], self._by_code[found]
+        result = is_asked[self._by_code]
+        return self._codes[result], self._by_code[result]

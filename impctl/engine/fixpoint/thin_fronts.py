@@ -103,8 +103,8 @@ class ThinFronts(RowByRow):
                     heads.append(head)
                     weights.append(change)
                     owners.append(owner)
-        found = self._end(heads)
-        return Derived(found.source, found.heads, found.weights, found.source, found.place)
+        result = self._end(heads)
+        return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
     def _changed_by_rows(self, rows: ChangedRows) -> Derived:
         """The same where a row is its key, and what it derives is of the table."""
@@ -122,8 +122,8 @@ class ThinFronts(RowByRow):
             heads.append(head)
             weights.append(rows.weights[owner])
             owners.append(owner)
-        found = self._end(heads)
-        return Derived(found.source, found.heads, found.weights, found.source, found.place)
+        result = self._end(heads)
+        return Derived(result.source, result.heads, result.weights, result.source, result.place)
 
     def _head(self, mine: list[int], theirs: list[int]) -> int:
         """The slot of a row of these values, taken in turn."""
@@ -163,8 +163,8 @@ class ThinFronts(RowByRow):
                 break
             is_begun = True
             front = self._came(front, spans, admit(len(front)))
-        found = self._end(self._hit)
-        return (np.array(front, dtype=np.int64), found) if is_begun else None
+        result = self._end(self._hit)
+        return (np.array(front, dtype=np.int64), result) if is_begun else None
 
     def _spans(self, front: list[int]) -> list[list[_Span] | None] | None:
         """Where in the table the partners of these rows lie, None for those that are known; None
@@ -182,7 +182,7 @@ class ThinFronts(RowByRow):
                 pairs += last[slot] - first[slot]
                 spans.append(None)
                 continue
-            found = []
+            result = []
             key = keys[slot]
             for number, view, codes, length in table:
                 start = bisect_left(codes, key)
@@ -190,9 +190,9 @@ class ThinFronts(RowByRow):
                     end = start + 1
                     if end < length and codes[end] == key:
                         end = bisect_right(codes, key, end)
-                    found.append((number, view, start, end))
+                    result.append((number, view, start, end))
                     pairs += end - start
-            spans.append(found)
+            spans.append(result)
         return None if pairs > _PAIRS * self._most else spans
 
     def _went(self, front: list[int], spans: list[list[_Span] | None]) -> list[int]:
@@ -203,9 +203,9 @@ class ThinFronts(RowByRow):
             rank[slot] = low[slot] = 0
         heads, weights, _, _ = self._found
         suspects: list[int] = []
-        for slot, body, found in zip(front, ranks, spans, strict=True):
+        for slot, body, result in zip(front, ranks, spans, strict=True):
             start = len(heads)
-            for span in found or ():
+            for span in result or ():
                 self._take(slot, span)
             rank, every, low = self._rank, self._every, self._low
             for at in range(start, len(heads)):
@@ -270,15 +270,15 @@ class ThinFronts(RowByRow):
         heads, weights, _, _ = self._found
         known, of_known = self._partner_heads, self._partner_weights
         hit: list[int] = []
-        for slot, found in zip(front, spans, strict=True):
-            if found is None:
+        for slot, result in zip(front, spans, strict=True):
+            if result is None:
                 for at in range(self._first[slot], self._last[slot]):
                     head = known[at]
                     every[head] += of_known[at]
                     hit.append(head)
                 continue
             start = len(heads)
-            for span in found:
+            for span in result:
                 self._take(slot, span)
             every = self._every
             for at in range(start, len(heads)):

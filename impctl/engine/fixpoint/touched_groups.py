@@ -139,12 +139,12 @@ class TouchedGroups:
             self._bests = _with_room(self._bests, len(self._groups))
             located = held.best.find(codes, rest)
             if located.parts:
-                found = held.best.gather(located, HAS)
-                self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = found
+                result = held.best.gather(located, HAS)
+                self._bests[_HAS, slots[new]] = self._bests[_HAD, slots[new]] = result
                 for place, name in enumerate(held.best_names):
                     at = _FIRST_BEST + 2 * place
-                    found = held.best.gather(located, name)
-                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = found
+                    result = held.best.gather(located, name)
+                    self._bests[at, slots[new]] = self._bests[at + 1, slots[new]] = result
         of_rows: Ints = slots[grouping.index()]
         return of_rows
 
@@ -156,9 +156,9 @@ class TouchedGroups:
         held = self._held
         self._bests[_IS_HELD, groups] = 1
         codes, groups = self._groups.ordered(groups)
-        found = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
-        if len(found.rows):
-            self._found.append(self._counted(_Derived(found.rows, groups[found.owners])))
+        result = held.derived.find(codes, [key.take(groups) for key in self._groups.columns()])
+        if len(result.rows):
+            self._found.append(self._counted(_Derived(result.rows, groups[result.owners])))
         every = self._values[: _GROUP + 1, : len(self._rows)]
         if (self._bests[_IS_HELD, every[_GROUP, every[_ALL] < 0]] > 0).any():
             raise never_held("ways to derive rows")
@@ -208,8 +208,8 @@ class TouchedGroups:
             for is_at, was_at, name in zip(
                 (_IS_RANK, _IS_LOW), (_WAS_RANK, _WAS_LOW), _NAMES, strict=True
             ):
-                found = held.inside.gather(located, name)
-                self._values[is_at, slots] = self._values[was_at, slots] = found
+                result = held.inside.gather(located, name)
+                self._values[is_at, slots] = self._values[was_at, slots] = result
         return slots
 
     # What comes and goes.
@@ -217,8 +217,8 @@ class TouchedGroups:
     def groundless(self, slots: Ints) -> Ints:
         """Those that are in, and that nothing of lower rank derives any more."""
         values = self._values
-        found: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
-        return found
+        result: Ints = slots[(values[_IS_LOW, slots] == 0) & (values[_IS_RANK, slots] > 0)]
+        return result
 
     def every_row(self) -> Ints:
         """The slots of all rows."""
@@ -271,8 +271,8 @@ class TouchedGroups:
         is_in = values[_IS_RANK, slots] > 0
         comes = ~is_in & is_first & (values[_ALL, slots] > 0)
         has_gone = ~is_in & (values[_WAS_RANK, slots] > 0)
-        found = comes | has_gone | (is_in & (values[_IS_LOW, slots] == 0))
-        return distinct_values(groups[found])
+        result = comes | has_gone | (is_in & (values[_IS_LOW, slots] == 0))
+        return distinct_values(groups[result])
 
     def _best(self, rows: Ints) -> Bools:
         """Which of these, all rows that are derived in their groups, are best."""
@@ -327,9 +327,9 @@ class TouchedGroups:
         if len(slots):
             codes, slots = self._groups.ordered(slots)
             names = zip(held.best_names, range(_FIRST_BEST, len(bests), 2), strict=True)
-            found = {name: bests[at, slots] for name, at in names}
+            result = {name: bests[at, slots] for name, at in names}
             keys = [key.take(slots) for key in self._groups.columns()]
-            held.best.put(codes, keys, {HAS: bests[_HAS, slots], **found})
+            held.best.put(codes, keys, {HAS: bests[_HAS, slots], **result})
 
     def told(self) -> Batch:
         """What changed in the derivations of rows that are in: their tags."""
@@ -362,9 +362,9 @@ class TouchedGroups:
             return empty_batch(0)
         codes, slots = self._rows.ordered(slots)
         keys = [key.take(slots) for key in self._rows.columns()]
-        found = {RANK: values[_IS_RANK, slots], LOW: values[_IS_LOW, slots]}
-        held.inside.put(codes, keys, found)
-        signs = (found[RANK] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
+        result = {RANK: values[_IS_RANK, slots], LOW: values[_IS_LOW, slots]}
+        held.inside.put(codes, keys, result)
+        signs = (result[RANK] > 0).astype(np.int64) - (values[_WAS_RANK, slots] > 0)
         moved = signs.nonzero()[0]
         return held.batch([key.take(moved) for key in keys], signs[moved])
 
@@ -382,6 +382,6 @@ def _with_room(values: Ints, most: int) -> Ints:
 def _signed(derived: _Derived, signs: Ints) -> Batch:
     """The tags of derivations with the signs of their rows; those of sign 0 are left out."""
     weights = derived.rows.weights * signs[derived.slots]
-    found = weights.nonzero()[0]
-    tags = tuple(tag.take(found) for tag in derived.rows.tags)
-    return Batch({}, weights[found], tags)
+    result = weights.nonzero()[0]
+    tags = tuple(tag.take(result) for tag in derived.rows.tags)
+    return Batch({}, weights[result], tags)

@@ -63,24 +63,24 @@ class TouchedRows:
 
     def _found(self, codes: Ints, keys: Sequence[Vector]) -> Ints:
         """The slots of those rows that have one; -1 for others."""
-        found = np.full(len(codes), -1, dtype=np.int64)
+        result = np.full(len(codes), -1, dtype=np.int64)
         are_told = self._are_told and are_told_by_codes(keys, keys)
         for held, owners in self.parts:
             places = held.searchsorted(codes)
             rows = (held.take(places, mode="clip") == codes).nonzero()[0]
             places = places[rows]
             if are_told:
-                found[rows] = owners[places]
+                result[rows] = owners[places]
                 continue
             # Another row may have the code, and stand before it; as good as never.
             while len(rows):
                 is_same = self._is_same(owners[places], keys, rows)
-                found[rows[is_same]] = owners[places[is_same]]
+                result[rows[is_same]] = owners[places[is_same]]
                 rows, places = rows[~is_same], places[~is_same] + 1
                 is_next = held.take(places, mode="clip") == codes[rows]
                 is_next &= places < len(held)
                 rows, places = rows[is_next], places[is_next]
-        return found
+        return result
 
     def _is_same(self, slots: Ints, keys: Sequence[Vector], rows: Ints) -> Bools:
         mine = [column.take(slots) for column in self.columns]
@@ -145,9 +145,9 @@ class TouchedRows:
 
     def take_up_all(self) -> None:
         """A slot for every row there is. Cost: the rows."""
-        found = self.held.whole()
-        if len(found):
-            self.slots_of(found.codes, found.keys)
+        result = self.held.whole()
+        if len(result):
+            self.slots_of(result.codes, result.keys)
 
     @property
     def ranks(self) -> Ints:
@@ -173,15 +173,15 @@ class TouchedRows:
 
     def groundless(self, slots: Ints) -> Ints:
         """Those in the fixpoint that nothing of lower rank derives any more."""
-        found: Ints = slots[(self.values[LOW, slots] == 0) & (self.values[RANK, slots] > 0)]
-        return found
+        result: Ints = slots[(self.values[LOW, slots] == 0) & (self.values[RANK, slots] > 0)]
+        return result
 
     def derived(self, slots: Ints | None = None) -> Ints:
         """Those (default: of all) that are not in the fixpoint, and are derived from rows in it."""
         if slots is None:
             slots = np.arange(self.count, dtype=np.int64)
-        found: Ints = slots[(self.values[RANK, slots] == 0) & (self.values[ALL, slots] > 0)]
-        return found
+        result: Ints = slots[(self.values[RANK, slots] == 0) & (self.values[ALL, slots] > 0)]
+        return result
 
     def inside(self) -> Ints:
         """All in the fixpoint, of those touched."""
@@ -219,8 +219,8 @@ class TouchedRows:
     def gone(self) -> Ints:
         """Those that were in the fixpoint and are not now."""
         ranks = self.values[:, : self.count]
-        found: Ints = ((ranks[WAS + RANK] > 0) & (ranks[RANK] == 0)).nonzero()[0]
-        return found
+        result: Ints = ((ranks[WAS + RANK] > 0) & (ranks[RANK] == 0)).nonzero()[0]
+        return result
 
     def kept(self) -> Batch:
         """The step is over: keep what changed; the rows that came (+1) and went (-1)."""

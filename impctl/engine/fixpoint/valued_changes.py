@@ -63,18 +63,18 @@ class ValuedChanges:
             bodies.append(self._of_base(base))
         if table is not None and len(table):
             bodies.append(self._of_table(table))
-        found = _joined([part for part, _ in self._parts])
+        result = _joined([part for part, _ in self._parts])
         every = np.concatenate([*bodies, _NOTHING])
         self.admitted = admission
-        best = rows.values[BEST, found.heads]
+        best = rows.values[BEST, result.heads]
         # As of most that comes or goes: another way is better.
-        touched = None if (found.values <= best).any() else _NOTHING
-        if touched is None and len(found.heads) <= few:
+        touched = None if (result.values <= best).any() else _NOTHING
+        if touched is None and len(result.heads) <= few:
             self.admitted = copy(admission)
-            touched = OneByOne(rows, links, few).settle(found, every, self.admitted)
+            touched = OneByOne(rows, links, few).settle(result, every, self.admitted)
         if touched is None:
             self.admitted = admission
-            touched = Settling(rows, links, found, every).settle(admission)
+            touched = Settling(rows, links, result, every).settle(admission)
         self._touched = touched
 
     def _of_base(self, base: Batch) -> Ints:
@@ -97,9 +97,9 @@ class ValuedChanges:
         slots = rows.slots_of(heads[owners])
         rows.know_ranks(bodies)
         values = rows.values[BEST, bodies] + offsets[owners]
-        found = Derivations(slots, values, table.weights[owners])
+        derivations = Derivations(slots, values, table.weights[owners])
         tags = tuple(tag.take(owners) for tag in table.tags)
-        self._parts.append((found, self._padded(len(owners), tags)))
+        self._parts.append((derivations, self._padded(len(owners), tags)))
         ranks: Ints = rows.values[RANKED, bodies]
         return ranks
 
@@ -153,10 +153,10 @@ class ValuedChanges:
                 continue
             pairs += len(places)
             body, head, offset = links.held[BODY : OFFSET + 1, places]
-            found = rows.values[at, body] + offset
+            result = rows.values[at, body] + offset
             weights = sign * links.held[WEIGHT, places]
             for part, tags in self._tagged(places):
-                every = Derivations(head, found, weights)
+                every = Derivations(head, result, weights)
                 self._parts.append((every if part is None else every.keep(part), tags))
         return pairs
 
@@ -166,35 +166,35 @@ class ValuedChanges:
         if not any(self._accesses):
             return [(None, ())]
         source, place = links.held[SOURCE, places], links.held[PLACE, places]
-        found: list[tuple[Ints | None, tuple[Tags, ...]]] = []
+        result: list[tuple[Ints | None, tuple[Tags, ...]]] = []
         for number in range(links.sources):
             part = (source == number).nonzero()[0]
             if len(part):
                 tags = tuple(tag.take(place[part]) for tag in links.tags(number))
-                found.append((part, self._padded(len(part), tags)))
-        return found
+                result.append((part, self._padded(len(part), tags)))
+        return result
 
     def _keep_derived(self) -> None:
         parts = self._parts
-        found = self._every = _joined([part for part, _ in parts])
-        if not len(found.heads):
+        result = self._every = _joined([part for part, _ in parts])
+        if not len(result.heads):
             return
         counts = range(sum(self._accesses))
         self._tags = tuple(stacked([tags[at] for _, tags in parts]) for at in counts)
         self._told = self._telling()
-        keys = self._rows.values[KEY, found.heads]
-        columns = self._rows.columns(keys, found.values)
-        rows = Batch(dict(zip(self._held.names, columns, strict=True)), found.weights, self._tags)
+        keys = self._rows.values[KEY, result.heads]
+        columns = self._rows.columns(keys, result.values)
+        rows = Batch(dict(zip(self._held.names, columns, strict=True)), result.weights, self._tags)
         self._held.derived.add(rows, keys)
 
     def _telling(self) -> Batch | None:
         """What changed in the derivations of rows that are in: their tags."""
         if not any(self._accesses):
             return None
-        rows, found, moved = self._rows, self._every, self._moved
+        rows, result, moved = self._rows, self._every, self._moved
         values = rows.values
-        is_in = found.values == values[BEST, found.heads]
-        parts = [Batch({}, found.weights, self._tags).keep(is_in)] if is_in.any() else []
+        is_in = result.values == values[BEST, result.heads]
+        parts = [Batch({}, result.weights, self._tags).keep(is_in)] if is_in.any() else []
         if len(moved) and self._held.best.runs:
             keys = values[KEY, moved]
             of_moved = self._held.derived.find(keys, rows.key_columns(keys))
@@ -224,8 +224,8 @@ class ValuedChanges:
         moved = moved[ascending(values[KEY, moved])]
         keys, best = values[KEY, moved], values[BEST, moved]
         has = (best != NONE).astype(np.int64)
-        found = {HAS: has, held.best_names[0]: np.where(has > 0, best, 0)}
-        held.best.put(keys, self._rows.key_columns(keys), found)
+        result = {HAS: has, held.best_names[0]: np.where(has > 0, best, 0)}
+        held.best.put(keys, self._rows.key_columns(keys), result)
 
     def _keep_inside(self, touched: Ints, is_moved: Ints) -> None:
         values = self._rows.values
@@ -238,11 +238,11 @@ class ValuedChanges:
         is_in = np.arange(len(slots)) >= len(gone)
         codes, columns = self._rows.rows(slots, best)
         order = ascending(codes)
-        found = {
+        result = {
             name: np.where(is_in, values[at, slots], 0)[order]
             for name, at in ((RANK, RANKED), (LOW, COUNTED))
         }
-        self._held.inside.put(codes[order], [column.take(order) for column in columns], found)
+        self._held.inside.put(codes[order], [column.take(order) for column in columns], result)
 
     def _keep_own(self, ranked: Ints, pairs: int) -> None:
         """Bring the join's rows up to date."""

@@ -85,10 +85,10 @@ class Links:
         offset = self._step.offset
         if offset.column is None:
             return np.full(len(rows), offset.constant, dtype=np.int64)
-        found = numbers(rows.columns[offset.column])
-        if len(found) and (found.max() >= MOST or found.min() <= -MOST):
+        result = numbers(rows.columns[offset.column])
+        if len(result) and (result.max() >= MOST or result.min() <= -MOST):
             raise NotThisWayError
-        return offset.sign * found + offset.constant
+        return offset.sign * result + offset.constant
 
     def heads(self, rows: Batch) -> Ints:
         """The keys that they lead to."""
@@ -125,12 +125,12 @@ class Links:
             batch = run.at(places)
             names = {step.head, *step.table.keys, *_column(step)}
             some = {name: batch.columns[name].take(places) for name in names}
-            found = Batch(some, batch.weights[places], ())
+            result = Batch(some, batch.weights[places], ())
             # NULL may have the code of a number.
-            numbers(found.columns[step.table.keys[0]])
+            numbers(result.columns[step.table.keys[0]])
             part = np.empty((PLACE + 1, pairs), dtype=np.int64)
-            part[BODY], part[HEAD], part[OFFSET] = owners, self.heads(found), self.offsets(found)
-            part[NET] = part[WEIGHT] = found.weights
+            part[BODY], part[HEAD], part[OFFSET] = owners, self.heads(result), self.offsets(result)
+            part[NET] = part[WEIGHT] = result.weights
             part[SOURCE], part[PLACE] = source, places
             parts.append(part)
         self._add(slots, parts)
@@ -141,45 +141,45 @@ class Links:
         if not parts:
             values[FIRST, slots] = values[LAST, slots] = self.count
             return
-        found = parts[0]
+        result = parts[0]
         if len(parts) > 1:
-            found = np.concatenate(parts, axis=1)
-            found = found[:, np.argsort(found[BODY], kind="stable")]
-        if found[OFFSET].min() < 0:
+            result = np.concatenate(parts, axis=1)
+            result = result[:, np.argsort(result[BODY], kind="stable")]
+        if result[OFFSET].min() < 0:
             raise NotThisWayError
-        ends = self.count + np.cumsum(np.bincount(found[BODY], minlength=len(slots)))
+        ends = self.count + np.cumsum(np.bincount(result[BODY], minlength=len(slots)))
         values[LAST, slots] = ends
         values[FIRST, slots[0]] = self.count
         values[FIRST, slots[1:]] = ends[:-1]
-        _sum_up(found)
-        found[HEAD] = self._rows.slots_of(found[HEAD])
-        found[BODY] = slots[found[BODY]]
-        start, self.count = self.count, self.count + found.shape[1]
+        _sum_up(result)
+        result[HEAD] = self._rows.slots_of(result[HEAD])
+        result[BODY] = slots[result[BODY]]
+        start, self.count = self.count, self.count + result.shape[1]
         if not start:
-            self.held = found
+            self.held = result
             return
         if self.count > self.held.shape[1]:
             grown = np.empty((PLACE + 1, 2 * self.count), dtype=np.int64)
             grown[:, :start] = self.held[:, :start]
             self.held = grown
-        self.held[:, start : self.count] = found
+        self.held[:, start : self.count] = result
 
 
 def _column(step: ValuedStep) -> tuple[str, ...]:
     return () if step.offset.column is None else (step.offset.column,)
 
 
-def _sum_up(found: Ints) -> None:
+def _sum_up(result: Ints) -> None:
     """Count equal rows of one key together, where some go."""
-    if found[NET].min() >= 0:
+    if result[NET].min() >= 0:
         return
-    goes = np.zeros(int(found[BODY].max()) + 1, dtype=np.bool_)
-    goes[found[BODY, found[NET] < 0]] = True
-    some = goes[found[BODY]].nonzero()[0]
-    order = some[np.lexsort((found[OFFSET, some], found[HEAD, some], found[BODY, some]))]
-    starts = starts_in(found[BODY, order], found[HEAD, order], found[OFFSET, order]).nonzero()[0]
-    sums = np.add.reduceat(found[NET, order], starts)
+    goes = np.zeros(int(result[BODY].max()) + 1, dtype=np.bool_)
+    goes[result[BODY, result[NET] < 0]] = True
+    some = goes[result[BODY]].nonzero()[0]
+    order = some[np.lexsort((result[OFFSET, some], result[HEAD, some], result[BODY, some]))]
+    starts = starts_in(result[BODY, order], result[HEAD, order], result[OFFSET, order]).nonzero()[0]
+    sums = np.add.reduceat(result[NET, order], starts)
     if sums.min() < 0:
         raise NotThisWayError
-    found[NET, order] = 0
-    found[NET, order[starts]] = sums
+    result[NET, order] = 0
+    result[NET, order[starts]] = sums

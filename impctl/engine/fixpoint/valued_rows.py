@@ -99,9 +99,9 @@ class ValuedRows:
         if greatest - least >= _DENSE * len(keys) or not -MOST < least < MOST:
             return None
         self._least = least
-        found = np.full(greatest - least + 1, -1, dtype=np.int32)
-        found[keys - least] = slots
-        return found
+        result = np.full(greatest - least + 1, -1, dtype=np.int32)
+        result[keys - least] = slots
+        return result
 
     def views(self) -> list[IndexView] | None:
         """What is derived, as it is looked up one by one; None where it is not to be."""
@@ -138,13 +138,13 @@ class ValuedRows:
                 continue
             asked = keys if rest is None else keys[rest]
             places = codes.searchsorted(asked)
-            found = held.take(places, mode="clip")
+            result = held.take(places, mode="clip")
             is_new = codes.take(places, mode="clip") != asked
             if rest is None:
-                slots = found
+                slots = result
                 rest = is_new.nonzero()[0]
             else:
-                slots[rest] = found
+                slots[rest] = result
                 rest = rest[is_new]
             if not len(rest):
                 return slots
@@ -223,8 +223,8 @@ class ValuedRows:
         """Those of these keys whose value, rank or low is not what it was before the step."""
         values = self.values
         is_other = (values[:WAS, slots] != values[WAS : 2 * WAS, slots]).any(axis=0)
-        found: Ints = slots[is_other]
-        return found
+        result: Ints = slots[is_other]
+        return result
 
     def rows(self, slots: Ints, values: Ints) -> tuple[Ints, list[Vector]]:
         """Rows of these keys with such values: their codes and columns."""
@@ -248,17 +248,17 @@ class ValuedRows:
 
     def ordered(self, column: Vector) -> Ints:
         """Values of the column that decides, in the order where the least is best."""
-        found = numbers(column)
-        _check_values(found)
-        return ~found if self.step.is_greatest else found
+        result = numbers(column)
+        _check_values(result)
+        return ~result if self.step.is_greatest else result
 
 
 def numbers(column: Vector) -> Ints:
     """The whole numbers of a column without NULL."""
     if column.valid is not None and not bool(column.valid.all()):
         raise NotThisWayError
-    found: Ints = column.values.astype(np.int64, copy=False)
-    return found
+    result: Ints = column.values.astype(np.int64, copy=False)
+    return result
 
 
 def _check_values(values: Ints) -> None:
@@ -286,11 +286,11 @@ def _merged(one: tuple[Ints, Ints], other: tuple[Ints, Ints]) -> tuple[Ints, Int
 
 
 def _fresh(room: int) -> Ints:
-    found = np.zeros((_END + 1, room), dtype=np.int64)
-    found[BEST] = found[WAS + BEST] = NONE
-    found[KNOWN] = 1
-    found[FIRST] = found[_START] = -1
-    return found
+    result = np.zeros((_END + 1, room), dtype=np.int64)
+    result[BEST] = result[WAS + BEST] = NONE
+    result[KNOWN] = 1
+    result[FIRST] = result[_START] = -1
+    return result
 
 
 _NOTHING = np.zeros(0, dtype=np.int64)

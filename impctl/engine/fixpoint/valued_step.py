@@ -111,8 +111,8 @@ class _Above:
         while self.at >= 0 and isinstance(operator := operators[self.at], Project):
             self._outputs.append(dict(operator.outputs))
             (self.at,) = step.wires[self.at]
-        found = operators[self.at] if self.at >= 0 else None
-        self.join = found if isinstance(found, Join) and not found.reads else None
+        result = operators[self.at] if self.at >= 0 else None
+        self.join = result if isinstance(result, Join) and not result.reads else None
 
     @property
     def count(self) -> int:
@@ -146,24 +146,24 @@ class _Above:
         sign = 1 if expr.op is ArithmeticOp.ADD else -1
         sides = [(expr.left, expr.right), (expr.right, expr.left)]
         for mine, other in sides if sign > 0 else sides[:1]:
-            found = self.sum_of(mine, own, table, depth)
-            if found is not None:
-                return self._more(found, self.leaf(other, depth), sign, table)
+            result = self.sum_of(mine, own, table, depth)
+            if result is not None:
+                return self._more(result, self.leaf(other, depth), sign, table)
         return None
 
     def _more(
-        self, found: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
+        self, result: _Sum, other: Expr, sign: int, table: Mapping[AttributeId, SqlType]
     ) -> _Sum | None:
         """A sum and one more leaf, of whole numbers; one column at most."""
         if isinstance(other, Literal):
             if other.type.kind not in _ADDED or other.value is None:
                 return None
-            more = found.constant + sign * int(other.value)
+            more = result.constant + sign * int(other.value)
             if abs(int(other.value)) >= _MOST:
                 return None
-            return _Sum(found.own, found.column, found.sign, more)
-        if not isinstance(other, ColumnRef) or other.id not in table or found.column is not None:
+            return _Sum(result.own, result.column, result.sign, more)
+        if not isinstance(other, ColumnRef) or other.id not in table or result.column is not None:
             return None
         if table[other.id].kind not in _ADDED:
             return None
-        return _Sum(found.own, other.id, sign, found.constant)
+        return _Sum(result.own, other.id, sign, result.constant)

@@ -97,9 +97,9 @@ class Views:
     def _seen(self, runs: Sequence[R], make: Callable[[R], V]) -> list[V]:
         known = self._known
         # A run that is held keeps its identity to itself.
-        found = [(run, known.get(id(run)) or (run, make(run))) for run in runs]
-        self._known = {id(run): pair for run, pair in found if len(run) <= _SMALL}
-        return [view for _, (_, view) in found]
+        result = [(run, known.get(id(run)) or (run, make(run))) for run in runs]
+        self._known = {id(run): pair for run, pair in result if len(run) <= _SMALL}
+        return [view for _, (_, view) in result]
 
 
 def _all_known(views: Sequence[V | None]) -> list[V] | None:

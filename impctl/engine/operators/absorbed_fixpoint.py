@@ -117,12 +117,12 @@ class AbsorbedFixpoint(Recursion):
     def step(self, *ingredients: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
         numbered = [self._numbered(at, batch) for at, batch in enumerate(ingredients)]
-        found = self._step.step(None, *numbered)
-        found = found if found is not None and len(found) else None
+        result = self._step.step(None, *numbered)
+        result = result if result is not None and len(result) else None
         if self._is_filling:
-            self._held_back[1].extend([] if found is None else [apart_in_memory(found)])
+            self._held_back[1].extend([] if result is None else [apart_in_memory(result)])
             return None
-        return self._changed(None, (), found)
+        return self._changed(None, (), result)
 
     def _numbered(self, at: int, batch: Batch | None) -> Batch | None:
         """Rows of an ingredient with their numbers; notes which leaves went."""
@@ -131,9 +131,9 @@ class AbsorbedFixpoint(Recursion):
         ingredient = self.ingredients[at]
         if ingredient.is_leaf:
             own = [batch.columns[name] for name, _ in ingredient.columns]
-            found = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
-            self._gone.update(found.gone.tolist())
-            numbers = found.numbers
+            result = self.leaves[at].counted(own, batch.weights, self._fresh_leaves)
+            self._gone.update(result.gone.tolist())
+            numbers = result.numbers
         else:
             numbers = np.full(len(batch), -1, dtype=np.int64)
         columns = {**batch.columns, ingredient.number: Vector(LONG, numbers)}
@@ -163,23 +163,23 @@ class AbsorbedFixpoint(Recursion):
         self._keep(moves)
         return self._net(moves.entered, left)
 
-    def _came(self, moves: _Moves, found: Batch | None) -> list[Grounded]:
+    def _came(self, moves: _Moves, batch: Batch | None) -> list[Grounded]:
         """The derivations that there are more of, noted and told with all others; heads that are
         new have numbers from now on."""
-        if found is None or not len(found):
+        if batch is None or not len(batch):
             return []
         if any(self._accesses):
-            self._told.append(Batch({}, found.weights, found.tags))
+            self._told.append(Batch({}, batch.weights, batch.tags))
         keys, known, owners = self.rows.found(
-            [found.columns[name] for name, _ in self.columns], len(found)
+            [batch.columns[name] for name, _ in self.columns], len(batch)
         )
         new = (known < 0).nonzero()[0]
         known[new] = self._fresh_rows(len(new))
         parts = {_HEAD: Vector(LONG, known[owners])}
         for name in self._bodies:
-            column = found.columns[name]
+            column = batch.columns[name]
             parts[name] = Vector(LONG, np.where(column.validity(), column.values, -1))
-        noted = consolidated(Batch(parts, found.weights, ()))
+        noted = consolidated(Batch(parts, batch.weights, ()))
         if len(new):
             # Without one that is there now a row does not come, and its number is never used.
             heads = noted.columns[_HEAD].values[noted.weights > 0]
@@ -322,5 +322,5 @@ def _matrix(batch: Batch) -> Ints:
     """The numbers of each row; shape (rows, columns)."""
     if not len(batch):
         return np.zeros((0, 0), dtype=np.int64)
-    found: Ints = np.stack([column.values for column in batch.columns.values()], axis=1)
-    return found
+    result: Ints = np.stack([column.values for column in batch.columns.values()], axis=1)
+    return result

@@ -145,10 +145,10 @@ class BestFixpoint(Recursion):
 
     def _moved(self, touched: TouchedGroups, rows: Batch) -> Ints:
         """Step by rows of T that come or go; the rows that this derives, or no longer does."""
-        found = self._stepped(rows)
-        if found is None or not len(found):
+        result = self._stepped(rows)
+        if result is None or not len(result):
             return np.zeros(0, dtype=np.int64)
-        return touched.count(self._of_step(found), self._stamp)
+        return touched.count(self._of_step(result), self._stamp)
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of the rows of T: their tags, the base's

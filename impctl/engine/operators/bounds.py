@@ -42,9 +42,9 @@ class Parted(_Bounds):
             return batch
         columns = dict(batch.columns)
         for name, bound in self.bounds.items():
-            found = columns[name]
-            error = np.zeros(len(batch)) if found.error is None else found.error
-            columns[name] = Vector(found.type, found.values, found.valid)
+            result = columns[name]
+            error = np.zeros(len(batch)) if result.error is None else result.error
+            columns[name] = Vector(result.type, result.values, result.valid)
             columns[bound] = Vector(DOUBLE, error)
         return Batch(columns, batch.weights, batch.tags)
 
@@ -61,8 +61,8 @@ class Rejoined(_Bounds):
             return batch
         columns = dict(batch.columns)
         for name, bound in self.bounds.items():
-            found, error = columns[name], columns.pop(bound)
-            columns[name] = Vector(found.type, found.values, found.valid, error.values)
+            result, error = columns[name], columns.pop(bound)
+            columns[name] = Vector(result.type, result.values, result.valid, error.values)
         return Batch(columns, batch.weights, batch.tags)
 
     def passes(self, column: AttributeId) -> AttributeId | None:
@@ -121,11 +121,11 @@ class Spanned(_Spans):
             return batch
         columns = dict(batch.columns)
         for name, (low, high) in self.spans.items():
-            found = columns.pop(name)
-            lost = is_open(found)
-            least, most = ends(found)
-            columns[low] = Vector(DOUBLE, np.where(lost, -np.inf, least.values), found.valid)
-            columns[high] = Vector(DOUBLE, np.where(lost, np.nan, most.values), found.valid)
+            result = columns.pop(name)
+            lost = is_open(result)
+            least, most = ends(result)
+            columns[low] = Vector(DOUBLE, np.where(lost, -np.inf, least.values), result.valid)
+            columns[high] = Vector(DOUBLE, np.where(lost, np.nan, most.values), result.valid)
         return Batch(columns, batch.weights, batch.tags)
 
 

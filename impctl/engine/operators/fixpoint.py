@@ -202,10 +202,10 @@ class Fixpoint(Recursion):
 
     def counters(self) -> Mapping[str, int]:
         """The rank given last, how many rows T has, the numbers given, and the step's own."""
-        found = {self._stage_counter: self._stage, **super().counters()}
+        result = {self._stage_counter: self._stage, **super().counters()}
         if self._numbered is not None:
-            found[self._numbered.counter] = self._numbered.last
-        return found
+            result[self._numbered.counter] = self._numbered.last
+        return result
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._stage = counters[self._stage_counter]

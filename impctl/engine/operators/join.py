@@ -113,29 +113,29 @@ class Join(Operator):
 
     def step(self, *batches: Batch | None) -> Batch:
         """Pairs that came or went."""
-        found = [
+        result = [
             None if batch is None or len(batch) == 0 else self._keyed(batch, at)
             for at, batch in enumerate(batches)
         ]
         parts = []
         if self._is_filling:
-            self._add(found, (0, 1))
+            self._add(result, (0, 1))
         else:
-            self._expect(found)
+            self._expect(result)
             if len(self.reads) == len(self.sides):
-                parts += [*self._pairs(found, (0, 1)), *self._of_both(found)]
-                self._add(found, (0, 1))
+                parts += [*self._pairs(result, (0, 1)), *self._of_both(result)]
+                self._add(result, (0, 1))
             else:
                 # The side that is read is asked before what it gets in this step is added.
                 for at in (1, 0) if self.sides[0].is_distant else (0, 1):
-                    parts += self._pairs(found, (at,))
-                    self._add(found, (at,))
+                    parts += self._pairs(result, (at,))
+                    self._add(result, (at,))
         if not parts:
             return empty_batch(sum(side.accesses for side in self.sides))
         pairs = stacked_batches(parts)
         self._joined_rows += len(pairs)
         # Rows that both sides exchange meet in pairs that cancel; a join above would multiply them.
-        return consolidated(pairs) if len(parts) > 1 and _takes_away(found) else pairs
+        return consolidated(pairs) if len(parts) > 1 and _takes_away(result) else pairs
 
     def _expect(self, batches: Sequence[_Keyed | None]) -> None:
         for batch, index in zip(batches, self._indexes, strict=True):
@@ -180,18 +180,18 @@ class Join(Operator):
 
     def known(self, keys: Sequence[Vector]) -> Bools | None:
         """Which rows of these keys can have a partner at all; None for all of them."""
-        found: Bools | None = None
+        result: Bools | None = None
         for place in self._plain:
             valid = keys[place].valid
             if valid is not None:
-                found = valid if found is None else found & valid
-        return found
+                result = valid if result is None else result & valid
+        return result
 
     def _joined(self, batch: _Keyed, at: int, other: RowIndex | DistantRows) -> Batch:
         """The batch's rows beside their partners."""
         keys = [normalise(batch.rows.columns[key]) for key in self.sides[at].keys]
-        found = other.find(batch.codes, keys)
-        mine, theirs = batch.rows.take(found.owners), found.rows
+        result = other.find(batch.codes, keys)
+        mine, theirs = batch.rows.take(result.owners), result.rows
         left, right = (mine, theirs) if at == 0 else (theirs, mine)
         columns = {**left.columns, **right.columns}
         reserve(mine.weights.nbytes)

@@ -49,12 +49,12 @@ class JoinedRows(Operator):
 
     def step(self, *batches: Batch | None) -> Batch:
         """The rows that came and went."""
-        found: list[Batch] = []
+        result: list[Batch] = []
         for number, batch in enumerate(batches):
             if batch is not None and len(batch):
-                found += self._changed(number, batch)
-        self._joined_rows += sum(map(len, found))
-        return stacked_batches(found) if found else empty_batch(0)
+                result += self._changed(number, batch)
+        self._joined_rows += sum(map(len, result))
+        return stacked_batches(result) if result else empty_batch(0)
 
     def step_untold(self, *batches: Batch | None) -> None:
         """The same step, all inputs at once, for whoever does not ask for the rows."""
@@ -80,13 +80,13 @@ class JoinedRows(Operator):
 
     def told(self) -> Batch:
         """The fragments that came and went since this was asked last."""
-        found, self._told = self._told, []
-        filled = [batch for batch in found if len(batch)]
+        result, self._told = self._told, []
+        filled = [batch for batch in result if len(batch)]
         return stacked_batches(filled) if filled else empty_batch(self._tree.tree.accesses)
 
     def arrangements(self) -> Sequence[Keeper]:
-        found = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
-        return tuple(found.values())
+        result = {one.name: one for part in (self._tree, self._live) for one in part.arrangements()}
+        return tuple(result.values())
 
     def counters(self) -> Mapping[str, int]:
         return {**self._tree.counters(), **self._live.counters()}

@@ -108,8 +108,8 @@ class KeptRows(Operator):
 
     def noted(self) -> Batch:
         """What came and went since `note`, row by row; nothing more is remembered then."""
-        found, self._noted = self._noted, None
-        return stacked_batches(found) if found else empty_batch(0)
+        result, self._noted = self._noted, None
+        return stacked_batches(result) if result else empty_batch(0)
 
     def before(self, noted: Batch) -> Batch:
         """The rows less what came and went since."""

@@ -76,9 +76,9 @@ class Levels(Recursion):
             self._count += change
             self.limits.check(level + 1, came)
             output.append(rows)
-            found = self._stepped(rows)
-            if found is not None and len(found):
-                self._sort_in(self._of_step(found), rising)
+            result = self._stepped(rows)
+            if result is not None and len(result):
+                self._sort_in(self._of_step(result), rising)
         self.limits.check(0, self._count)
         self.rows.keep()
         return self._without_levels(output)
@@ -101,8 +101,8 @@ class Levels(Recursion):
 
     def told(self) -> Batch:
         """What the last step changed in the derivations of all rows: tags, the base's first."""
-        found = self._told
-        return stacked_batches(found) if found else empty_batch(sum(self._accesses))
+        result = self._told
+        return stacked_batches(result) if result else empty_batch(sum(self._accesses))
 
     # What is remembered.
 

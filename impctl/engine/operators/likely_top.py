@@ -160,9 +160,9 @@ class LikelyTop(Top):
         places = np.flatnonzero(starts)
         copies = np.add.reduceat(rows.weights[order], places)
         is_open = np.logical_or.reduceat((best != worst) | self._has_more, places)
-        found = np.zeros(groups, dtype=np.int64)
-        np.add.at(found, owners[places], np.where(is_open, copies, 1))
-        return found
+        result = np.zeros(groups, dtype=np.int64)
+        np.add.at(result, owners[places], np.where(is_open, copies, 1))
+        return result
 
     def _cut(self, owners: Ints, rows: Batch, groups: int) -> First:
         borders = self._border(owners, rows, groups)

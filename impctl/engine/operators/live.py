@@ -48,12 +48,12 @@ class Live(Operator):
         told: list[Pairs | None] = [None] * self.tree.accesses
         for at in range(len(self._nodes) - 1, -1, -1):
             node = self._nodes[at]
-            found = descend(node, wishes[at])
-            for link, below in zip(node.node.links, found.below, strict=True):
+            result = descend(node, wishes[at])
+            for link, below in zip(node.node.links, result.below, strict=True):
                 wishes[link.child] = below
-            for access, pairs in zip(node.node.accesses, found.told, strict=True):
+            for access, pairs in zip(node.node.accesses, result.told, strict=True):
                 told[access.position] = pairs
-            self._flips += found.flipped
+            self._flips += result.flipped
             # What the way up left is used up, also where a next step has only survivors.
             node.seen = None
         batch = _batch([pairs for pairs in told if pairs is not None])
@@ -65,11 +65,11 @@ class Live(Operator):
         told = [_NO_PAIRS] * self.tree.accesses
         for node in reversed(self._nodes):
             node.seen = None
-            for found in first_told(node):
-                for access, pairs in zip(node.node.accesses, found.told, strict=True):
+            for result in first_told(node):
+                for access, pairs in zip(node.node.accesses, result.told, strict=True):
                     told[access.position] = added(told[access.position], pairs)
                     self._pairs += int(pairs.weights.sum())
-                self._flips += found.live
+                self._flips += result.live
         return _batch(told)
 
     def fill(self, is_filling: bool) -> None:

@@ -51,9 +51,9 @@ class Probe(Operator):
         arriving.add()
         if not parts:
             return self._nothing()
-        found = stacked_batches(parts)
+        result = stacked_batches(parts)
         # Rows that several inputs exchange meet in joined rows that cancel.
-        return consolidated(found) if changed > 1 and takes_away else found
+        return consolidated(result) if changed > 1 and takes_away else result
 
     def _nothing(self) -> Batch:
         return empty_batch(sum(one.accesses for one in self.circle.inputs))

@@ -54,8 +54,8 @@ class Recursion(Operator):
     def step(self, base: Batch | None, *tables: Batch | None) -> Batch | None:
         """The rows that came or went; None while it fills."""
         if self._is_filling:
-            found = (base, self._step.step(None, *tables))
-            for held, batch in zip(self._held_back, found, strict=True):
+            result = (base, self._step.step(None, *tables))
+            for held, batch in zip(self._held_back, result, strict=True):
                 held += [apart_in_memory(batch)] if batch is not None and len(batch) else []
             return None
         return self._changed(base, tables)
@@ -79,7 +79,7 @@ class Recursion(Operator):
         """All rows of T, found at once."""
         waiting, self._held_back = self._held_back, ([], [])
         if any(waiting):
-            base, step = (stacked_batches(found) if found else None for found in waiting)
+            base, step = (stacked_batches(result) if result else None for result in waiting)
             yield self._changed(base, (), step)
 
     # Derivations.
@@ -102,19 +102,19 @@ class Recursion(Operator):
         self, base: Batch | None, tables: Sequence[Batch | None], waiting: Batch | None
     ) -> list[Batch]:
         """All that comes of these rows while T is as it was, each with the tags of all accesses."""
-        found = [] if base is None or not len(base) else [self._of_base(base)]
+        result = [] if base is None or not len(base) else [self._of_base(base)]
         changed = self._step.step(None, *tables) if tables else None
         parts = (batch for batch in (waiting, changed) if batch is not None and len(batch))
-        return [*found, *map(self._of_step, parts)]
+        return [*result, *map(self._of_step, parts)]
 
     def _of_base(self, base: Batch) -> Batch:
         none = tuple(no_fragments(len(base)) for _ in range(self._accesses[1]))
         stamped = self._stamped(base)
         return Batch(stamped.columns, stamped.weights, (*stamped.tags, *none))
 
-    def _of_step(self, found: Batch) -> Batch:
-        none = tuple(no_fragments(len(found)) for _ in range(self._accesses[0]))
-        return Batch(found.columns, found.weights, (*none, *found.tags))
+    def _of_step(self, batch: Batch) -> Batch:
+        none = tuple(no_fragments(len(batch)) for _ in range(self._accesses[0]))
+        return Batch(batch.columns, batch.weights, (*none, *batch.tags))
 
     # What is remembered.
 

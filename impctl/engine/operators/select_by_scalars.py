@@ -141,8 +141,8 @@ class SelectByScalars(Operator):
                 continue
             sign = self._signs(rows, after) - self._signs(rows, before)
             places = np.flatnonzero(sign)
-            found = rows.take(places)
-            yield Batch(found.columns, found.weights * sign[places], found.tags)
+            result = rows.take(places)
+            yield Batch(result.columns, result.weights * sign[places], result.tags)
 
     def known_condition(self) -> Expr | None:
         if not self._is_known:
@@ -227,8 +227,8 @@ def _plain(vector: Vector) -> LiteralValue:
     """The one value as a literal has it; None for a NaN, which is above all numbers."""
     value = vector.values[0]
     if vector.is_textual:
-        found: LiteralValue = value.as_py()
-        return found
+        result: LiteralValue = value.as_py()
+        return result
     if vector.type.kind is Kind.DECIMAL:
         return Decimal(f"{int(value)}e-{vector.type.scale}")
     if vector.type.kind is Kind.BOOLEAN:

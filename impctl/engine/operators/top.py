@@ -200,16 +200,16 @@ class Top(Operator):
         while len(open_):
             asked = groups.take(open_)
             leading = self._rows.leading(asked.codes, asked.keys, window)
-            found, rows = leading.found.owners, leading.found.rows
+            result, rows = leading.found.owners, leading.found.rows
             is_done = leading.is_whole.copy()
             if len(rows):
                 codes = rows.columns[self._code].values
-                is_sure = leading.is_whole[found] | (codes < leading.limits[found])
+                is_sure = leading.is_whole[result] | (codes < leading.limits[result])
                 if bool((rows.weights[is_sure] < 0).any()):
                     raise never_held("rows")
-                is_done |= self._counted(found, rows, is_sure, leading.limits, len(open_))
-                kept = np.flatnonzero(is_sure & is_done[found])
-                owners.append(open_[found[kept]])
+                is_done |= self._counted(result, rows, is_sure, leading.limits, len(open_))
+                kept = np.flatnonzero(is_sure & is_done[result])
+                owners.append(open_[result[kept]])
                 parts.append(rows.take(kept))
             open_ = open_[~is_done]
             window *= 2

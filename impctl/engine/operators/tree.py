@@ -135,8 +135,8 @@ class Tree(Operator):
         root = self._root
         _, keys, state = root.keys.whole(root.key_columns)
         if not state:
-            found = self.start()
-            return empty_batch(0) if found is None else found
+            result = self.start()
+            return empty_batch(0) if result is None else result
         picked = self._ordered.of(state[NUMBER], state)
         return self._batch(keys, state, np.ones(len(state[ROWS]), dtype=np.int64), picked)
 
@@ -145,12 +145,12 @@ class Tree(Operator):
 
     def counters(self) -> Mapping[str, int]:
         """The next number of each node's tuples and keys, and how many tuples were ever touched."""
-        found = {f"{self.tree.name}.touched": self._touched}
+        result = {f"{self.tree.name}.touched": self._touched}
         for node in self.nodes:
             name = f"{self.tree.name}.{node.node.name}"
-            found[f"{name}.next_tuple"] = node.next_tuple
-            found[f"{name}.next_key"] = node.next_key
-        return found
+            result[f"{name}.next_tuple"] = node.next_tuple
+            result[f"{name}.next_key"] = node.next_key
+        return result
 
     def take_up(self, counters: Mapping[str, int]) -> None:
         self._touched = counters[f"{self.tree.name}.touched"]

@@ -89,8 +89,8 @@ class Partial:
 
 def beginning(circle: Circle, at: int, rows: Batch) -> Partial:
     """Rows of one input by themselves."""
-    found = Partial(circle, {at: (rows, None)}, len(rows))
-    return _known(found, found.bound)
+    partial = Partial(circle, {at: (rows, None)}, len(rows))
+    return _known(partial, partial.bound)
 
 
 def joined(partial: Partial, view: View) -> Iterator[Batch]:
@@ -143,8 +143,8 @@ def _extended(partial: Partial, at: int, view: View) -> Partial:
     own = partial.circle.inputs[at]
     classes, places = own.asked_by(partial.bound)
     keys = [partial.value_of(one) for one in classes]
-    found = view.find(at, places, key_codes(keys, len(partial)), keys)
-    grown = partial.take(found.owners).beside(at, found.rows)
+    result = view.find(at, places, key_codes(keys, len(partial)), keys)
+    grown = partial.take(result.owners).beside(at, result.rows)
     return _known(grown, own.bound - partial.bound) if len(grown) else grown
 
 

@@ -74,19 +74,19 @@ class Circle:
 
     def asked(self) -> Iterator[tuple[int, Places]]:
         """Every input with the columns that it may be asked by, each once."""
-        found: set[tuple[int, Places]] = set()
+        result: set[tuple[int, Places]] = set()
         waiting = [frozenset({at}) for at in range(len(self.inputs))]
         seen = set(waiting)
         while waiting:
             joined = waiting.pop()
             bound = self.bound_by(joined)
             for at in self.following(joined):
-                found.add((at, self.inputs[at].asked_by(bound)[1]))
+                result.add((at, self.inputs[at].asked_by(bound)[1]))
                 more = joined | {at}
                 if more not in seen:
                     seen.add(more)
                     waiting.append(more)
-        yield from sorted(found)
+        yield from sorted(result)
 
     def stores(self) -> tuple[tuple[int, ...], ...]:
         """The inputs of each store, by its number."""

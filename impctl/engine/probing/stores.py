@@ -67,15 +67,15 @@ class Stores:
 
     def arriving(self, batches: Sequence[Batch | None]) -> Arriving:
         """The rows that batches, one per input, bring to the stores."""
-        found: list[Batch | None] = []
+        result: list[Batch | None] = []
         for store, members in enumerate(self._members):
             at = next((at for at in members if batches[at] is not None), None)
             batch = None if at is None else batches[at]
             rows = None
             if at is not None and batch is not None and len(batch):
                 rows = self._kept(store, at, batch)
-            found.append(rows if rows is not None and len(rows) else None)
-        return Arriving(self, found)
+            result.append(rows if rows is not None and len(rows) else None)
+        return Arriving(self, result)
 
     def _kept(self, store: int, at: int, batch: Batch) -> Batch:
         """The rows of some use, with the names of the store's first input."""
@@ -139,11 +139,11 @@ class View:
     new: int = 0
 
     def _indexes(self, at: int, places: Places) -> list[RowIndex]:
-        found = [self.stores.index_of(at, places)]
+        result = [self.stores.index_of(at, places)]
         if self.arriving is not None and at < self.new:
             fresh = self.arriving.index_of(at, places)
-            found += [] if fresh is None else [fresh]
-        return found
+            result += [] if fresh is None else [fresh]
+        return result
 
     def count(self, at: int, places: Places, codes: Ints) -> Ints:
         """Rows of an input that each key may find at most; shape (n,)."""

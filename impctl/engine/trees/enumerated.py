@@ -77,8 +77,8 @@ class JoinedTree:
 
     def rows(self, start: Start) -> Batch:
         """The joined rows that live ones of these tuples are part of, times their weights."""
-        found = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
-        at = found.is_alive.nonzero()[0]
+        result = alive_of(self.nodes[start.at], start.tuples, must_be_wanted=True)
+        at = result.is_alive.nonzero()[0]
         if not len(at):
             return empty_batch(0)
         weights = start.weights[at]
@@ -121,11 +121,11 @@ class JoinedTree:
         parts: list[_Rows] = []
         if grouping.groups:
             leaders = [key.take(grouping.first) for key in keys]
-            found = reached.found(grouping.codes, leaders)
-            matched = _matched(asking, grouping, found)
+            result = reached.found(grouping.codes, leaders)
+            matched = _matched(asking, grouping, result)
             left[matched.rows] = False
             if len(matched.rows):
-                parts.append(_joined(rows, matched, found, self._held(there, found.columns)))
+                parts.append(_joined(rows, matched, result, self._held(there, result.columns)))
         is_absent = rows.absent.get(here, _nobody(rows))
         if not reached.is_padded and bool((left & ~is_absent).any()):
             raise disagreement(
@@ -239,8 +239,8 @@ class _Below:
         node = self.node
         if node.up is None:
             return _told(node, node.node.key, keys, must_be_wanted=False)
-        found = node.up.find(codes, keys)
-        return _living(node, found.owners, found.rows.columns, must_be_wanted=False)
+        result = node.up.find(codes, keys)
+        return _living(node, result.owners, result.rows.columns, must_be_wanted=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,8 +256,8 @@ class _Above:
         if index is None:
             names = node.node.links[self.place].columns
             return _told(node, names, keys, must_be_wanted=True)
-        found = index.find(codes, keys)
-        return _living(node, found.owners, found.rows.columns, must_be_wanted=True)
+        result = index.find(codes, keys)
+        return _living(node, result.owners, result.rows.columns, must_be_wanted=True)
 
 
 def _told(
@@ -326,22 +326,22 @@ class _Matched:
 _NOTHING = _Matched(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
-def _matched(asking: Ints, grouping: Grouping, found: _Found) -> _Matched:
+def _matched(asking: Ints, grouping: Grouping, result: _Found) -> _Matched:
     """What was found for each group of asking rows, for each of its rows."""
     groups = np.arange(grouping.groups, dtype=np.int64)
-    low = found.owners.searchsorted(groups)
-    high = found.owners.searchsorted(groups, side="right")
+    low = result.owners.searchsorted(groups)
+    high = result.owners.searchsorted(groups, side="right")
     index = grouping.index()
     _check_size(int((high - low)[index].sum()))
     places, owners = slice_positions(low[index], high[index])
     return _Matched(asking[owners], places)
 
 
-def _joined(rows: _Rows, matched: _Matched, found: _Found, held: _Held) -> _Rows:
+def _joined(rows: _Rows, matched: _Matched, result: _Found, held: _Held) -> _Rows:
     """The rows with the tuples found for them, as often as these have rows."""
     taken = rows.take(matched.rows)
     columns = {name: column.take(matched.places) for name, column in held.items()}
-    weights = product([taken.weights, found.own[matched.places]])
+    weights = product([taken.weights, result.own[matched.places]])
     return _Rows(weights, {**taken.columns, **columns}, taken.absent, taken.signs)
 
 

@@ -84,8 +84,8 @@ class FirstTold:
 def first_told(node: NodeState) -> Iterator[FirstTold]:
     """Who of a settled node is live; its children learn whom it wants."""
     for tuples, own in _lots(node):
-        found = descend_first(node, tuples, own)
-        yield FirstTold(found.flipped, tuple(map(_counted, found.told)))
+        result = descend_first(node, tuples, own)
+        yield FirstTold(result.flipped, tuple(map(_counted, result.told)))
 
 
 def added(one: Pairs, other: Pairs) -> Pairs:
@@ -126,6 +126,6 @@ def _combinations(node: NodeState) -> Iterator[Tuples]:
     pairs = zip(node.node.links[at].columns, keys, strict=False)
     # The same values, under the type that this side has.
     columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
-    found = Tuples(codes, columns)
+    tuples = Tuples(codes, columns)
     for start, end in lots.lots(len(codes), lots.LOT):
-        yield node.tuples_of(found.between(start, end).columns, end - start)
+        yield node.tuples_of(tuples.between(start, end).columns, end - start)

@@ -95,9 +95,9 @@ class KeyedState:
 
     def as_it_stands(self) -> Self:
         """The same state, to be read while this one goes on."""
-        found = copy(self)
-        found.arrangement = self.arrangement.as_it_stands()
-        return found
+        result = copy(self)
+        result.arrangement = self.arrangement.as_it_stands()
+        return result
 
     def find(self, codes: Ints, keys: Sequence[Vector]) -> Located:
         """The newest row of each key."""

@@ -222,14 +222,14 @@ class NodeState:
 
     def as_it_stands(self, children: Sequence[NodeState]) -> Self:
         """The same node, to look tuples up in while this one goes on; it is not to be stepped."""
-        found = copy(self)
-        found.children = tuple(children)
-        found.tuples = self.tuples.as_it_stands()
-        found.keys = found.tuples if self.is_flat else self.keys.as_it_stands()
-        found.live = self.live.as_it_stands()
-        found.by = tuple(None if one is None else one.as_it_stands() for one in self.by)
-        found.up = None if self.up is None else self.up.as_it_stands()
-        return found
+        result = copy(self)
+        result.children = tuple(children)
+        result.tuples = self.tuples.as_it_stands()
+        result.keys = result.tuples if self.is_flat else self.keys.as_it_stands()
+        result.live = self.live.as_it_stands()
+        result.by = tuple(None if one is None else one.as_it_stands() for one in self.by)
+        result.up = None if self.up is None else self.up.as_it_stands()
+        return result
 
     # Looking up.
 
@@ -397,8 +397,8 @@ def _spread(values: Values, index: Ints, rows: Ints, length: int) -> Values:
     """A value per group as one per row; zero for rows that are in no group."""
     if len(rows) == length:
         return {name: value[index] for name, value in values.items()}
-    found: Values = {}
+    result: Values = {}
     for name, value in values.items():
-        found[name] = np.zeros(length, dtype=value.dtype)
-        found[name][rows] = value[index]
-    return found
+        result[name] = np.zeros(length, dtype=value.dtype)
+        result[name][rows] = value[index]
+    return result

@@ -166,13 +166,13 @@ def write(node: NodeState, touched: Touched) -> None:
 def count_fragments(node: NodeState, touched: Touched) -> tuple[GroupSets | None, ...]:
     """Count the batch's rows in their fragments; per access the sets before and what crossed."""
     entering, nothing = touched.entering, np.zeros(0, dtype=np.int64)
-    found: list[GroupSets | None] = []
+    group_sets: list[GroupSets | None] = []
     for at, counts in enumerate(node.fragments):
         if counts is None:
-            found.append(None)
+            group_sets.append(None)
             continue
         pairs = Pairs(nothing, nothing, nothing)
         if entering is not None:
             pairs = entering.fragments_of(at)
-        found.append(counts.count(touched.new[NUMBER], pairs))
-    return tuple(found)
+        group_sets.append(counts.count(touched.new[NUMBER], pairs))
+    return tuple(group_sets)

@@ -37,13 +37,13 @@ class Moved:
 
     def rows(self) -> list[Batch]:
         """The joined rows that went, and those that came."""
-        found = []
+        result = []
         for tuples, at, change in self._starts():
             for tree, sign in ((self.before, -1), (self.after, 1)):
                 one_way = (np.sign(change) == sign).nonzero()[0]
                 if len(one_way):
-                    found.append(tree.rows(Start(at, tuples.take(one_way), change[one_way])))
-        return [batch for batch in found if len(batch)]
+                    result.append(tree.rows(Start(at, tuples.take(one_way), change[one_way])))
+        return [batch for batch in result if len(batch)]
 
     def _starts(self) -> Iterator[tuple[Tuples, int, Ints]]:
         """Tuples to begin with, their node, and how many rows came (or went) of each."""
@@ -59,8 +59,8 @@ class Moved:
                 yield seen.tuples, top, came * own_of(self.after.nodes[top], seen.tuples)
         for at, place in self._left_edges(self.at if top is None else top):
             tuples = self._touched(at)
-            found = [self._has_partner(tree, at, place, tuples) for tree in self._both]
-            padded = found[0].astype(np.int64) - found[1]
+            result = [self._has_partner(tree, at, place, tuples) for tree in self._both]
+            padded = result[0].astype(np.int64) - result[1]
             yield tuples, at, padded * own_of(self.after.nodes[at], tuples)
 
     @property
@@ -76,8 +76,8 @@ class Moved:
 
     def _uppermost_existence(self) -> int | None:
         """The node that looks through the uppermost semi or anti edge above the change."""
-        found = [at for at, _, edge in self._above(self.at) if edge in NO_SLOTS]
-        return found[-1] if found else None
+        result = [at for at, _, edge in self._above(self.at) if edge in NO_SLOTS]
+        return result[-1] if result else None
 
     def _left_edges(self, below: int) -> Iterator[tuple[int, int]]:
         return ((at, place) for at, place, edge in self._above(below) if edge is Edge.LEFT)

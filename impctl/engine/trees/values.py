@@ -40,10 +40,10 @@ Part = Accumulator | Extreme
 
 def zeros(parts: Sequence[Part], length: int) -> Values:
     """The value of nothing, so many times."""
-    found: Values = {ROWS: np.zeros(length, dtype=np.int64)}
+    result: Values = {ROWS: np.zeros(length, dtype=np.int64)}
     for part in parts:
-        found.update({name: np.zeros(length, dtype=kind) for name, kind in part.columns.items()})
-    return found
+        result.update({name: np.zeros(length, dtype=kind) for name, kind in part.columns.items()})
+    return result
 
 
 def product(counts: Sequence[Ints]) -> Ints:
@@ -104,20 +104,22 @@ def multiplied(part: Accumulator, values: Values, factor: Ints) -> Values:
 
 @_OVERFLOWS
 def _multiplied_doubles(part: FloatSum, values: Values, factor: Ints) -> Values:
-    found = {name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64}
+    result = {
+        name: values[name] * factor for name, kind in part.columns.items() if kind is np.int64
+    }
     total, rest, size, drift = _names(part.slot)
     times = factor.astype(np.float64)
     sizes, is_exact = values[size] * times, np.zeros(len(factor), dtype=np.bool_)
     if part.integral:
         is_exact = sizes < _EXACT
-    found[size] = np.where(is_exact, sizes, sizes * _UP)
+    result[size] = np.where(is_exact, sizes, sizes * _UP)
     lost = np.where(is_exact, 0.0, sizes * compensated.DRIFT)
-    found[drift] = (values[drift] * times + lost) * np.where(is_exact, 1.0, _UP)
-    found[total], found[rest] = _split_product(values[total], values[rest], factor)
+    result[drift] = (values[drift] * times + lost) * np.where(is_exact, 1.0, _UP)
+    result[total], result[rest] = _split_product(values[total], values[rest], factor)
     if part.bounded:
         slack = f"slack{part.slot}"
-        found[slack] = values[slack] * times * _UP
-    return found
+        result[slack] = values[slack] * times * _UP
+    return result
 
 
 def _names(slot: int) -> tuple[str, str, str, str]:
@@ -194,24 +196,26 @@ def _change_of_doubles(part: FloatSum, after: Values, before: Values, grouping: 
     def sums(name: str) -> Any:
         return _sums(after, before, name, grouping)
 
-    found = {name: sums(name) for name, kind in part.columns.items() if kind is np.int64}
+    result = {name: sums(name) for name, kind in part.columns.items() if kind is np.int64}
     total, rest, size, drift = _names(part.slot)
     pairs = compensated.add_pairs(after[total], after[rest], -before[total], -before[rest])
-    found[total], found[rest] = compensated.grouped_pairs(pairs[0][order], pairs[1][order], starts)
+    result[total], result[rest] = compensated.grouped_pairs(
+        pairs[0][order], pairs[1][order], starts
+    )
     touched = _reach(after, before, size, grouping)
     slip = touched * (len(after[size]) * 2.0**-51)
     if part.integral and float(touched.sum()) < _EXACT:
         slip = np.zeros(len(touched))
-    found[size], found[f"touched{part.slot}"] = sums(size) + slip, touched + slip
-    found[drift] = sums(drift) + _reach(after, before, drift, grouping) * (
+    result[size], result[f"touched{part.slot}"] = sums(size) + slip, touched + slip
+    result[drift] = sums(drift) + _reach(after, before, drift, grouping) * (
         len(after[drift]) * 2.0**-51
     )
     if part.bounded:
         slack = f"slack{part.slot}"
         reach = _reach(after, before, slack, grouping) * (1.0 + len(after[slack]) * 2.0**-51)
-        found[slack] = sums(slack) + reach * (len(after[slack]) * 2.0**-51)
-        found[f"reach{part.slot}"] = reach
-    return found
+        result[slack] = sums(slack) + reach * (len(after[slack]) * 2.0**-51)
+        result[f"reach{part.slot}"] = reach
+    return result
 
 
 def _reach(after: Values, before: Values, name: str, grouping: Grouping) -> Floats:

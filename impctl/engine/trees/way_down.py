@@ -96,10 +96,10 @@ def surviving(node: NodeState, groups: Ints, weights: Ints) -> Wishes | None:
 
 def descend(node: NodeState, wishes: Wishes | None) -> Descent:
     """Bring one node to where the wishes for its keys, and the way up before them, leave it."""
-    found = _candidates(node, None if wishes is None else wishes.flipped())
-    if found is None:
+    candidates = _candidates(node, None if wishes is None else wishes.flipped())
+    if candidates is None:
         return Descent((None,) * len(node.children), (_NO_PAIRS,) * len(node.fragments), 0)
-    return _brought_down(node, found, wishes)
+    return _brought_down(node, candidates, wishes)
 
 
 def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
@@ -107,23 +107,23 @@ def descend_first(node: NodeState, tuples: Tuples, own: Values) -> Descent:
 
     The children's flips need not be followed: all their tuples have their turn.
     """
-    found = _as_they_are(node, tuples, own)
+    result = _as_they_are(node, tuples, own)
     nobody = np.zeros(len(tuples), dtype=np.bool_)
-    return _brought_down(node, replace(found, was_alive=nobody), None)
+    return _brought_down(node, replace(result, was_alive=nobody), None)
 
 
-def _brought_down(node: NodeState, found: _Candidates, wishes: Wishes | None) -> Descent:
-    was_wanted, is_wanted = _wanted(node, found, wishes)
-    was_live, is_live = found.was_alive & was_wanted, found.is_alive & is_wanted
+def _brought_down(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> Descent:
+    was_wanted, is_wanted = _wanted(node, candidates, wishes)
+    was_live, is_live = candidates.was_alive & was_wanted, candidates.is_alive & is_wanted
     signs = is_live.astype(np.int64) - was_live
     flipped = signs.nonzero()[0]
     told = tuple(
-        _told(node, at, found, signs, flipped, is_live) for at in range(len(node.fragments))
+        _told(node, at, candidates, signs, flipped, is_live) for at in range(len(node.fragments))
     )
     below = tuple(
-        _below(node, place, found.tuples, signs, flipped)
+        _below(node, place, candidates.tuples, signs, flipped)
         if index is not None
-        else _below_each(node, place, found.tuples, was_live, is_live)
+        else _below_each(node, place, candidates.tuples, was_live, is_live)
         for place, index in enumerate(node.by)
     )
     return Descent(below, told, len(flipped))
@@ -138,15 +138,15 @@ _NO_PAIRS = Pairs(_NONE, _NONE, _NONE)
 
 def _candidates(node: NodeState, flips: Wishes | None) -> _Candidates | None:
     seen = node.seen
-    found = None
+    result = None
     if seen is not None:
-        found = _Candidates(seen.tuples, seen.was_alive, seen.is_alive, seen.numbers, seen.groups)
+        result = _Candidates(seen.tuples, seen.was_alive, seen.is_alive, seen.numbers, seen.groups)
     more = None if flips is None else _reached(node, flips)
-    if more is not None and found is not None:
-        more = _others(node, more, found.tuples)
+    if more is not None and result is not None:
+        more = _others(node, more, result.tuples)
     if more is None or not len(more):
-        return found
-    known = [] if found is None else [found]
+        return result
+    known = [] if result is None else [result]
     for start, end in lots.lots(len(more), lots.MOST):
         lot = more.between(start, end)
         known.append(_as_they_are(node, lot, node.owned_by(lot)))
@@ -163,9 +163,9 @@ def _reached(node: NodeState, flips: Wishes) -> Tuples | None:
         beyond = _beyond(node, flips)
         if beyond is None:
             return None
-        found = node.up.find(beyond.codes, beyond.keys).rows
-        columns = {name: found.columns[name] for name in node.order} if len(found) else {}
-        return different(node.order, [(len(found), columns)])[0] if len(found) else None
+        rows = node.up.find(beyond.codes, beyond.keys).rows
+        columns = {name: rows.columns[name] for name in node.order} if len(rows) else {}
+        return different(node.order, [(len(rows), columns)])[0] if len(rows) else None
     names, kinds = node.node.key, dict(node.node.kept)
     pairs = zip(names, flips.keys, strict=True)
     keys = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
@@ -225,21 +225,21 @@ def _stacked(parts: Sequence[_Candidates]) -> _Candidates:
 # Whom their parents want.
 
 
-def _wanted(node: NodeState, found: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
+def _wanted(node: NodeState, candidates: _Candidates, wishes: Wishes | None) -> tuple[Bools, Bools]:
     """Whether each tuple's key was and is wanted."""
     if not node.has_keys:
-        everyone = np.ones(len(found.tuples), dtype=np.bool_)
+        everyone = np.ones(len(candidates.tuples), dtype=np.bool_)
         return everyone, everyone
-    if len(found.tuples) > lots.MOST:
-        bounds = lots.lots(len(found.tuples), lots.MOST)
-        parts = [_wanted(node, found.between(start, end), wishes) for start, end in bounds]
+    if len(candidates.tuples) > lots.MOST:
+        bounds = lots.lots(len(candidates.tuples), lots.MOST)
+        parts = [_wanted(node, candidates.between(start, end), wishes) for start, end in bounds]
         was, now = zip(*parts, strict=True)
         return np.concatenate(was), np.concatenate(now)
     if node.is_root:
-        keys = [Vector(LONG, found.groups)]
+        keys = [Vector(LONG, candidates.groups)]
     else:
-        keys = found.tuples.vectors(node.node.key)
-    grouping = group_rows(keys, len(found.tuples))
+        keys = candidates.tuples.vectors(node.node.key)
+    grouping = group_rows(keys, len(candidates.tuples))
     leaders = grouping.leaders(keys)
     was_wanted, is_wanted = _asked(node.live, grouping.codes, leaders, wishes)
     if grouping.is_each_alone:
@@ -309,19 +309,19 @@ def _want(live: KeyedState, keys: Sequence[Vector], weights: Ints) -> Wishes:
 
 
 def _told(
-    node: NodeState, at: int, found: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
+    node: NodeState, at: int, candidates: _Candidates, signs: Ints, flipped: Ints, is_live: Bools
 ) -> Pairs:
     """Signed fragments of the i-th access, by position of the tuple."""
     access, counts = node.node.accesses[at], node.fragments[at]
     if counts is None:
         assert access.by is not None, "what is not counted is given by a column"
         name, partition = access.by
-        fragments = partition.fragments_of(found.tuples.columns[name].take(flipped))
+        fragments = partition.fragments_of(candidates.tuples.columns[name].take(flipped))
         return Pairs(flipped, fragments.astype(np.int64), signs[flipped])
     seen = None if node.seen is None else node.seen.sets[at]
     # Of a tuple that flips its old set is told, then what crossed zero: never the new set and that.
     runs = counts.arrangement.runs if seen is None else seen.runs
-    old = GroupSets(runs, found.numbers, _NO_PAIRS).old_sets(flipped)
+    old = GroupSets(runs, candidates.numbers, _NO_PAIRS).old_sets(flipped)
     slots = flipped[old.slots]
     if seen is None or not len(seen.crossed.slots):
         return Pairs(slots, old.fragments, signs[slots])

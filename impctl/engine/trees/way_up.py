@@ -109,8 +109,8 @@ def _one(parts: Sequence[Seen]) -> Seen:
 
 
 def _sets(parts: Sequence[Seen], at: int) -> GroupSets | None:
-    found = [one.sets[at] for one in parts]
-    known = [one for one in found if one is not None]
+    result = [one.sets[at] for one in parts]
+    known = [one for one in result if one is not None]
     if not known:
         return None
     starts = np.cumsum([0, *(len(one.tuples) for one in parts)])
@@ -165,8 +165,8 @@ def _reached(node: NodeState, at: int, change: KeyChange) -> tuple[int, Columns]
         # The same values, under the type that this side has.
         columns = {name: Vector(kinds[name], key.values, key.valid) for name, key in pairs}
         return len(change.codes), columns
-    found = index.find(change.codes, change.keys).rows
-    return len(found), found.columns
+    rows = index.find(change.codes, change.keys).rows
+    return len(rows), rows.columns
 
 
 def _without_ghosts(touched: Touched) -> Touched | None:
@@ -196,8 +196,8 @@ def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
     rows = node.rows_of(own, below)
     if node.is_bits or node.is_flat:
         return {ROWS: rows} if node.is_bits else own
-    found = zeros(node.parts, len(rows))
-    found[ROWS] = rows
+    result = zeros(node.parts, len(rows))
+    result[ROWS] = rows
     alive, factors = rows > 0, node.factors_of(below)
     sources: list[tuple[int | None, Values]] = [(None, own), *enumerate(below)]
     for at, source in sources:
@@ -208,10 +208,10 @@ def value_of(node: NodeState, own: Values, below: Sequence[Values]) -> Values:
         times = _alive_product(alive, others if at is None else [own[ROWS], *others])
         for part in parts:
             if isinstance(part, Extreme):
-                found[part.name] = np.where(alive, source[part.name], 0)
+                result[part.name] = np.where(alive, source[part.name], 0)
             else:
-                found.update(multiplied(part, source, times))
-    return found
+                result.update(multiplied(part, source, times))
+    return result
 
 
 def _alive_product(alive: Bools, counts: Sequence[Ints]) -> Ints:

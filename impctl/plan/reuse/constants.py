@@ -57,9 +57,9 @@ def points_of(operand: Expr, constants: Sequence[Expr]) -> tuple[Point, ...] | N
     where that cast keeps different ones apart, whichever of them the operand is compared with.
     """
     kind = type_of(operand)
-    found = [type_of(constant) for constant in constants]
-    types = [item for item in found if item is not None]
-    if kind is None or len(types) < len(found) or not _share_an_order(kind, types):
+    result = [type_of(constant) for constant in constants]
+    types = [item for item in result if item is not None]
+    if kind is None or len(types) < len(result) or not _share_an_order(kind, types):
         return None
     points = [_point(constant, kind) for constant in constants]
     known = tuple(point for point in points if point is not None)
@@ -91,10 +91,10 @@ def _share_an_order(operand: SqlType, constants: Sequence[SqlType]) -> bool:
 
 def _exact_type(operand: SqlType, constants: Sequence[SqlType]) -> SqlType | None:
     """A type that holds the operand and all constants without rounding."""
-    found: SqlType | None = operand
+    result: SqlType | None = operand
     for constant in constants:
-        found = None if found is None else common_type(found, constant)
-    return found
+        result = None if result is None else common_type(result, constant)
+    return result
 
 
 def _point(expr: Expr, operand: SqlType | None) -> Point | None:

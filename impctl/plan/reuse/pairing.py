@@ -287,12 +287,12 @@ def _require_kept(node: Join, unchanged: bool, other: _Pair, both: Columns) -> N
 
 
 def _union(*differences: Difference) -> Difference:
-    found = _EQUAL_RESULTS
+    result = _EQUAL_RESULTS
     for difference in differences:
         if difference is None:
             return None
-        found |= difference
-    return found
+        result |= difference
+    return result
 
 
 def _aggregate(asked: Aggregate, captured: Aggregate, child: _Pair) -> _Judged:

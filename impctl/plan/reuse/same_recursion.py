@@ -34,12 +34,12 @@ def held_accesses(
     for at, node in _fixpoints(captured):
         if at in barriers:
             held.setdefault(fingerprint(node), node)
-    found: dict[AccessId, AccessId] = {}
+    result: dict[AccessId, AccessId] = {}
     for node, other in _equal_ones(asked, held):
         # An outer one comes before those in it, and has all that they have.
         for scan, model in zip(scans_of(node), scans_of(other), strict=True):
-            found.setdefault(scan.access, model.access)
-    return _without_others(asked, found, held)
+            result.setdefault(scan.access, model.access)
+    return _without_others(asked, result, held)
 
 
 def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixpoint, Fixpoint]]:
@@ -50,14 +50,14 @@ def _equal_ones(plan: Plan, held: Mapping[str, Fixpoint]) -> Iterator[tuple[Fixp
 
 
 def _without_others(
-    plan: Plan, found: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
+    plan: Plan, result: Mapping[AccessId, AccessId], held: Mapping[str, Fixpoint]
 ) -> dict[AccessId, AccessId]:
     """Without accesses that the plan has outside of these fixpoints, too."""
     inside = set(
         chain.from_iterable(map(id, scans_of(node)) for node, _ in _equal_ones(plan, held))
     )
     outside = {scan.access for scan in scans_of(plan) if id(scan) not in inside}
-    return {own: other for own, other in found.items() if own not in outside}
+    return {own: other for own, other in result.items() if own not in outside}
 
 
 def _fixpoints(plan: Plan) -> Iterator[tuple[int, Fixpoint]]:

@@ -63,14 +63,14 @@ def check_reuse(
     core, model = core_of(asked.root), core_of(captured.root)
     plan = aligned(core, model)
     is_alike = has_recursion_like(core, model)
-    found = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
+    result = ReuseVerdict(False, _OTHER_RECURSION if is_alike else _OTHER)
     if plan is not None:
-        found = _of_one_template(asked, captured, core, model, plan, sketched, facts)
-    if found.allowed or not is_alike:
-        return found
+        result = _of_one_template(asked, captured, core, model, plan, sketched, facts)
+    if result.allowed or not is_alike:
+        return result
     other = _of_one_recursion(asked, captured, core, model, sketched, facts)
     if other is None or not (other.allowed or plan is None):
-        return found
+        return result
     return other
 
 
@@ -109,9 +109,9 @@ def _of_one_template(
     held = held_accesses(core, model, there.barrier_positions)
     if sketched and all(held.get(access) == accesses[access] for access in own):
         return ReuseVerdict(True, _SAME_RECURSION, None, accesses)
-    found = find_mismatch(plan, model, facts)
-    if found is not None:
-        return ReuseVerdict(False, found.text(asked.sql, captured.sql), found.asked)
+    result = find_mismatch(plan, model, facts)
+    if result is not None:
+        return ReuseVerdict(False, result.text(asked.sql, captured.sql), result.asked)
     reason = "the query needs only rows that the sketch was captured for"
     return ReuseVerdict(True, reason, None, accesses)
 

@@ -43,20 +43,20 @@ def best_fixpoints(root: Plan) -> Plan:
     """The plan with fixpoints that keep the best rows alone."""
     if next(outer_fixpoints(root), None) is None:
         return root
-    found: _Found = {}
-    _look(root, (), found)
-    return _marked(root, found) if found else root
+    result: _Found = {}
+    _look(root, (), result)
+    return _marked(root, result) if result else root
 
 
-def _marked(plan: Plan, found: _Found) -> Plan:
+def _marked(plan: Plan, result: _Found) -> Plan:
     inputs = inputs_of(plan)
-    made = with_inputs(plan, tuple(_marked(one, found) for one in inputs)) if inputs else plan
+    made = with_inputs(plan, tuple(_marked(one, result) for one in inputs)) if inputs else plan
     if isinstance(made, Fixpoint) and made.best is None:
-        return replace(made, best=found.get(made.attributes[0].id))
+        return replace(made, best=result.get(made.attributes[0].id))
     return made
 
 
-def _look(plan: Plan, above: tuple[Expr, ...], found: _Found) -> None:
+def _look(plan: Plan, above: tuple[Expr, ...], result: _Found) -> None:
     """Note what may stay below this node; `above` are conditions that its rows must meet."""
     below: tuple[Expr, ...] = ()
     match plan:
@@ -65,17 +65,17 @@ def _look(plan: Plan, above: tuple[Expr, ...], found: _Found) -> None:
         case Aggregate():
             for fixpoint in outer_fixpoints(plan.child):
                 try:
-                    found[fixpoint.attributes[0].id] = best_of_groups(plan, fixpoint)
+                    result[fixpoint.attributes[0].id] = best_of_groups(plan, fixpoint)
                 except NotBestOnlyError:
                     continue
         case Join(kind=JoinKind.INNER | JoinKind.SEMI):
             on = () if plan.condition is None else conjuncts(plan.condition)
-            _look_back(plan, (*above, *on), found)
+            _look_back(plan, (*above, *on), result)
     for child in inputs_of(plan):
-        _look(child, below, found)
+        _look(child, below, result)
 
 
-def _look_back(plan: Join, on: Sequence[Expr], found: _Found) -> None:
+def _look_back(plan: Join, on: Sequence[Expr], result: _Found) -> None:
     """Note fixpoints of one side that are joined back to the best values on the other."""
     sides = [(plan.left, plan.right)]
     sides += [(plan.right, plan.left)] if plan.kind is JoinKind.INNER else []
@@ -92,7 +92,7 @@ def _look_back(plan: Join, on: Sequence[Expr], found: _Found) -> None:
             if wanted is None:
                 continue
             try:
-                found[fixpoint.attributes[0].id] = best_only(fixpoint, wanted)
+                result[fixpoint.attributes[0].id] = best_only(fixpoint, wanted)
             except NotBestOnlyError:
                 continue
 

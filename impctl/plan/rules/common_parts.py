@@ -21,19 +21,19 @@ def common_parts(root: Plan) -> Plan:
     plan = with_inputs(root, tuple(common_parts(child) for child in inputs)) if inputs else root
     match plan:
         case Select():
-            found = _factored(plan.predicate)
-            return plan if found is plan.predicate else replace(plan, predicate=found)
+            result = _factored(plan.predicate)
+            return plan if result is plan.predicate else replace(plan, predicate=result)
         case Join(condition=condition) if condition is not None and not plan.null_aware:
-            found = _factored(condition)
-            return plan if found is condition else replace(plan, condition=found)
+            result = _factored(condition)
+            return plan if result is condition else replace(plan, condition=result)
     return plan
 
 
 def _factored(predicate: Expr) -> Expr:
     """The predicate with common parts beside each OR of it; itself where there are none."""
     parts = conjuncts(predicate)
-    found = tuple(piece for part in parts for piece in _beside(part))
-    return predicate if found == parts else And(found, span=predicate.span)
+    result = tuple(piece for part in parts for piece in _beside(part))
+    return predicate if result == parts else And(result, span=predicate.span)
 
 
 def _beside(part: Expr) -> tuple[Expr, ...]:

@@ -70,8 +70,8 @@ def tied_columns(root: Plan) -> tuple[Tied, ...]:
     """All ties between accesses of the plan."""
     if not any(isinstance(node, Join) for node in nodes_of(root)):
         return ()
-    found = _Marking({}, [])
-    marked = push_selections(found.of(root)[0])
+    result = _Marking({}, [])
+    marked = push_selections(result.of(root)[0])
     ties: dict[Tied, None] = {}
     accesses = {scan.access: scan for scan in scans_of(root)}
     for access, conditions in scan_conditions(marked).items():
@@ -79,7 +79,7 @@ def tied_columns(root: Plan) -> tuple[Tied, ...]:
         for condition in conditions:
             if not isinstance(condition, InList) or not isinstance(condition.operand, ColumnRef):
                 continue
-            sources = found.sources.get(id(condition.options[0]), frozenset())
+            sources = result.sources.get(id(condition.options[0]), frozenset())
             column = ScanColumn(access, own[condition.operand.id]) if sources else None
             if column is not None:
                 ties |= dict.fromkeys(
@@ -99,7 +99,7 @@ class _Marking:
     def of(self, plan: Plan) -> tuple[Plan, Origins]:
         """The plan with stand-ins, and where its values are from."""
         below = [self.of(child) for child in inputs_of(plan)]
-        origins = [found for _, found in below]
+        origins = [result for _, result in below]
         marked = with_inputs(plan, tuple(child for child, _ in below)) if below else plan
         match marked:
             case Scan():

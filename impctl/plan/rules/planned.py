@@ -66,8 +66,8 @@ class _Watched(Mapping[TableName, Schema]):
         self.seen: dict[TableName, Schema] = {}
 
     def __getitem__(self, table: TableName) -> Schema:
-        found = self.seen[table] = self._catalog[table]
-        return found
+        result = self.seen[table] = self._catalog[table]
+        return result
 
     def __iter__(self) -> Iterator[TableName]:
         return iter(self._catalog)

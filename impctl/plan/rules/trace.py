@@ -182,12 +182,12 @@ def _equated(keys: frozenset[AttributeId], predicate: Expr | None) -> frozenset[
         and isinstance(part.right, ColumnRef)
         and part.left.type == part.right.type
     ]
-    found = set(keys)
+    result = set(keys)
     for _ in pairs:
         for left, right in pairs:
-            if left in found or right in found:
-                found |= {left, right}
-    return frozenset(found)
+            if left in result or right in result:
+                result |= {left, right}
+    return frozenset(result)
 
 
 def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | None:
@@ -195,10 +195,10 @@ def follow(plan: Plan, origin: Plan, ids: tuple[AttributeId, ...]) -> Plan | Non
 
     Rows may repeat. None where a row of the result does not stem from one row of `origin`.
     """
-    found = _follow(plan, origin, ids, is_counted=False)
-    if found is None:
+    result = _follow(plan, origin, ids, is_counted=False)
+    if result is None:
         return None
-    followed, last_ids = found
+    followed, last_ids = result
     by_id = {attribute.id: attribute for attribute in attributes_of(followed)}
     return Project(followed, tuple(ComputedColumn(by_id[id], by_id[id].ref()) for id in last_ids))
 

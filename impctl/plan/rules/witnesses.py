@@ -171,14 +171,14 @@ class _Placer:
 
     def _matched(self, node: Join, right: NodeState, position: int) -> Plan:
         """The right side cut to one partner per key, after the conditions on it alone."""
-        found = _partners(node)
-        if not _has_choice(right) or (found is not None and _is_keyed(found[0], right)):
+        partners = _partners(node)
+        if not _has_choice(right) or (partners is not None and _is_keyed(partners[0], right)):
             return node
-        if found is None:
+        if partners is None:
             # Two of these that count as equal, -0.0 and 0.0, may not be alike to a condition.
             reason = "a condition other than the equalities reads a value that may be -0.0"
             return self._whole(node, position, reason)
-        keys, own = found
+        keys, own = partners
         rows = node.right
         if own:
             rows = Select(rows, own[0] if len(own) == 1 else And(own), span=node.span)

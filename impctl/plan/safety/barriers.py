@@ -49,11 +49,11 @@ def chosen_barriers(
     ]
     if len(ways) > 1:
         for has_barriers, has_keys in ways:
-            found = by.of_all_facts(
+            result = by.of_all_facts(
                 sketched, has_rank_barriers=has_barriers, has_keyed_fixpoints=has_keys
             )
-            is_safe = found.root.status is not Status.UNSAFE
-            if is_safe and (keyed is not None or not has_keys or _leaves_keys_out(found)):
+            is_safe = result.root.status is not Status.UNSAFE
+            if is_safe and (keyed is not None or not has_keys or _leaves_keys_out(result)):
                 return has_barriers, has_keys
     return ways[-1]
 
@@ -62,10 +62,10 @@ def _given(asked: bool | None, tried: tuple[bool, ...]) -> tuple[bool, ...]:
     return tried if asked is None else (asked,)
 
 
-def _leaves_keys_out(found: Analysis) -> bool:
+def _leaves_keys_out(analysis: Analysis) -> bool:
     """Whether a fixpoint that is KEYED has something above it that can drop all rows of a key."""
-    narrowed = {id(node) for node in _narrowed(found.nodes[0], is_narrowed=False)}
-    pairs = zip(found.nodes, found.states, strict=True)
+    narrowed = {id(node) for node in _narrowed(analysis.nodes[0], is_narrowed=False)}
+    pairs = zip(analysis.nodes, analysis.states, strict=True)
     return any(id(node) in narrowed and state.status is Status.KEYED for node, state in pairs)
 
 
@@ -88,21 +88,21 @@ def _narrowed(plan: Plan, *, is_narrowed: bool) -> Iterator[Fixpoint]:
         yield from _narrowed(child, is_narrowed=is_narrowed)
 
 
-def barrier_positions(found: Analysis) -> tuple[int, ...]:
+def barrier_positions(analysis: Analysis) -> tuple[int, ...]:
     """Nodes that make sketched inputs exact: fixpoints, and top-k that are not the last step."""
     last = 0
-    while isinstance(found.nodes[last], Project | Sort):
+    while isinstance(analysis.nodes[last], Project | Sort):
         last += 1
     return tuple(
         position
-        for position, (node, state) in enumerate(zip(found.nodes, found.states, strict=True))
+        for position, (node, state) in enumerate(zip(analysis.nodes, analysis.states, strict=True))
         if state.status is Status.EXACT
         and (
             (isinstance(node, Fixpoint) and state.sketched)
             or (
                 isinstance(node, TopK)
                 and position != last
-                and found.states[position + 1].status is not Status.EXACT
+                and analysis.states[position + 1].status is not Status.EXACT
             )
         )
     )
@@ -116,7 +116,7 @@ def keyed_groups(
     Whatever is known of the data, and whether it is KEYED or not.
     """
     for ranks in (False, True):
-        found = by.of_all_facts(sketched, has_rank_barriers=ranks, has_keyed_fixpoints=True)
-        for node, state in zip(nodes_of(plan), found.states, strict=True):
+        result = by.of_all_facts(sketched, has_rank_barriers=ranks, has_keyed_fixpoints=True)
+        for node, state in zip(nodes_of(plan), result.states, strict=True):
             if isinstance(node, Fixpoint) and state.status is Status.KEYED:
                 yield state.sketched

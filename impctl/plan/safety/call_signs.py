@@ -39,7 +39,7 @@ def signs_of_call(call: Call, parts: Sequence[Signs]) -> Signs:
     if name in _NONNEGATIVE_CALLS or name in _DATE_PARTS:
         return Signs(nonnegative=True)
     types = [type_of(argument) for argument in arguments]
-    if not all(found is not None and found.is_numeric for found in types):
+    if not all(result is not None and result.is_numeric for result in types):
         return NOTHING
     if name in _ROUNDING and parts:
         return Signs(parts[0].nonnegative, parts[0].nonpositive)
@@ -59,8 +59,8 @@ def _is_power_nonnegative(call: Call, base: Signs) -> bool:
     exponent = number_of(second)
     if exponent is not None and abs(exponent) <= EXACT_FLOAT and exponent % 2 == 0:
         return True
-    found = type_of(first)
-    has_negative_zero = found is None or found.is_fractional
+    result = type_of(first)
+    has_negative_zero = result is None or result.is_fractional
     may_be_negative = exponent is None or exponent < 0
     return base.nonnegative and not (has_negative_zero and may_be_negative)
 

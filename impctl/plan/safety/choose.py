@@ -135,14 +135,14 @@ def _options(
     wanted: Mapping[TableName, ColumnName],
 ) -> tuple[Option, ...]:
     """Every candidate of every access, judged alone, in order of text and preference."""
-    found = []
+    result = []
     for scan in scans_of(judge.query.root):
         columns = [wanted[scan.table]] if scan.table in wanted else candidates.get(scan.table, ())
         for preference, column in enumerate(dict.fromkeys(columns)):
             verdict = judge.of({scan.access: column})
             rank = (0.0, not _is_keyed(verdict, scan.access), preference)
-            found.append(Option(scan, column, verdict, rank))
-    return tuple(found)
+            result.append(Option(scan, column, verdict, rank))
+    return tuple(result)
 
 
 def _weighed(options: Sequence[Option], weigh: Weigher) -> tuple[Option, ...]:
@@ -291,31 +291,31 @@ def _is_safe_for_all(judge: _Judge, options: Sequence[Option]) -> bool:
 def _would_serve(judge: _Judge, options: Sequence[Option]) -> list[str]:
     """Columns that the query reads and that are safe, though nobody made them candidates."""
     known = {(option.scan.access, option.column) for option in options}
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     for scan in scans_of(judge.query.root):
         for attribute in scan.attributes[:_TRIED]:
             name, kind = attribute.name, attribute.type
             if kind is None or kind.kind not in PARTITIONABLE or (scan.access, name) in known:
                 continue
             if judge.of({scan.access: name}).safe:
-                found[f"{scan.table}.{name}"] = None
-    return list(found)[:_NAMED]
+                result[f"{scan.table}.{name}"] = None
+    return list(result)[:_NAMED]
 
 
 def _explained(
     option: Option, options: Sequence[Option], sketched: Mapping[AccessId, ColumnName]
 ) -> Candidate:
     access, verdict = option.scan.access, option.verdict
-    found = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
+    result = Candidate(access, option.column, verdict.safe, False, verdict.reason, verdict.span)
     if not verdict.safe:
-        return found
+        return result
     taken = sketched.get(access)
     if taken is None:
-        return replace(found, reason="safe alone, but not together with the chosen sketches")
+        return replace(result, reason="safe alone, but not together with the chosen sketches")
     if taken == option.column:
-        return replace(found, chosen=True)
+        return replace(result, chosen=True)
     best = next(o for o in options if o.scan.access == access and o.column == taken)
-    return replace(found, reason=f"safe, but `{taken}` {_advantage(best, option)}")
+    return replace(result, reason=f"safe, but `{taken}` {_advantage(best, option)}")
 
 
 def _advantage(best: Option, other: Option) -> str:

@@ -104,15 +104,15 @@ def _semi(node: Join, left: NodeState, right: NodeState, wording: Wording) -> No
     plain = {**left.columns.signs, **right.columns.signs}
     both = _merged(left, right, Columns(joined.relations, plain))
     columns = Columns(left.columns.relations, joined.signs)
-    found = replace(left, columns=columns, sketched=both.sketched, ties=both.ties)
+    result = replace(left, columns=columns, sketched=both.sketched, ties=both.ties)
     if left.is_whole and right.status is Status.EXACT:
-        return _with_left_equalities(found, left, node.condition)
+        return _with_left_equalities(result, left, node.condition)
     objection = _unpreserved(node.condition, both, wording)
-    return objection if objection is not None else replace(found, status=Status.CONTAINED, keys={})
+    return objection if objection is not None else replace(result, status=Status.CONTAINED, keys={})
 
 
-def _with_left_equalities(found: NodeState, left: NodeState, condition: Expr | None) -> NodeState:
-    grown = with_equalities(found, condition)
+def _with_left_equalities(result: NodeState, left: NodeState, condition: Expr | None) -> NodeState:
+    grown = with_equalities(result, condition)
     own = frozenset(left.columns.relations)
     return replace(grown, keys={access: keys & own for access, keys in grown.keys.items()})
 
@@ -145,7 +145,7 @@ def _kept_side(
 
 def _columns_only(signs: KnownSigns) -> dict[AttributeId | Expr, Signs]:
     """Facts of columns: facts of whole expressions do not survive NULL padding."""
-    return {key: found for key, found in signs.items() if isinstance(key, str)}
+    return {key: result for key, result in signs.items() if isinstance(key, str)}
 
 
 def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
@@ -154,9 +154,9 @@ def _full(node: Join, left: NodeState, right: NodeState) -> NodeState:
             "FULL JOIN keeps rows without a match, and a sketch could hide a match", node.span
         )
     signs = {
-        key: found.or_null()
+        key: result.or_null()
         for side in (left, right)
-        for key, found in _columns_only(side.columns.signs).items()
+        for key, result in _columns_only(side.columns.signs).items()
     }
     relations = {**left.columns.relations, **right.columns.relations}
     return _merged(left, right, Columns(relations, signs))
@@ -255,11 +255,11 @@ def _except(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
 
 def _intersect(node: SetOperation, left: NodeState, right: NodeState) -> NodeState:
     ties = left.ties if left.ties is not None else right.ties
-    found = replace(left, sketched=left.sketched | right.sketched, ties=ties)
+    result = replace(left, sketched=left.sketched | right.sketched, ties=ties)
     if left.is_whole and right.status is Status.EXACT:
-        return found
+        return result
     if not (left.is_equal and right.is_equal):
         return refused(
             "INTERSECT compares values that can differ when some rows are missing", node.span
         )
-    return replace(found, status=Status.CONTAINED, keys={})
+    return replace(result, status=Status.CONTAINED, keys={})

@@ -115,8 +115,8 @@ def _mirrored(relation: Relation, operand: Expr, columns: Columns) -> Relation:
 
 
 def _of_arithmetic(expr: Arithmetic, columns: Columns) -> Relation:
-    found = type_of(expr)
-    if found is None or not found.is_numeric:
+    result = type_of(expr)
+    if result is None or not result.is_numeric:
         return Relation.UNKNOWN
     match expr.op:
         case ArithmeticOp.ADD | ArithmeticOp.SUBTRACT:
@@ -150,8 +150,8 @@ def _of_sum(expr: Arithmetic, columns: Columns) -> Relation:
 
 def _infinities_agree(expr: Arithmetic, left: Signs, right: Signs) -> bool:
     """Whether infinity - infinity, hence a new NaN, cannot arise over table or sketch."""
-    found = type_of(expr)
-    if found is not None and not found.is_fractional:
+    result = type_of(expr)
+    if result is not None and not result.is_fractional:
         return True
     if any(_is_finite(part) for part in (expr.left, expr.right)):
         return True
@@ -160,16 +160,16 @@ def _infinities_agree(expr: Arithmetic, left: Signs, right: Signs) -> bool:
 
 
 def _is_finite(expr: Expr) -> bool:
-    found = type_of(expr)
-    by_type = found is not None and found.is_numeric and not found.is_fractional
+    result = type_of(expr)
+    by_type = result is not None and result.is_numeric and not result.is_fractional
     return by_type or number_of(expr) is not None
 
 
 def _scaled(
     expr: Arithmetic, operand: Expr, is_negative: bool, is_zero: bool, columns: Columns
 ) -> Relation:
-    found = type_of(expr)
-    if is_zero and (found is None or found.is_fractional):
+    result = type_of(expr)
+    if is_zero and (result is None or result.is_fractional):
         return Relation.UNKNOWN
     relation = direction(operand, columns)
     return _mirrored(relation, operand, columns) if is_negative else relation
@@ -181,8 +181,8 @@ def _of_coalesce(expr: Coalesce, columns: Columns) -> Relation:
         return Relation.UNKNOWN
     operand, default = expr.operands
     number, relation = number_of(default), direction(operand, columns)
-    signs, found = signs_of(operand, columns.signs), type_of(operand)
-    if number is None or found is None or not found.is_numeric:
+    signs, result = signs_of(operand, columns.signs), type_of(operand)
+    if number is None or result is None or not result.is_numeric:
         return Relation.UNKNOWN
     low = relation is Relation.AT_MOST and signs.nonnegative and number <= 0
     high = relation is Relation.AT_LEAST and signs.nonpositive and number >= 0

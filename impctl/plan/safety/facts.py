@@ -135,11 +135,11 @@ KnownSigns = Mapping[AttributeId | Expr, Signs]
 """Facts by column identity, and for some whole expressions (`WHERE price * n >= 0`)."""
 
 
-def may_be_nan(found: SqlType | None, signs: Signs) -> bool:
+def may_be_nan(sql_type: SqlType | None, signs: Signs) -> bool:
     """Whether a value of this type may be NaN; an unknown type may."""
     if signs.nan_free:
         return False
-    return found is None or not (found.is_numeric and not found.is_fractional)
+    return sql_type is None or not (sql_type.is_numeric and not sql_type.is_fractional)
 
 
 def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Expr, Signs]:
@@ -150,15 +150,15 @@ def signs_of_scan(scan: Scan, facts: Collection[Fact]) -> dict[AttributeId | Exp
             about.setdefault(fact.column.lower(), set()).add(fact)
     signs: dict[AttributeId | Expr, Signs] = {}
     for attribute in scan.attributes:
-        found = about.get(attribute.name.lower(), set())
-        signs[attribute.id] = _signs_of_column(attribute.type, found)
+        result = about.get(attribute.name.lower(), set())
+        signs[attribute.id] = _signs_of_column(attribute.type, result)
     return signs
 
 
-def _signs_of_column(found: SqlType | None, facts: Collection[Fact]) -> Signs:
+def _signs_of_column(sql_type: SqlType | None, facts: Collection[Fact]) -> Signs:
     kinds = {fact.kind for fact in facts}
-    is_number = found is not None and found.is_numeric
-    exact = found is not None and is_number and not found.is_fractional
+    is_number = sql_type is not None and sql_type.is_numeric
+    exact = sql_type is not None and is_number and not sql_type.is_fractional
     # Statistics skip NaN, and so does a CHECK (x <= 0) of writers to whom a NaN with its sign bit
     # set is less than every number.
     nan_free = exact or FactKind.NAN_FREE in kinds

@@ -63,7 +63,7 @@ def grouped_keys(node: Aggregate, child: NodeState) -> Keys:
     everywhere = set(range(len(node.keys)))
     for chosen in node.grouping_sets or ():
         everywhere &= set(chosen)
-    found: dict[AccessId, frozenset[AttributeId]] = {}
+    result: dict[AccessId, frozenset[AttributeId]] = {}
     for access, columns in child.keys.items():
         outputs = frozenset(
             key.attribute.id
@@ -71,8 +71,8 @@ def grouped_keys(node: Aggregate, child: NodeState) -> Keys:
             if index in everywhere and isinstance(key.expr, ColumnRef) and key.expr.id in columns
         )
         if outputs:
-            found[access] = outputs
-    return found
+            result[access] = outputs
+    return result
 
 
 def _identifiers(node: Aggregate) -> frozenset[frozenset[AttributeId]]:
@@ -154,23 +154,23 @@ def _of_sum(argument: Expr, columns: Columns, wording: Wording) -> tuple[Relatio
 
 
 def _of_extreme(argument: Expr, columns: Columns, wanted: Relation) -> Relation:
-    relation, found = direction(argument, columns), type_of(argument)
-    if found is None or found.kind is Kind.OTHER:
+    relation, result = direction(argument, columns), type_of(argument)
+    if result is None or result.kind is Kind.OTHER:
         return Relation.UNKNOWN
     return wanted if relation in (Relation.EQUAL, wanted) else Relation.UNKNOWN
 
 
 def _signs_of_outputs(node: Aggregate, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
-    found: dict[AttributeId | Expr, Signs] = {}
+    result: dict[AttributeId | Expr, Signs] = {}
     for key in node.keys:
         signs = signs_of(key.expr, known)
-        found[key.attribute.id] = signs if node.grouping_sets is None else signs.or_null()
+        result[key.attribute.id] = signs if node.grouping_sets is None else signs.or_null()
     for output in node.aggregates:
         never_empty = bool(node.keys) and node.grouping_sets is None
-        found[output.attribute.id] = _signs_of_call(
+        result[output.attribute.id] = _signs_of_call(
             output.call, output.attribute, known, never_empty=never_empty
         )
-    return found
+    return result
 
 
 def _signs_of_call(

@@ -83,8 +83,8 @@ def _added_text(query: Query) -> str:
         for output in node.aggregates if isinstance(node, Aggregate) else ():
             call = output.call
             is_sum = call.function in ("sum", "avg") and len(call.arguments) == 1
-            found = type_of(call.arguments[0]) if is_sum else None
-            if found is not None and found.kind is Kind.STRING:
+            result = type_of(call.arguments[0]) if is_sum else None
+            if result is not None and result.kind is Kind.STRING:
                 span = call.span
                 return f"`{query.sql[span.start : span.end]}`" if span else f"`{call.function}`"
     return ""

@@ -55,12 +55,12 @@ class Judged:
 
     def flat(self) -> tuple[NodeState, ...]:
         """All states, in the order of `nodes_of`."""
-        found, left = [], [self]
+        result, left = [], [self]
         while left:
             judged = left.pop()
-            found.append(judged.state)
+            result.append(judged.state)
             left.extend(reversed(judged.inputs))
-        return tuple(found)
+        return tuple(result)
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,11 @@ class _Place:
         """Of a scan, its columns where this is known."""
         assert isinstance(self.node, Scan)
         known &= self.concerning
-        found = self.columns.get(known)
-        if found is None:
+        result = self.columns.get(known)
+        if result is None:
             facts = [fact for bit, fact in self.facts if bit & known]
-            found = self.columns[known] = scan_columns(self.node, facts)
-        return found
+            result = self.columns[known] = scan_columns(self.node, facts)
+        return result
 
     def same(self, state: NodeState) -> NodeState:
         """An equal state found before, so that what rests on it need not be judged again."""
@@ -271,7 +271,7 @@ class PlanJudge:
         if isinstance(node, Recursive):
             return place.same(leaf(node, asked.leaves.get(node.fixpoint)))
         below = [part.state for part in inputs]
-        unsafe = next((found for found in below if found.status is Status.UNSAFE), None)
+        unsafe = next((result for result in below if result.status is Status.UNSAFE), None)
         state = self._by_inputs(place, below, asked) if unsafe is None else unsafe
         if place.at_root and state.status is Status.UNSAFE:
             # It depends on more than the inputs' own states, so it is not kept by those.
@@ -332,16 +332,16 @@ _Ways = dict[tuple[TableName, ColumnName], list[tuple[_Place, ...]]]
 
 def _readers(root: _Place) -> _Ways:
     """By table and column in lower case, the places from the root to each scan that reads it."""
-    found: _Ways = {}
+    result: _Ways = {}
     left: list[tuple[_Place, ...]] = [(root,)]
     while left:
         way = left.pop()
         node = way[-1].node
         if isinstance(node, Scan):
             for name in {attribute.name.lower() for attribute in node.attributes}:
-                found.setdefault((node.table, name), []).append(way)
+                result.setdefault((node.table, name), []).append(way)
         left.extend((*way, part) for part in way[-1].inputs)
-    return found
+    return result
 
 
 class Judges:

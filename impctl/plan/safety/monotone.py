@@ -44,17 +44,17 @@ def relation_of_call(call: Call, asked: Asked) -> Relation:
 
 def _keeps_order(name: str, arguments: tuple[Expr, ...], relation: Relation, signs: Signs) -> bool:
     """Whether the function of the first argument, and constants, rises with it."""
-    found = type_of(arguments[0])
-    if found is None or not found.is_numeric:
+    result = type_of(arguments[0])
+    if result is None or not result.is_numeric:
         return False
     if name in _ROUNDED:
         # A decimal of all digits may round to one that no decimal holds.
-        is_wide = found.kind is Kind.DECIMAL and found.precision == MAX_PRECISION
+        is_wide = result.kind is Kind.DECIMAL and result.precision == MAX_PRECISION
         return len(arguments) <= 2 and not is_wide
     if len(arguments) != 1:
         return False
     if name in _WHOLE:
-        return not may_be_nan(found, signs)
+        return not may_be_nan(result, signs)
     if name == "sqrt":
         # Of a negative number it is NaN, the greatest of all.
         return signs.nonnegative
@@ -74,16 +74,16 @@ def _of_choice(is_greatest: bool, arguments: tuple[Expr, ...], asked: Asked) -> 
     if first is None or first.kind is Kind.OTHER:
         return Relation.UNKNOWN
     # Whole numbers of any size are compared as they are; others might be rounded first.
-    if len(set(types)) != 1 and not all(found and found.is_integral for found in types):
+    if len(set(types)) != 1 and not all(result and result.is_integral for result in types):
         return Relation.UNKNOWN
     free = Relation.AT_MOST if is_greatest else Relation.AT_LEAST
-    found = Relation.EQUAL
+    result = Relation.EQUAL
     for argument in arguments:
         relation, signs = asked(argument)
         if relation not in (Relation.EQUAL, free) and not signs.not_null:
             return Relation.UNKNOWN
-        found = found.meet(relation)
-    return found
+        result = result.meet(relation)
+    return result
 
 
 def _of_days_between(arguments: tuple[Expr, ...], asked: Asked) -> Relation:
@@ -95,5 +95,5 @@ def _of_days_between(arguments: tuple[Expr, ...], asked: Asked) -> Relation:
 
 
 def _is_date(expr: Expr) -> bool:
-    found = type_of(expr)
-    return found is not None and found.kind is Kind.DATE
+    result = type_of(expr)
+    return result is not None and result.kind is Kind.DATE

@@ -39,9 +39,9 @@ def first_rows(
     Ranks within the keys of a KEYED child stay KEYED, unless all first rows are to be kept.
     """
     ties = child.ties if child.ties is not None else _ties(node, child)
-    found = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
+    result = replace(child, columns=_with_rank(child.columns, node.rank), ties=ties)
     if child.status is Status.EXACT:
-        return found
+        return result
     if not node.order:
         return refused("LIMIT without ORDER BY has no fixed result", node.span)
     if node.count is None:
@@ -51,7 +51,7 @@ def first_rows(
     if node.rank is not None:
         is_keyed = child.status is Status.KEYED and _is_partitioned(node.rank, child)
         if is_keyed and not as_barrier:
-            return found
+            return result
         loose = next((e for e in node.partition_by if not child.columns.are_equal(e)), None)
         if loose is not None:
             text = f"`{node.rank.function}` is partitioned by `{wording.text(loose)}`, which"
@@ -59,7 +59,7 @@ def first_rows(
     objection = order_objection(node.order, child, wording)
     if objection is not None:
         return replace(objection, refusal=_placed(objection.refusal, node.span))
-    return replace(found, status=Status.EXACT, keys={}, columns=_equal(found))
+    return replace(result, status=Status.EXACT, keys={}, columns=_equal(result))
 
 
 def _with_rank(columns: Columns, rank: WindowCall | None) -> Columns:
@@ -84,7 +84,7 @@ def _ties(node: TopK, child: NodeState) -> Refusal | None:
     terms = (*node.partition_by, *(key.expr for key in node.order))
     columns = frozenset(expr.id for expr in terms if isinstance(expr, ColumnRef))
     every = frozenset(child.columns.relations)
-    if any(columns >= found for found in (*child.identifiers, every)):
+    if any(columns >= result for result in (*child.identifiers, every)):
         return None
     if node.rank is not None:
         return Refusal(
@@ -121,8 +121,8 @@ def order_objection(
 
 
 def _has_own_order(expr: Expr) -> bool:
-    found = type_of(expr)
-    return found is not None and found.kind is not Kind.OTHER
+    result = type_of(expr)
+    return result is not None and result.kind is not Kind.OTHER
 
 
 def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
@@ -132,9 +132,9 @@ def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
     signs: KnownSigns = {**columns.signs, **{attribute.id: NOTHING for attribute in added}}
     relations = {**columns.relations, **equal_columns(added, {}).relations}
     ties = child.ties if child.ties is not None else _window_ties(node, child)
-    found = replace(child, columns=Columns(relations, signs), ties=ties)
+    result = replace(child, columns=Columns(relations, signs), ties=ties)
     if child.status is Status.EXACT:
-        return found
+        return result
     for call in node.calls:
         if child.status is not Status.KEYED or not _is_partitioned(call, child):
             text = wording.slice(call.span) or call.function
@@ -142,7 +142,7 @@ def window(node: Window, child: NodeState, wording: Wording) -> NodeState:
                 f"the sketch would give window function `{text}` incomplete partitions",
                 call.span if call.span is not None else node.span,
             )
-    return found
+    return result
 
 
 def _is_partitioned(call: WindowCall, child: NodeState) -> bool:
@@ -160,7 +160,7 @@ def _window_ties(node: Window, child: NodeState) -> Refusal | None:
         )
         if call.function in _TIE_FREE or aggregate:
             continue
-        if not any(columns >= found for found in child.identifiers):
+        if not any(columns >= result for result in child.identifiers):
             return Refusal(
                 f"`{call.function}` is not deterministic, because its ORDER BY has ties",
                 call.span,

@@ -105,7 +105,7 @@ def part_failure(
 
     `facts` may be all that is true at the versions read.
     """
-    found = node_states(query, sketched, tuple(facts))
+    result = node_states(query, sketched, tuple(facts))
     calls = {
         output.attribute.id: output.call
         for node in nodes_of(query.root)
@@ -114,7 +114,7 @@ def part_failure(
     }
     wording = Wording.of(query.sql, query.root)
     finder = _Finder(_ranges(query.root, sizes), calls, wording)
-    return finder.first(query.root, found.judged)
+    return finder.first(query.root, result.judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +130,9 @@ class _Finder:
         if not any(state.sketched or state.status is Status.UNSAFE for state in below):
             return None
         for child, part in zip(inputs_of(node), judged.inputs, strict=True):
-            found = self.first(child, part)
-            if found is not None:
-                return found
+            result = self.first(child, part)
+            if result is not None:
+                return result
         columns = _merged([state.columns for state in below])
         for expr in expressions_of(node):
             failing = self._failing(expr, columns, frozenset())
@@ -169,9 +169,9 @@ class _Finder:
         if columns.are_equal(expr):
             return None
         for part, known, not_zero in _evaluated(expr, columns, nonzero):
-            found = self._failing(part, known, not_zero)
-            if found is not None:
-                return found
+            result = self._failing(part, known, not_zero)
+            if result is not None:
+                return result
         if not part_can_fail(expr) or self._is_harmless(expr, columns, nonzero):
             return None
         return expr
@@ -227,8 +227,8 @@ class _Finder:
                 self._is_nonzero(part, known, not_zero) or _is_null(part)
                 for part, known, not_zero in (*parts[1::2], parts[-1])
             )
-        found = _interval(bare, self.ranges)
-        return found is not None and (found[0] > 0 or found[1] < 0)
+        result = _interval(bare, self.ranges)
+        return result is not None and (result[0] > 0 or result[1] < 0)
 
     def _is_of_none(self, expr: Arithmetic) -> bool:
         """Whether the dividend is NULL where the divisor is zero, as in `SUM(x) / COUNT(x)`.
@@ -247,8 +247,8 @@ class _Finder:
 
     def _fits(self, expr: Expr) -> bool:
         """Whether the number always fits its type."""
-        own, found = type_of(expr), _computed(expr, self.ranges)
-        return own is not None and found is not None and _is_within(found, own)
+        own, result = type_of(expr), _computed(expr, self.ranges)
+        return own is not None and result is not None and _is_within(result, own)
 
 
 def _about(call: AggregateCall) -> tuple[tuple[Expr, ...], Expr | None]:
@@ -275,7 +275,7 @@ def _merged(columns: list[Columns]) -> Columns:
     if len(columns) == 1:
         return columns[0]
     relations = {id: relation for one in columns for id, relation in one.relations.items()}
-    return Columns(relations, {key: found for one in columns for key, found in one.signs.items()})
+    return Columns(relations, {key: result for one in columns for key, result in one.signs.items()})
 
 
 def _evaluated(
@@ -284,33 +284,33 @@ def _evaluated(
     """The operands, each with what is known where it is evaluated: CASE takes them one by one."""
     if not isinstance(expr, Case):
         return [(part, columns, nonzero) for part in children(expr)]
-    found = []
+    match = []
     for condition, result in expr.branches:
-        found.append((condition, columns, nonzero))
+        match.append((condition, columns, nonzero))
         inside = Columns(columns.relations, learn(condition, columns.signs))
-        found.append((result, inside, nonzero | _made_nonzero(condition)))
+        match.append((result, inside, nonzero | _made_nonzero(condition)))
         # From here on the condition was false or NULL, and who divides by NULL does not fail.
         nonzero |= _zero_tested(condition)
-    found.append((expr.default, columns, nonzero))
-    return found
+    match.append((expr.default, columns, nonzero))
+    return match
 
 
 def _made_nonzero(condition: Expr) -> frozenset[Expr]:
     """What is not zero where the condition is true."""
-    found: set[Expr] = set()
+    result: set[Expr] = set()
     for part in conjuncts(condition):
         match part:
             case Not(operand=Compare() as compared):
-                found |= _zero_tested(compared)
+                result |= _zero_tested(compared)
             case Compare():
                 turned = part.right, part.op.mirrored, part.left
                 for subject, op, other in ((part.left, part.op, part.right), turned):
                     number = number_of(other)
                     if number is not None and _excludes_zero(op, number):
-                        found |= {subject, _bare(subject)}
+                        result |= {subject, _bare(subject)}
             case _:
                 pass
-    return frozenset(found)
+    return frozenset(result)
 
 
 def _excludes_zero(op: CompareOp, number: Decimal) -> bool:
@@ -392,8 +392,8 @@ def _is_smaller(expr: Arithmetic, columns: Columns) -> bool:
     return (left.nonnegative and right.nonnegative) or (left.nonpositive and right.nonpositive)
 
 
-def _is_within(found: Interval, own: SqlType) -> bool:
-    low, high = found
+def _is_within(result: Interval, own: SqlType) -> bool:
+    low, high = result
     if own.is_fractional:
         return True
     if own.kind is Kind.DECIMAL:
@@ -422,9 +422,9 @@ def _interval(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | 
     own = type_of(expr)
     if own is None or not own.is_numeric or own.is_fractional:
         return None
-    found = _computed(expr, ranges)
-    if found is not None and _is_within(found, own):
-        return found
+    result = _computed(expr, ranges)
+    if result is not None and _is_within(result, own):
+        return result
     return _of_type(own)
 
 
@@ -436,12 +436,12 @@ def _computed(expr: Expr, ranges: Mapping[AttributeId, Interval]) -> Interval | 
             number = number_of(expr)
             return None if number is None else (Fraction(number), Fraction(number))
         case Negate():
-            found = _interval(expr.operand, ranges)
-            return None if found is None else (-found[1], -found[0])
+            match = _interval(expr.operand, ranges)
+            return None if match is None else (-match[1], -match[0])
         case Cast():
-            found = _interval(expr.operand, ranges)
+            match = _interval(expr.operand, ranges)
             # A decimal is rounded, by one at most.
-            return None if found is None else (found[0] - 1, found[1] + 1)
+            return None if match is None else (match[0] - 1, match[1] + 1)
         case Coalesce():
             return _hull(_interval(part, ranges) for part in expr.operands)
         case Case():
@@ -467,9 +467,9 @@ def _combined(op: ArithmeticOp, left: Interval, right: Interval) -> Interval | N
             return None
 
 
-def _hull(found: Iterable[Interval | None]) -> Interval | None:
+def _hull(intervals: Iterable[Interval | None]) -> Interval | None:
     """What holds whichever of them describes the number."""
-    known = list(found)
+    known = list(intervals)
     whole = [one for one in known if one is not None]
     if not whole or len(whole) < len(known):
         return None
@@ -484,7 +484,7 @@ def _ranges(root: Plan, sizes: Sizes) -> dict[AttributeId, Interval]:
         below = [rows[id(part)] for part in inputs_of(node)]
         rows[id(node)] = _rows(node, below, sizes)
         made = _made(node, below, sizes, ranges)
-        ranges.update({column: found for column, found in made if found is not None})
+        ranges.update({column: result for column, result in made if result is not None})
     return ranges
 
 
@@ -552,14 +552,14 @@ def _of_call(
         return Fraction(1 if is_all else 0), Fraction(2**63 - 1 if rows is None else rows)
     if len(call.arguments) != 1 or call.function not in _NULL_OF_NONE:
         return None
-    found = _interval(call.arguments[0], ranges)
-    if found is None or call.function in ("min", "max"):
-        return found
+    result = _interval(call.arguments[0], ranges)
+    if result is None or call.function in ("min", "max"):
+        return result
     argument = type_of(call.arguments[0])
     own = None if argument is None else sum_type(argument)
     if rows is None or own is None:
         return None
-    most = max(abs(found[0]), abs(found[1])) * rows
+    most = max(abs(result[0]), abs(result[1])) * rows
     if not _is_within((-most, most), own):
         return None
-    return (-most, most) if call.function == "sum" else found
+    return (-most, most) if call.function == "sum" else result

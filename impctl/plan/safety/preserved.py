@@ -39,8 +39,8 @@ def _objection(predicate: Expr, columns: Columns) -> Objection | None:
         return None
     match predicate:
         case And() | Or():
-            found = (_objection(part, columns) for part in predicate.operands)
-            return next((objection for objection in found if objection is not None), None)
+            result = (_objection(part, columns) for part in predicate.operands)
+            return next((objection for objection in result if objection is not None), None)
         case Compare():
             return _of_comparison(predicate, columns)
         case Not(operand=IsNull(operand=operand)):
@@ -109,14 +109,14 @@ def _ends(
     operand: Expr, other: Expr, columns: Columns
 ) -> tuple[tuple[Decimal, Decimal], Decimal] | None:
     """The interval of the operand's values and the constant beside it; false is 0, true is 1."""
-    found, beside = type_of(operand), type_of(other)
-    if found is None or beside is None:
+    result, beside = type_of(operand), type_of(other)
+    if result is None or beside is None:
         return None
-    if found.kind is beside.kind is Kind.BOOLEAN and isinstance(other, Literal):
+    if result.kind is beside.kind is Kind.BOOLEAN and isinstance(other, Literal):
         truth = other.value
         return None if truth is None else ((Decimal(0), Decimal(1)), Decimal(bool(truth)))
     number = number_of(other)
-    if number is None or not found.is_numeric or common_type(found, beside) is None:
+    if number is None or not result.is_numeric or common_type(result, beside) is None:
         return None
     return signs_of(operand, columns.signs).bounds, number
 

@@ -59,12 +59,12 @@ def signs_of(expr: Expr, known: KnownSigns) -> Signs:
     """What is known of the expression's value on every row."""
     if isinstance(expr, ColumnRef):
         return known.get(expr.id, NOTHING)
-    found = _signs(expr, known)
+    result = _signs(expr, known)
     type_ = type_of(expr)
     if type_ is not None and type_.is_numeric and not type_.is_fractional:
-        found = replace(found, nan_free=True)
+        result = replace(result, nan_free=True)
     recorded = known.get(expr)
-    return found if recorded is None else found.also(recorded)
+    return result if recorded is None else result.also(recorded)
 
 
 def _signs(expr: Expr, known: KnownSigns) -> Signs:
@@ -121,11 +121,11 @@ def _negated(signs: Signs, operand: Expr) -> Signs:
 
 def _of_arithmetic(expr: Arithmetic, known: KnownSigns) -> Signs:
     left, right = signs_of(expr.left, known), signs_of(expr.right, known)
-    found = _typed_signs(expr, left, right)
+    typed_signs = _typed_signs(expr, left, right)
     own = type_of(expr)
     if own is None or not own.is_numeric:
         return NOTHING
-    return replace(found, not_null=left.not_null and right.not_null)
+    return replace(typed_signs, not_null=left.not_null and right.not_null)
 
 
 def _typed_signs(expr: Arithmetic, left: Signs, right: Signs) -> Signs:
@@ -183,8 +183,8 @@ def _may_wrap(expr: Arithmetic) -> bool:
 
 def _operands_exact(expr: Arithmetic) -> bool:
     """Whether both operands are finite by type, so that no NaN can arise."""
-    found = (type_of(expr.left), type_of(expr.right))
-    return all(t is not None and t.is_numeric and not t.is_fractional for t in found)
+    result = (type_of(expr.left), type_of(expr.right))
+    return all(t is not None and t.is_numeric and not t.is_fractional for t in result)
 
 
 def _of_case(expr: Case, known: KnownSigns) -> Signs:
@@ -228,11 +228,11 @@ def _extended(known: KnownSigns, more: Mapping[AttributeId | Expr, Signs]) -> Kn
 def _taught(condition: Expr, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
     match condition:
         case And():
-            found: dict[AttributeId | Expr, Signs] = {}
+            result: dict[AttributeId | Expr, Signs] = {}
             for part in condition.operands:
                 for key, signs in _taught(part, known).items():
-                    found[key] = found.get(key, NOTHING).also(signs)
-            return found
+                    result[key] = result.get(key, NOTHING).also(signs)
+            return result
         case Or():
             return _common([_taught(part, known) for part in condition.operands])
         case Compare():
@@ -249,13 +249,13 @@ def _taught(condition: Expr, known: KnownSigns) -> dict[AttributeId | Expr, Sign
 
 def _common(branches: list[dict[AttributeId | Expr, Signs]]) -> dict[AttributeId | Expr, Signs]:
     shared = set(branches[0]).intersection(*branches[1:])
-    found: dict[AttributeId | Expr, Signs] = {}
+    result: dict[AttributeId | Expr, Signs] = {}
     for key in shared:
         signs = branches[0][key]
         for branch in branches[1:]:
             signs = signs.meet(branch[key])
-        found[key] = signs
-    return found
+        result[key] = signs
+    return result
 
 
 def _key(expr: Expr) -> AttributeId | Expr:
@@ -263,7 +263,7 @@ def _key(expr: Expr) -> AttributeId | Expr:
 
 
 def _of_comparison(condition: Compare, known: KnownSigns) -> dict[AttributeId | Expr, Signs]:
-    found: dict[AttributeId | Expr, Signs] = {}
+    result: dict[AttributeId | Expr, Signs] = {}
     mirrored = condition.op.mirrored
     sides = (
         (condition.left, condition.op, condition.right),
@@ -271,8 +271,8 @@ def _of_comparison(condition: Compare, known: KnownSigns) -> dict[AttributeId | 
     )
     for subject, op, other in sides:
         if not isinstance(subject, Literal):
-            found[_key(subject)] = _compared(subject, op, other, known)
-    return found
+            result[_key(subject)] = _compared(subject, op, other, known)
+    return result
 
 
 def _compared(subject: Expr, op: CompareOp, other: Expr, known: KnownSigns) -> Signs:
@@ -320,8 +320,8 @@ def _of_list(condition: InList, known: KnownSigns) -> dict[AttributeId | Expr, S
 
 def _has_common_type(values: tuple[Expr, ...]) -> bool:
     """Whether one type holds all values unrounded; digits of literals do not narrow it in IN."""
-    found = type_of(values[0])
+    result = type_of(values[0])
     for value in values[1:]:
         other = type_of(value)
-        found = None if found is None or other is None else common_type(found, other)
-    return found is not None
+        result = None if result is None or other is None else common_type(result, other)
+    return result is not None

@@ -118,11 +118,11 @@ def _without_loose_ties(node: Plan, inputs: list[NodeState], state: NodeState) -
     """
     if isinstance(node, Scan | Select | Project | Sort) or state.status is Status.KEYED:
         return state
-    for found in inputs:
-        if found.ties is not None and found.status is not Status.EXACT:
+    for result in inputs:
+        if result.ties is not None and result.status is not Status.EXACT:
             return refused(
-                f"{found.ties.reason}, so the rows that the rest of the query needs are not fixed",
-                found.ties.span,
+                f"{result.ties.reason}, so the rows that the rest of the query needs are not fixed",
+                result.ties.span,
             )
     return state
 
@@ -170,12 +170,12 @@ def scan_state(node: Scan, name: ColumnName | None, columns: Columns) -> NodeSta
 def _select(node: Select, child: NodeState, wording: Wording) -> NodeState:
     own = child.columns
     columns = own.once(lambda: Columns(own.relations, learn(node.predicate, own.signs)), node)
-    found = replace(child, columns=columns)
+    result = replace(child, columns=columns)
     if child.is_whole:
-        return with_equalities(found, node.predicate)
+        return with_equalities(result, node.predicate)
     objection = find_objection(node.predicate, child.columns)
     if objection is None:
-        return found
+        return result
     text = objection_text(condition_name(node), objection, child.causes, wording)
     span = objection.atom.span if objection.atom.span is not None else node.span
     return refused(text, span)
@@ -211,9 +211,9 @@ def project_state(node: Project, child: NodeState) -> NodeState:
     if status is Status.KEYED and not all(keys.values()):
         status, keys = Status.CONTAINED, {}
     identifiers = frozenset(
-        frozenset(min(renamed[column]) for column in found)
-        for found in child.identifiers
-        if found <= renamed.keys()
+        frozenset(min(renamed[column]) for column in result)
+        for result in child.identifiers
+        if result <= renamed.keys()
     )
     return replace(
         child,

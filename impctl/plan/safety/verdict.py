@@ -137,14 +137,14 @@ def check_safety(
     barriers = chosen_barriers(sketched, by, ranks=has_rank_barriers, keyed=has_keyed_fixpoints)
     judge = _Judge(query, sketched, *barriers, by)
     # Facts only ever help, so what is unsafe by all of them is so by the sure ones too.
-    found = judge.of(facts)
-    refusal = found.root.refusal
+    result = judge.of(facts)
+    refusal = result.root.refusal
     if refusal is not None:
         return Verdict(False, Status.UNSAFE, refusal.reason, refusal.span)
     sure = [fact for fact in facts if fact.source is not FactSource.STATISTICS]
-    found = judge.of(sure)
-    if found.root.status is not Status.UNSAFE:
-        return _accepted(judge, found, sure)
+    result = judge.of(sure)
+    if result.root.status is not Status.UNSAFE:
+        return _accepted(judge, result, sure)
     known = [*sure, *_needed_assumptions(judge, sure, facts)]
     return _accepted(judge, judge.of(known), known)
 
@@ -267,9 +267,9 @@ def _needed_assumptions(
     needed = [item for item in tried if item[0] in judge.by.last_needed]
     if not _is_smallest(judge, needed, tried, base):
         needed = _smallest(judge, tried, base)
-    found = tuple(fact for fact, _ in needed)
-    judge.by.last_needed = frozenset(found)
-    return found
+    result = tuple(fact for fact, _ in needed)
+    judge.by.last_needed = frozenset(result)
+    return result
 
 
 def _is_smallest(judge: _Judge, needed: _Tried, tried: _Tried, base: int) -> bool:
@@ -305,31 +305,31 @@ def _together(facts: _Tried) -> int:
     return known
 
 
-def _accepted(judge: _Judge, found: Analysis, facts: Collection[Fact]) -> Verdict:
-    root = found.root
+def _accepted(judge: _Judge, analysis: Analysis, facts: Collection[Fact]) -> Verdict:
+    root = analysis.root
     assumed = tuple(fact for fact in facts if fact.source is FactSource.STATISTICS)
     return Verdict(
         True,
         root.status,
-        _praise(found, assumed),
+        _praise(analysis, assumed),
         keyed=root.keys,
-        key_columns=_key_columns(found),
-        root_keyed=_is_root_keyed(judge.query.root, found, judge.sketched),
+        key_columns=_key_columns(analysis),
+        root_keyed=_is_root_keyed(judge.query.root, analysis, judge.sketched),
         facts=tuple(facts),
         has_rank_barriers=judge.has_rank_barriers,
         has_keyed_fixpoints=judge.has_keyed_fixpoints,
-        barrier_positions=barrier_positions(found),
+        barrier_positions=barrier_positions(analysis),
         ties=root.ties,
     )
 
 
-def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
+def _praise(analysis: Analysis, assumed: tuple[Fact, ...]) -> str:
     """Why the sketches are safe, as one sentence."""
-    if not found.root.sketched:
+    if not analysis.root.sketched:
         return "no table has a sketch"
     keyed = any(
         isinstance(node, Aggregate) and state.status is Status.KEYED
-        for node, state in zip(found.nodes, found.states, strict=True)
+        for node, state in zip(analysis.nodes, analysis.states, strict=True)
     )
     if keyed:
         return "each group lies in one range, because the query groups by this column"
@@ -340,28 +340,28 @@ def _praise(found: Analysis, assumed: tuple[Fact, ...]) -> str:
     return f"{reason} while {held}" if held else reason
 
 
-def _key_columns(found: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
+def _key_columns(analysis: Analysis) -> dict[int, dict[AccessId, AttributeId]]:
     keyed: dict[int, dict[AccessId, AttributeId]] = {}
-    for position, node in enumerate(found.nodes):
+    for position, node in enumerate(analysis.nodes):
         if isinstance(node, Aggregate):
             # Nodes are in preorder, so a node's first input follows it directly.
-            keys = grouped_keys(node, found.states[position + 1])
+            keys = grouped_keys(node, analysis.states[position + 1])
             if keys:
                 keyed[position] = {access: min(columns) for access, columns in keys.items()}
-        elif isinstance(node, Fixpoint) and found.states[position].status is Status.KEYED:
-            keys = found.states[position].keys
+        elif isinstance(node, Fixpoint) and analysis.states[position].status is Status.KEYED:
+            keys = analysis.states[position].keys
             keyed[position] = {access: min(columns) for access, columns in keys.items()}
     return keyed
 
 
-def _is_root_keyed(root: Plan, found: Analysis, sketched: Mapping[AccessId, ColumnName]) -> bool:
+def _is_root_keyed(root: Plan, analysis: Analysis, sketched: Mapping[AccessId, ColumnName]) -> bool:
     scans = scans_of(root)
     tables = [scan.table for scan in scans if scan.access in sketched]
     if len(tables) != 1 or sum(scan.table == tables[0] for scan in scans) != 1:
         return False
     position = 0
-    while found.states[position].status is not Status.KEYED:
-        if not isinstance(found.nodes[position], Project | Sort | Aggregate | Distinct):
+    while analysis.states[position].status is not Status.KEYED:
+        if not isinstance(analysis.nodes[position], Project | Sort | Aggregate | Distinct):
             return False
         position += 1
     return True
@@ -371,10 +371,10 @@ def states_of(
     verdict: Verdict, query: Query, sketched: Mapping[AccessId, ColumnName]
 ) -> tuple[NodeState, ...]:
     """The states of all nodes, in the order of `nodes_of`, as an accepted query was judged."""
-    found = verdict.required()
-    barriers = (found.has_rank_barriers, found.has_keyed_fixpoints)
+    result = verdict.required()
+    barriers = (result.has_rank_barriers, result.has_keyed_fixpoints)
     judge = _Judge(query, sketched, *barriers, Judges().of(query))
-    return judge.of(found.facts).states
+    return judge.of(result.facts).states
 
 
 def node_states(

@@ -200,8 +200,8 @@ def read_grouping(
         item = item.this if isinstance(item, exp.Paren) else item
         if isinstance(item, exp.Tuple):
             return tuple(key for inner in item.expressions for key in read(inner))
-        found = ordinal(item)
-        return (found if found is not None else reader.read(item),)
+        result = ordinal(item)
+        return (result if result is not None else reader.read(item),)
 
     factors: list[list[tuple[Expr, ...]]] = []
     plain: list[tuple[Expr, ...]] = []
@@ -308,9 +308,9 @@ class Lift:
         return with_children(expr, tuple(self(item) for item in parts)) if parts else expr
 
     def _column(self, ref: ColumnRef) -> Expr:
-        found = self.results.get(ref.id)
-        if found is not None:
-            return replace(found, span=ref.span)
+        result = self.results.get(ref.id)
+        if result is not None:
+            return replace(result, span=ref.span)
         if ref.id in self.ungrouped:
             name = column_name(ref.id)
             raise self.text.error(

@@ -210,10 +210,10 @@ def _cast_type(text: SqlText, node: exp.Cast) -> SqlType:
     if name.startswith("decimal("):
         inside = name[len("decimal(") : -1].replace(" ", "")
         name = f"decimal({inside if ',' in inside else inside + ',0'})"
-    found = from_delta(name)
-    if found.kind in (Kind.OTHER, Kind.NULL) and name not in _INTERVALS:
+    result = from_delta(name)
+    if result.kind in (Kind.OTHER, Kind.NULL) and name not in _INTERVALS:
         raise text.unsupported(f"CAST to `{written}`", node, hint="cast to a simple type")
-    return found
+    return result
 
 
 def _trim(reader: ExprReader, node: exp.Trim, span: Span | None) -> Expr:
@@ -300,8 +300,8 @@ def _call(
 
 
 def _made(reader: ExprReader, name: str, parts: tuple[Expr, ...], span: Span | None) -> Expr:
-    found = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
-    return moments.computed(found)
+    result = Call(name, parts, _result_type(name, parts), reader.reading.zone, span=span)
+    return moments.computed(result)
 
 
 def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
@@ -309,8 +309,8 @@ def _result_type(name: str, parts: tuple[Expr, ...]) -> SqlType | None:
         if name in names.split():
             return kind if kind != STRING or _is_plain_text(name, parts) else None
     if name in _SAME_TYPE and len(parts) == 1:
-        found = type_of(parts[0])
-        return found if found is not None and found.is_numeric else None
+        result = type_of(parts[0])
+        return result if result is not None and result.is_numeric else None
     if name in ("concat", "substring", "substr", "left", "right", "reverse"):
         first = parts if name == "concat" else parts[:1]
         return STRING if first and all(type_of(part) == STRING for part in first) else None
@@ -323,7 +323,7 @@ def _is_plain_text(name: str, parts: tuple[Expr, ...]) -> bool:
     types = [type_of(part) for part in parts]
     if name in ("lpad", "rpad") and BINARY in types:
         return False
-    return all(found is not None and found.kind is not Kind.OTHER for found in types)
+    return all(result is not None and result.kind is not Kind.OTHER for result in types)
 
 
 def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None) -> Expr | None:
@@ -366,7 +366,7 @@ def _rewritten(name: str, parts: tuple[Expr, ...], zone: str, span: Span | None)
 def _positive(operand: Expr, span: Span | None) -> Expr | None:
     """`+x` of a number is the number, but a constant's digits do not count as those of a literal;
     None where it may be a cast."""
-    found = type_of(operand)
-    if found is None or not found.is_numeric:
+    result = type_of(operand)
+    if result is None or not result.is_numeric:
         return None
-    return Cast(operand, found, span=span) if isinstance(operand, Literal) else operand
+    return Cast(operand, result, span=span) if isinstance(operand, Literal) else operand

@@ -142,8 +142,10 @@ def instant_of(written: str, zone: str) -> datetime:
 
 
 def _instant(written: str, zone: str) -> datetime:
-    found = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
-    return (found.replace(tzinfo=zone_of(zone)) if found.tzinfo is None else found).astimezone(UTC)
+    result = datetime.fromisoformat(written) if _NOW.fullmatch(written) else _no_time(written)
+    return (result.replace(tzinfo=zone_of(zone)) if result.tzinfo is None else result).astimezone(
+        UTC
+    )
 
 
 def _no_time(written: str) -> NoReturn:
@@ -174,11 +176,11 @@ def clock_uses(sql: str, tokens: Sequence[Token]) -> Iterator[ClockUse]:
     words = [sql[token.start : token.end + 1].lower() for token in tokens]
     at = 0
     while at < len(tokens):
-        found = None if at and words[at - 1] == "." else _use(words, at)
-        if found is None:
+        result = None if at and words[at - 1] == "." else _use(words, at)
+        if result is None:
             at += 1
             continue
-        moment, length = found
+        moment, length = result
         last = tokens[at + length - 1]
         yield ClockUse(moment, tokens[at].start, last.end + 1, at - 1 if at else None)
         at += length
@@ -195,9 +197,9 @@ def _use(words: Sequence[str], at: int) -> tuple[str, int] | None:
             return _to_day(words, at)
         case ["date_trunc", "(", unit, ","]:
             now = _now(words, at + 4)
-            found = _UNITS.get(unit.strip("'\""))
-            if now and found is not None and words[at + 4 + now : at + 5 + now] == [")"]:
-                return f"date_trunc('{found}', current_timestamp)", 5 + now
+            result = _UNITS.get(unit.strip("'\""))
+            if now and result is not None and words[at + 4 + now : at + 5 + now] == [")"]:
+                return f"date_trunc('{result}', current_timestamp)", 5 + now
             return None
     now = _now(words, at)
     is_cast = bool(now) and words[at + now : at + now + 2] == ["::", "date"]

@@ -15,9 +15,9 @@ from impctl.plan.sql.places import Place, Tokens
 def doubtful_comment(sql: str, words: Tokens) -> Place | None:
     """Where such a comment stands; comments stand between the words."""
     for start, end in _gaps(sql, words):
-        found = _doubtful(sql, start, end)
-        if found is not None:
-            return found
+        result = _doubtful(sql, start, end)
+        if result is not None:
+            return result
     return None
 
 

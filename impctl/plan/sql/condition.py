@@ -70,7 +70,7 @@ def read_condition(
     node: exp.Expression, reader: ExprReader, environment: Environment
 ) -> tuple[Part, ...]:
     """The parts of a condition that are joined by AND, in order."""
-    found: list[Part] = []
+    parts: list[Part] = []
     pending = [node]
     while pending:
         current = bare(pending.pop())
@@ -80,8 +80,8 @@ def read_condition(
         joined: Part | None = _membership(current, reader, environment)
         if joined is None:
             joined = read_single(current, reader, environment, _marks(current, reader, environment))
-        found.append(joined if joined is not None else Filter(reader.read(current)))
-    return tuple(found)
+        parts.append(joined if joined is not None else Filter(reader.read(current)))
+    return tuple(parts)
 
 
 def as_truth(condition: Expr) -> Expr:
@@ -166,13 +166,13 @@ def _counted(node: exp.Expression) -> exp.Expression | None:
 
 def _marks(node: exp.Expression, reader: ExprReader, environment: Environment) -> dict[int, Mark]:
     """Marks of IN and EXISTS under OR, by the `id` of their nodes."""
-    found = {}
+    result = {}
     for nested in nested_memberships(node):
         read = _membership(nested, reader, environment)
         if read is not None:
             conditions = () if read.condition is None else conjuncts(read.condition)
-            found[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
-    return found
+            result[id(nested)] = mark_of(read.right, tuple(conditions), nested, reader)
+    return result
 
 
 def _exists(

@@ -62,25 +62,25 @@ class Reading:
 
     def fixpoint_of(self, entry: exp.CTE) -> FixpointId:
         """The one identity of a recursive entry, wherever it is read."""
-        found = self.fixpoints.get(id(entry))
-        if found is None:
-            found, again = entry.alias, 1
-            while found in self.fixpoints.values():
+        result = self.fixpoints.get(id(entry))
+        if result is None:
+            result, again = entry.alias, 1
+            while result in self.fixpoints.values():
                 again += 1
-                found = f"{entry.alias}:{again}"
-            self.fixpoints[id(entry)] = found
-        return found
+                result = f"{entry.alias}:{again}"
+            self.fixpoints[id(entry)] = result
+        return result
 
     def fresh(self, letter: str, names: Sequence[str]) -> tuple[AttributeId, ...]:
         """Identities for the outputs of one new node, such as `p3.rev`."""
         self._nodes += 1
         seen: Counter[str] = Counter()
-        found = []
+        result = []
         for name in names:
             seen[name.lower()] += 1
             again = f":{seen[name.lower()]}" if seen[name.lower()] > 1 else ""
-            found.append(f"{letter}{self._nodes}.{name}{again}")
-        return tuple(found)
+            result.append(f"{letter}{self._nodes}.{name}{again}")
+        return tuple(result)
 
     def note_volatile(self, name: str, span: Span | None) -> None:
         """Remembers a construct whose answer two runs need not share."""
@@ -89,10 +89,10 @@ class Reading:
 
 def known_type(expr: Expr) -> SqlType | None:
     """The expression's type; None also for what only stands for an unknown type."""
-    found = type_of(expr)
-    if found is None or (found.kind is Kind.OTHER and "unknown" in found.detail):
+    result = type_of(expr)
+    if result is None or (result.kind is Kind.OTHER and "unknown" in result.detail):
         return None
-    return found
+    return result
 
 
 def attribute_for(identity: AttributeId, name: str, expr: Expr) -> Attribute:

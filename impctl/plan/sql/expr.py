@@ -112,9 +112,9 @@ class ExprReader:
         if id(node) in self.beside:
             return self.beside[id(node)]
         if self.special is not None:
-            found = self.special(self, node)
-            if found is not None:
-                return found
+            result = self.special(self, node)
+            if result is not None:
+                return result
         span = self.text.span_of(node)
         kind = type(node)
         if kind in _ARITHMETIC:
@@ -123,12 +123,12 @@ class ExprReader:
             return self._comparison(node, span)
         if kind in _FUNCTION_OPERATORS:
             return self._operator(node, span)
-        found = self._constant(node, span)
-        if found is None:
-            found = self._predicate(node, span)
-        if found is None:
-            found = parse_call.read_call(self, node, span)
-        return found if found is not None else self._other(node, span)
+        result = self._constant(node, span)
+        if result is None:
+            result = self._predicate(node, span)
+        if result is None:
+            result = parse_call.read_call(self, node, span)
+        return result if result is not None else self._other(node, span)
 
     def read_all(self, nodes: Sequence[exp.Expression]) -> tuple[Expr, ...]:
         """Several expressions in order."""
@@ -137,9 +137,9 @@ class ExprReader:
     def _constant(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
             case exp.Literal() | exp.RawString():
-                found = parse_literal.number(self.text, node)
-                if found is not None:
-                    return found
+                result = parse_literal.number(self.text, node)
+                if result is not None:
+                    return result
                 return parse_literal.constant(parse_literal.string_value(self.text, node), span)
             case exp.Boolean():
                 return parse_literal.constant(bool(node.this), span)
@@ -156,9 +156,9 @@ class ExprReader:
 
     def _negative(self, node: exp.Neg, span: Span | None) -> Expr:
         inner = node.this
-        found = parse_literal.number(self.text, inner, negative=True)
-        if found is not None:
-            return found
+        result = parse_literal.number(self.text, inner, negative=True)
+        if result is not None:
+            return result
         if isinstance(inner, exp.Cast) and isinstance(inner.this, exp.Literal):
             raise self._parentheses(node)
         return Negate(self.read(inner), span=span)
@@ -224,8 +224,8 @@ class ExprReader:
     def compare(self, node: exp.Expression, left: Expr, right: Expr, span: Span | None) -> Expr:
         """A comparison of two read sides, dates brought to dates."""
         left, right = self.alike(left, right)
-        found = Compare(COMPARISONS[type(node)], left, right, span=span)
-        return Not(found, span=span) if isinstance(node, exp.NullSafeNEQ) else found
+        result = Compare(COMPARISONS[type(node)], left, right, span=span)
+        return Not(result, span=span) if isinstance(node, exp.NullSafeNEQ) else result
 
     def alike(self, left: Expr, right: Expr) -> tuple[Expr, Expr]:
         """Two sides of a comparison, as Spark compares them.
@@ -253,9 +253,9 @@ class ExprReader:
         kind = BOOLEAN if name in ("ilike", "rlike") else None
         if name == "concat" and all(type_of(part) == STRING for part in parts):
             kind = STRING
-        found = Call(name, parts, kind, span=span)
+        result = Call(name, parts, kind, span=span)
         # sqlglot says NOT ILIKE on the node itself.
-        return Not(found, span=span) if node.args.get("negate") else found
+        return Not(result, span=span) if node.args.get("negate") else result
 
     def _predicate(self, node: exp.Expression, span: Span | None) -> Expr | None:
         match node:
@@ -342,14 +342,14 @@ class ExprReader:
         negated = bool(like.args.get("negate"))
         operand, pattern = self.read(like.this), self.read(like.expression)
         if isinstance(pattern, Literal) and isinstance(pattern.value, str):
-            found: Expr = Like(operand, pattern.value, escape, span=span)
+            expr: Expr = Like(operand, pattern.value, escape, span=span)
         elif like is node:
-            found = Call("like", (operand, pattern), BOOLEAN, span=span)
+            expr = Call("like", (operand, pattern), BOOLEAN, span=span)
         else:
-            found = Call(
+            expr = Call(
                 "like", (operand, pattern, parse_literal.constant(escape, span)), BOOLEAN, span=span
             )
-        return Not(found, span=span) if negated else found
+        return Not(expr, span=span) if negated else expr
 
     def _case(self, node: exp.Expression, span: Span | None) -> Expr:
         default = node.args.get("default" if isinstance(node, exp.Case) else "false")
@@ -428,14 +428,14 @@ def construct_name(node: exp.Expression) -> str:
 
 def _flat(node: exp.Expression, kind: type[exp.Expression]) -> list[exp.Expression]:
     """The operands of nested AND or OR, in order; deep chains are walked, not recursed."""
-    pending, found = [node], []
+    pending, result = [node], []
     while pending:
         current = pending.pop()
         if isinstance(current, kind):
             pending += [current.expression, current.this]
         else:
-            found.append(current)
-    return found
+            result.append(current)
+    return result
 
 
 def _rounded(expr: Expr, own: SqlType, wanted: SqlType) -> Expr:

@@ -86,16 +86,16 @@ def read_generated(
     items: Sequence[exp.Expression], plan: Plan, scope: Scope, reading: Reading
 ) -> Generated | None:
     """The generator that is an item of the SELECT list; None without one."""
-    found = [item for item in items if is_generator(_called(item))]
-    if not found:
+    result = [item for item in items if is_generator(_called(item))]
+    if not result:
         return None
-    if len(found) > 1:
+    if len(result) > 1:
         raise reading.text.unsupported(
             "several generator functions in one SELECT list",
-            _called(found[1]),
+            _called(result[1]),
             hint=f"write each as {_AS_VIEW} after FROM",
         )
-    (item,) = found
+    (item,) = result
     if isinstance(item, exp.Aliases):
         names = [part.name for part in item.expressions]
     else:

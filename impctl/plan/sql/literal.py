@@ -46,14 +46,18 @@ def number(text: SqlText, node: exp.Expression, *, negative: bool = False) -> Li
     `negative` says that a minus stands before it, which belongs to it, as in Spark's grammar.
     """
     written = _written(text, node)
-    found = None if written is None else _NUMBER.fullmatch(written)
-    if found is None:
+    result = None if written is None else _NUMBER.fullmatch(written)
+    if result is None:
         return None
     span = text.span_of(node)
     if negative and span is not None:
         minus = text.token_before(span.start)
         span = span if minus is None else text.span(minus.start, span.end)
-    digits, exponent, suffix = found.group(1), found.group(2) or "", (found.group(3) or "").lower()
+    digits, exponent, suffix = (
+        result.group(1),
+        result.group(2) or "",
+        (result.group(3) or "").lower(),
+    )
     sign = "-" if negative else ""
     if suffix in ("d", "f") or (exponent and suffix != "bd"):
         kind = FLOAT if suffix == "f" else DOUBLE
@@ -116,10 +120,10 @@ def string_value(text: SqlText, node: exp.Expression) -> str:
     if isinstance(node, exp.RawString):
         return str(node.this)
     span = text.span_of(node)
-    found = None if span is None else _STRING.fullmatch(text.sql[span.start : span.end])
-    if found is None:
+    result = None if span is None else _STRING.fullmatch(text.sql[span.start : span.end])
+    if result is None:
         raise text.unsupported("a string literal of an unknown kind", node)
-    value = _ESCAPE.sub(_unescaped, str(found.group("body")))
+    value = _ESCAPE.sub(_unescaped, str(result.group("body")))
     if _SURROGATE.search(value) is not None:
         raise text.unsupported(
             "an unpaired surrogate (half a character)",
@@ -129,8 +133,8 @@ def string_value(text: SqlText, node: exp.Expression) -> str:
     return value
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    four, eight, octal, single = found.groups()
+def _unescaped(result: re.Match[str]) -> str:
+    four, eight, octal, single = result.groups()
     if four or eight:
         return chr(int(four or eight, 16))
     if octal:

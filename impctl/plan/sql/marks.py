@@ -50,15 +50,15 @@ def is_membership(node: exp.Expression) -> bool:
 
 def nested_memberships(node: exp.Expression) -> list[exp.Expression]:
     """IN and EXISTS of the condition that only AND, OR and parentheses stand above."""
-    found: list[exp.Expression] = []
+    result: list[exp.Expression] = []
     pending = [node]
     while pending:
         current = pending.pop()
         if is_membership(current):
-            found.append(current)
+            result.append(current)
         elif isinstance(current, exp.Paren | exp.And | exp.Or):
             pending += [p for p in current.iter_expressions() if isinstance(p, exp.Expression)]
-    return found
+    return result
 
 
 def mark_of(

@@ -57,20 +57,20 @@ def typed(
                 hint="write DATE '2024-01-31'",
             )
         return Literal(days, DATE, span=span)
-    found = _TIMESTAMP.fullmatch(written.strip())
-    if found is None:
+    match = _TIMESTAMP.fullmatch(written.strip())
+    if match is None:
         raise text.error(
             f"`{written}` is not a timestamp in the form yyyy-mm-dd hh:mm:ss",
             node,
             hint="write TIMESTAMP '2024-01-31 12:00:00Z'",
         )
     try:
-        local = _local(found)
+        local = _local(match)
     except ValueError as error:
         raise text.error(
             f"Not a timestamp: {error}", node, hint="check the day and the time"
         ) from None
-    own = found.group(6)
+    own = match.group(6)
     if own is not None and fixed_offset(own) is None:
         raise text.error(
             f"Not a timestamp: {own} is not a valid time zone offset",
@@ -85,10 +85,10 @@ def typed(
 
 def folded(expr: Cast) -> Expr:
     """A cast of a constant to a date or a time, computed where nothing is left open."""
-    found = expr.operand
-    if not isinstance(found, Literal):
+    operand = expr.operand
+    if not isinstance(operand, Literal):
         return expr
-    moment = _as(found, expr.type, expr.zone)
+    moment = _as(operand, expr.type, expr.zone)
     return expr if moment is None else Literal(moment, expr.type, span=expr.span)
 
 
@@ -102,12 +102,12 @@ def computed(call: Call) -> Expr:
     if call.type is None or call.type not in (DATE, *_TIMES) or find_blocker(call) is not None:
         return call
     try:
-        found = Evaluator(call).values({}, 1)
+        result = Evaluator(call).values({}, 1)
     except (EvaluationError, NotExactError):
         return call
-    if not found.validity()[0]:
+    if not result.validity()[0]:
         return call
-    return Literal(int(found.filled()[0]), call.type, span=call.span)
+    return Literal(int(result.filled()[0]), call.type, span=call.span)
 
 
 def alike(expr: Expr, beside: Expr, zone: str) -> Expr:
@@ -130,9 +130,9 @@ def _as(constant: Literal, kind: SqlType, zone: str) -> int | None:
     if isinstance(value, str) and constant.type == STRING:
         if kind == DATE:
             return day_number(value)
-        found = _TIMESTAMP.fullmatch(value) if kind in _TIMES else None
+        result = _TIMESTAMP.fullmatch(value) if kind in _TIMES else None
         try:
-            return None if found is None else _instant(_local(found), found.group(6), kind, zone)
+            return None if result is None else _instant(_local(result), result.group(6), kind, zone)
         except ValueError:
             return None
     offset = 0 if TIMESTAMP not in (kind, constant.type) else fixed_offset(zone)
@@ -145,9 +145,9 @@ def _as(constant: Literal, kind: SqlType, zone: str) -> int | None:
     return None
 
 
-def _local(found: re.Match[str]) -> int:
+def _local(result: re.Match[str]) -> int:
     """Microseconds of the written day and time; ValueError where there is no such."""
-    day, hour, minute, second, fraction, _ = found.groups()
+    day, hour, minute, second, fraction, _ = result.groups()
     moment = datetime.fromisoformat(day).replace(
         hour=int(hour or 0),
         minute=int(minute or 0),

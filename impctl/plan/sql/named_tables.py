@@ -54,7 +54,7 @@ def named_tables(
         return None
     by_lower = {table.lower(): table for table in known}
     common = {entry.alias.lower() for entry in tree.find_all(exp.CTE)}
-    found: dict[TableName, None] = {}
+    result: dict[TableName, None] = {}
     for table in tree.find_all(exp.Table):
         if not isinstance(table.this, exp.Identifier):
             if str(table.this.name).lower() not in GENERATORS:
@@ -63,10 +63,10 @@ def named_tables(
         written = table.name.lower()
         is_plain = not table.args.get("db") and not table.args.get("catalog")
         if is_plain and written in by_lower:
-            found[by_lower[written]] = None
+            result[by_lower[written]] = None
         elif not is_plain or written not in common:
             return None
-    return tuple(found)
+    return tuple(result)
 
 
 def _may_do_more(node: object) -> bool:

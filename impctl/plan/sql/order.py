@@ -76,8 +76,8 @@ def read_order(
     for item in clause.expressions if clause is not None else []:
         if not isinstance(item, exp.Ordered) or item.args.get("with_fill"):
             raise text.unsupported("ORDER BY in this form", item)
-        found = ordinal(bare(item.this))
-        keys.append(sort_key(found if found is not None else reader.read(item.this), item))
+        result = ordinal(bare(item.this))
+        keys.append(sort_key(result if result is not None else reader.read(item.this), item))
     limit, offset = node.args.get("limit"), node.args.get("offset")
     if limit is not None and not isinstance(limit, exp.Limit):
         raise text.unsupported("FETCH", limit, hint="use LIMIT")

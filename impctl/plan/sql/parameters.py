@@ -101,9 +101,9 @@ def bind(
     except TokenError:
         # The reader of the text says what is wrong with it.
         return BoundSql(sql)
-    found = list(_parameters(sql, tokens))
-    _refuse_unused(values, {parameter.name for parameter in found}, name)
-    places = [(one.start, one.end, _literal(one, values, name)) for one in found]
+    result = list(_parameters(sql, tokens))
+    _refuse_unused(values, {parameter.name for parameter in result}, name)
+    places = [(one.start, one.end, _literal(one, values, name)) for one in result]
     uses = _clock_places(sql, tokens) if asks_clock else []
     moments: dict[str, str] = {}
     if clock is not None:

@@ -146,8 +146,8 @@ def _field(node: exp.Pivot, reading: Reading) -> exp.In:
         raise text.unsupported("UNPIVOT", node, hint="use UNION ALL of SELECTs instead")
     if len(fields) != 1 or not isinstance(fields[0], exp.In) or not fields[0].expressions:
         raise text.unsupported("PIVOT in this form", node)
-    found: exp.In = fields[0]
-    return found
+    result: exp.In = fields[0]
+    return result
 
 
 def _suffix(item: exp.Expression, node: exp.Pivot, reading: Reading) -> str | None:

@@ -32,13 +32,13 @@ def constant_of(expr: Expr) -> Literal | None:
     if columns_of(expr) or find_blocker(expr) is not None:
         return None
     try:
-        found = Evaluator(expr).values({}, 1)
+        result = Evaluator(expr).values({}, 1)
     except (EvaluationError, NotExactError):
         return None
-    if not found.validity()[0]:
-        return Literal(None, found.type, span=expr.span)
-    value = _plain(found.values[0], found.type)
-    return None if value is None else Literal(value, found.type, span=expr.span)
+    if not result.validity()[0]:
+        return Literal(None, result.type, span=expr.span)
+    value = _plain(result.values[0], result.type)
+    return None if value is None else Literal(value, result.type, span=expr.span)
 
 
 def _plain(value: object, kind: SqlType) -> LiteralValue:

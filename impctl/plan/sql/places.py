@@ -82,16 +82,16 @@ def tokens_of(tokens: Iterable[Token]) -> Tokens:
 
 def places_of(tree: Any, tokens: Tokens) -> dict[int, Place]:
     """The place of every node of the tree that has one, by the node's `id`."""
-    found: dict[int, Place] = {}
+    result: dict[int, Place] = {}
     for node in reversed(list(tree.walk(bfs=True))):
-        parts: Sequence[Place] = [found[id(p)] for p in node.iter_expressions() if id(p) in found]
+        parts: Sequence[Place] = [result[id(p)] for p in node.iter_expressions() if id(p) in result]
         own = _own_place(node, tokens)
         known = parts if own is None else [*parts, own]
         if known:
             start, end = min(a for a, _ in known), max(b for _, b in known)
             sign = _SIGNS.get(type(node))
-            found[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
-    return {key: tokens.balanced(place) for key, place in found.items()}
+            result[id(node)] = (start if sign is None else tokens.prefixed(start, sign), end)
+    return {key: tokens.balanced(place) for key, place in result.items()}
 
 
 def _own_place(node: Any, tokens: Tokens) -> Place | None:

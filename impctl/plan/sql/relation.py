@@ -106,8 +106,8 @@ def read_from(select: exp.Select, environment: Environment) -> FromSource:
 
 def part(node: exp.Expression, name: str) -> exp.Expression | None:
     """An argument whose name newer sqlglot versions write with an underscore."""
-    found = node.args.get(name)
-    return found if found is not None else node.args.get(f"{name}_")
+    result = node.args.get(name)
+    return result if result is not None else node.args.get(f"{name}_")
 
 
 def refuse_parts(
@@ -289,9 +289,9 @@ def name_span(node: exp.Table, environment: Environment) -> Span:
 def _catalog_name(node: exp.Table, written: str, environment: Environment) -> str:
     reading = environment.reading
     parts = [piece.name for piece in node.parts]
-    found = reading.names.find(parts)
-    if found is not None:
-        return found
+    result = reading.names.find(parts)
+    if result is not None:
+        return result
     known = [*reading.catalog, *environment.common_tables]
     hint = meant_by(node, written, known)
     near = next((t for t in known if t.lower().split(".")[-1] == parts[-1].lower()), None)

@@ -60,12 +60,12 @@ class Scope:
 
     def find(self, relation: Qualifier | None, name: str) -> tuple[ScopeEntry, ...]:
         """Entries of that name, counting one column once."""
-        found: list[ScopeEntry] = []
+        result: list[ScopeEntry] = []
         for entry in self.entries:
             fits = entry.is_of(relation) and entry.has_name(name)
-            if fits and entry.expr not in [e.expr for e in found]:
-                found.append(entry)
-        return tuple(found)
+            if fits and entry.expr not in [e.expr for e in result]:
+                result.append(entry)
+        return tuple(result)
 
     def star(self, relation: Qualifier | None) -> tuple[ScopeEntry, ...]:
         """What `*` or `relation.*` stands for."""
@@ -146,10 +146,10 @@ class Names:
         """What a written column reads; its span is the written name."""
         parts = [part.name for part in node.parts]
         if len(parts) == 1:
-            found = self._plain(node, parts[0], in_aggregate)
+            result = self._plain(node, parts[0], in_aggregate)
         else:
-            found = self._qualified(node, parts)
-        return replace(found, span=self.text.span_of(node))
+            result = self._qualified(node, parts)
+        return replace(result, span=self.text.span_of(node))
 
     def _plain(self, node: exp.Column, name: str, in_aggregate: bool) -> Expr:
         own = self.scope.find(None, name)
@@ -162,12 +162,12 @@ class Names:
             if len(aliased) > 1:
                 raise self._ambiguous(node, name, [name] * len(aliased))
             return aliased[0]
-        found = own
+        result = own
         if not own and self.scope.outer is not None:
-            found = self.scope.outer.find(None, name)
-        if not found:
+            result = self.scope.outer.find(None, name)
+        if not result:
             raise self._unknown(node, [name])
-        return self._one(node, name, found)
+        return self._one(node, name, result)
 
     def _qualified(self, node: exp.Column, parts: Sequence[str]) -> Expr:
         """As Spark looks for it: with the longest name of a relation first, then within columns."""
@@ -175,19 +175,19 @@ class Names:
         outer = self.scope.outer
         for scope in (self.scope,) if outer is None else (self.scope, outer):
             for count in range(len(parts) - 1, -1, -1):
-                found = scope.find(lower[:count] or None, parts[count])
-                if found and count == len(parts) - 1:
+                result = scope.find(lower[:count] or None, parts[count])
+                if result and count == len(parts) - 1:
                     if scope is not self.scope:
                         self._refuse_hidden(node, lower[:count])
-                    return self._one(node, parts[count], found)
-                if found:
+                    return self._one(node, parts[count], result)
+                if result:
                     raise self._nested(node, parts)
         raise self._unknown(node, parts)
 
-    def _one(self, node: exp.Column, name: str, found: Sequence[ScopeEntry]) -> Expr:
-        if len(found) > 1:
-            raise self._ambiguous(node, name, [_qualified(entry) for entry in found])
-        return found[0].expr
+    def _one(self, node: exp.Column, name: str, result: Sequence[ScopeEntry]) -> Expr:
+        if len(result) > 1:
+            raise self._ambiguous(node, name, [_qualified(entry) for entry in result])
+        return result[0].expr
 
     def _refuse_hidden(self, node: exp.Column, relation: Qualifier) -> None:
         """Rewritten texts call a table by the end of its name, so no nearer one may end so."""

@@ -216,9 +216,9 @@ def _name(node: exp.Expression, span: Span | None, reading: Reading) -> str:
     if node.alias:
         return str(node.alias)
     inner = bare(node)
-    for found in (inner, _cast_operand(inner)):
-        if isinstance(found, exp.Column):
-            return str(found.name)
+    for result in (inner, _cast_operand(inner)):
+        if isinstance(result, exp.Column):
+            return str(result.name)
     if isinstance(inner, exp.Literal):
         return str(inner.name)
     written = "" if span is None else reading.text.written(span)
@@ -250,12 +250,12 @@ def _star(node: exp.Expression, source: FromSource, reading: Reading) -> list[It
 
 
 def _aliases(items: tuple[Item, ...]) -> dict[str, tuple[Expr, ...]]:
-    found: dict[str, tuple[Expr, ...]] = {}
+    result: dict[str, tuple[Expr, ...]] = {}
     for item in items:
-        known = found.get(item.name.lower(), ())
+        known = result.get(item.name.lower(), ())
         if item.expr not in known:
-            found[item.name.lower()] = (*known, item.expr)
-    return found
+            result[item.name.lower()] = (*known, item.expr)
+    return result
 
 
 def _planned(select: exp.Select, block: _Block, environment: Environment) -> Plan:

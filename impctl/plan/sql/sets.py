@@ -132,15 +132,15 @@ def _common(
 ) -> SqlType | None:
     if left.type is None or right.type is None:
         return None
-    found = _wider(left.type, right.type)
-    if found is None:
+    result = _wider(left.type, right.type)
+    if result is None:
         text = environment.reading.text
         raise text.unsupported(
             f"a set operation of `{left.type}` and `{right.type}` in column `{left.name}`",
             place,
             hint="cast one side so that both have the same type",
         )
-    return found
+    return result
 
 
 def _wider(left: SqlType, right: SqlType) -> SqlType | None:
@@ -148,8 +148,8 @@ def _wider(left: SqlType, right: SqlType) -> SqlType | None:
     if Kind.FLOAT in kinds and kinds & INTEGRAL:
         # Under ANSI rules Spark takes DOUBLE here, so that no digit of the integer is lost.
         return DOUBLE
-    found = common_type(left, right)
-    return rounded_type(left, right) if found is None else found
+    result = common_type(left, right)
+    return rounded_type(left, right) if result is None else result
 
 
 def _cast_to(plan: Plan, types: list[SqlType | None], environment: Environment) -> Plan:

@@ -66,10 +66,10 @@ def read_single(
     values: dict[int, Expr] = {key: mark.is_there for key, mark in marks.items()}
     keys: list[Expr] = []
     for subquery in scalar_subqueries(node):
-        found = _read(subquery, node, reader, environment)
-        beside.append(found.beside)
-        values[id(subquery)] = found.value
-        keys += found.keys
+        result = _read(subquery, node, reader, environment)
+        beside.append(result.beside)
+        values[id(subquery)] = result.value
+        keys += result.keys
     if not beside:
         return None
     span = reader.text.span_of(node)
@@ -100,24 +100,24 @@ def read_values(
                 subquery,
                 hint="join the subquery in FROM instead",
             )
-        found = _read(subquery, None, reader, environment)
-        values[id(subquery)] = found.value
-        beside.append(found.beside)
+        result = _read(subquery, None, reader, environment)
+        values[id(subquery)] = result.value
+        beside.append(result.beside)
     known = replace(reader, beside={**reader.beside, **values}) if values else reader
     return known, tuple(beside)
 
 
 def scalar_subqueries(node: exp.Expression) -> list[exp.Subquery]:
     """Subqueries of the expression itself, in order of text; none inside another query."""
-    found: list[exp.Subquery] = []
+    result: list[exp.Subquery] = []
     pending = [node]
     while pending:
         current = pending.pop()
         if isinstance(current, exp.Subquery):
-            found.append(current)
+            result.append(current)
         elif not is_membership(current) and not isinstance(current, exp.Query):
             pending += reversed(list(current.iter_expressions()))
-    return found
+    return result
 
 
 def _reckons(node: exp.Expression) -> bool:
@@ -144,12 +144,12 @@ def _read(
     try:
         plan = environment.read_query(query, environment)
     except QueryError as error:
-        found = None
+        result = None
         if error.code in UNKNOWN and condition is not None and _drops_null(subquery, condition):
-            found = _by_groups(query, reader, environment, reader.text.span_of(condition))
-        if found is None:
+            result = _by_groups(query, reader, environment, reader.text.span_of(condition))
+        if result is None:
             raise seen_from_inside(error, query, reader) from None
-        plan, keys = found
+        plan, keys = result
         value = attributes_of(plan)[-1].ref(span)
         return Value(value, Beside(JoinKind.INNER, plan, None, span), keys)
     if len(attributes_of(plan)) != 1:

@@ -65,9 +65,9 @@ def _positive(parser: Any) -> exp.Expression | None:
     operand = parser._parse_unary()
     if operand is None:
         return None
-    found = exp.Anonymous(this="positive", expressions=[operand])
-    found.meta.update(start=sign.start, end=sign.end)
-    return found
+    result = exp.Anonymous(this="positive", expressions=[operand])
+    result.meta.update(start=sign.start, end=sign.end)
+    return result
 
 
 def _overlay(parser: Any) -> exp.Expression:
@@ -82,21 +82,21 @@ def _overlay(parser: Any) -> exp.Expression:
         ),
     ]
     written = [argument for argument in arguments if argument is not None]
-    found = exp.Anonymous(this=name.text, expressions=written)
-    found.meta.update(start=name.start, end=name.end)
-    return found
+    result = exp.Anonymous(this=name.text, expressions=written)
+    result.meta.update(start=name.start, end=name.end)
+    return result
 
 
 def _words_of_calls(tokens: Sequence[Token]) -> list[Token]:
     """The tokens, with `window` before a bracket as the name of a function: to sqlglot it begins a
     clause, which names a window first."""
-    found = []
+    result = []
     for token, behind in zip(tokens, (*tokens[1:], None), strict=True):
         is_call = behind is not None and behind.token_type is TokenType.L_PAREN
         if token.token_type is TokenType.WINDOW and is_call:
             token = Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)
-        found.append(token)
-    return found
+        result.append(token)
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,10 +169,10 @@ class SqlText:
         self, construct: str, place: exp.Expression | Span | None, *, hint: str = _REPHRASE
     ) -> NotReadError:
         """The refusal of a construct by its name."""
-        found = self.error(
+        error = self.error(
             f"Query `{self.name}` uses {construct}, which impctl does not support", place, hint=hint
         )
-        return NotReadError(found.message, hint=found.hint, location=found.location)
+        return NotReadError(error.message, hint=error.hint, location=error.location)
 
 
 def read_by_none(refusal: NotReadError) -> QueryError:
@@ -206,8 +206,8 @@ def read_text(sql: str, name: str) -> tuple[SqlText, exp.Expression]:
         trees = _PlainParser(dialect=dialect).parse(tokens, sql)
     except ParseError as error:
         raise _syntax_error(text, error) from None
-    found: list[Any] = [tree for tree in trees if tree is not None]
-    tree = found[0] if len(found) == 1 else None
+    result: list[Any] = [tree for tree in trees if tree is not None]
+    tree = result[0] if len(result) == 1 else None
     if tree is None or not issubclass(type(tree), exp.Query):
         raise _not_a_query(text, text.span_of(tree))
     places = places_of(tree, words)
@@ -256,7 +256,7 @@ def _syntax_error(text: SqlText, error: ParseError) -> QueryError:
     column = max(int(last) - max(len(highlight), 1) + 1, 1)
     near = f" near `{highlight}`" if highlight else ""
     reason = _TOKEN_DUMP.sub("", str(first.get("description") or error))
-    reason = _CLASS_NAME.sub(lambda found: found.group(1).upper(), reason).rstrip(".")
+    reason = _CLASS_NAME.sub(lambda result: result.group(1).upper(), reason).rstrip(".")
     return QueryError(
         f"The SQL of query `{text.name}` cannot be parsed{near}: {reason}",
         hint=_clause_meant(highlight) or "first check that Spark SQL accepts the statement",
@@ -308,9 +308,9 @@ def _refuse_doubtful_tokens(text: SqlText) -> None:
                 text.span(before.start, token.end + 1),
                 hint="write one literal; escape a quote inside it as `\\'`",
             )
-        found = _doubtful(text.sql[token.start], token)
-        if found is not None:
-            what, hint = found
+        result = _doubtful(text.sql[token.start], token)
+        if result is not None:
+            what, hint = result
             raise text.unsupported(what, text.span(token.start, token.end + 1), hint=hint)
 
 

@@ -29,15 +29,15 @@ def same_names(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pair
     using = node.args.get("using") or []
     if not using:
         return None
-    found = []
+    result = []
     for identifier in using:
         if not isinstance(identifier, exp.Identifier | exp.Column):
             raise text.unsupported("an expression in USING", identifier, hint="use ON instead")
         column = identifier if isinstance(identifier, exp.Column) else exp.column(identifier.copy())
         for side in (left, right):
             Names(text, side).column(column)
-        found.append((left.find(None, column.name)[0], right.find(None, column.name)[0]))
-    return found
+        result.append((left.find(None, column.name)[0], right.find(None, column.name)[0]))
+    return result
 
 
 def _natural(left: Scope, right: Scope, node: exp.Join, text: SqlText) -> Pairs:

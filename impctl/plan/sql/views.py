@@ -54,8 +54,8 @@ class ExpandedSql:
         if not self.stretches:
             return None, offset
         at = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start) - 1
-        found = self.stretches[max(at, 0)]
-        return found.view, found.source + max(0, offset - found.start)
+        result = self.stretches[max(at, 0)]
+        return result.view, result.source + max(0, offset - result.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,17 +195,17 @@ def _entry_names(
     texts = (query, *needed.values())
     entries = frozenset[str]().union(*(read.entries for read in texts))
     everything = "\n".join(read.text.sql for read in texts).lower()
-    found: dict[FullName, str] = {}
+    result: dict[FullName, str] = {}
     for full in needed:
         own = views[full][0]
         if _PLAIN.fullmatch(own) and own.lower() not in entries:
-            found[full] = own
+            result[full] = own
             continue
         base, number = re.sub(r"\W", "_", f"view_{full[-1]}"), 1
-        while f"{base}_{number}" in everything or f"{base}_{number}" in found.values():
+        while f"{base}_{number}" in everything or f"{base}_{number}" in result.values():
             number += 1
-        found[full] = f"{base}_{number}"
-    return found
+        result[full] = f"{base}_{number}"
+    return result
 
 
 @dataclass(frozen=True, slots=True)

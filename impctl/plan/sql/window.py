@@ -112,22 +112,22 @@ class WindowCollector:
         name = node.alias
         if not name:
             return node
-        found = self.named.get(name.lower())
+        result = self.named.get(name.lower())
         has_own = any(node.args.get(item) for item in ("partition_by", "order", "spec"))
-        if found is None or has_own:
+        if result is None or has_own:
             raise reader.text.error(
                 f"Window `{name}` in query `{reader.text.name}` is not defined, or is extended in "
                 "place",
                 node,
                 hint="define it in the WINDOW clause, or write its specification after OVER",
             )
-        if found.args.get("alias"):
+        if result.args.get("alias"):
             raise reader.text.unsupported(
                 f"window `{name}`, which is defined by another window",
                 node,
                 hint="write its full specification in the WINDOW clause",
             )
-        return found
+        return result
 
     def _frame(self, reader: ExprReader, node: exp.Expression) -> str | None:
         spec = node.args.get("spec")
@@ -293,9 +293,9 @@ def windowed(
                 span=call.span,
             )
         )
-    found: dict[str, Expr] = {
+    result: dict[str, Expr] = {
         placeholder(number): call.attribute.ref() for number, call in enumerate(built)
     }
     return Window(plan, tuple(built), span=built[0].span), lambda expr: substitute(
-        finish(expr), found
+        finish(expr), result
     )

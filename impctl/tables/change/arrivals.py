@@ -41,56 +41,56 @@ def seen(source: DeltaSource) -> Seen:
     return Seen(source, mark, _entry(source, source.version) if is_local else None)
 
 
-def has_new_log(found: Seen) -> bool:
+def has_new_log(result: Seen) -> bool:
     """Whether the table has another newest version, or another log, than when it was pinned.
 
     The source may be used for nothing but the questions of this module then.
     """
-    source = found.source
+    source = result.source
     if local_path(source.path) is None:
         return advance(source).version != source.version
     if _entry(source, source.version + 1) is not None:
         return True
-    return _entry(source, source.version) != found.entry
+    return _entry(source, source.version) != result.entry
 
 
-def newest_version(found: Seen) -> TableVersion | None:
+def newest_version(result: Seen) -> TableVersion | None:
     """The newest version after the pinned one; None where another log stands there now."""
-    source, version = found.source, found.source.version
+    source, version = result.source, result.source.version
     if local_path(source.path) is None:
         return advance(source).version
-    if _entry(source, version) != found.entry:
+    if _entry(source, version) != result.entry:
         return None
     while _entry(source, version + 1) is not None:
         version += 1
     return version
 
 
-def log_end(found: Seen) -> object:
+def log_end(result: Seen) -> object:
     """How the log ends now: another value when it grows, or another one comes to stand there.
 
     Of another log than the pinned one only its folder tells, which changes with every new entry.
     """
-    source = found.source
+    source = result.source
     folder = local_path(source.path)
-    newest = newest_version(found)
+    newest = newest_version(result)
     if folder is None:
         return newest
     at = source.version if newest is None else newest
     return newest, _entry(source, at), _stat(os.path.join(folder, "_delta_log"))
 
 
-def pinned_anew(found: Seen) -> DeltaSource:
+def pinned_anew(result: Seen) -> DeltaSource:
     """The table at its newest version, by reading only what was added to its log if that is safe.
 
     The old source must not be used any more.
     """
-    source = found.source
-    if found.mark is None:
+    source = result.source
+    if result.mark is None:
         return refresh(source)
     moved = advance(source)
     # Looked at afterwards: a table put in its place before or during the reading shows.
-    is_same = commit_mark(source, source.version) == found.mark
+    is_same = commit_mark(source, source.version) == result.mark
     return moved if is_same and moved.version >= source.version else refresh(source)
 
 
@@ -103,7 +103,7 @@ def _entry(source: DeltaSource, version: TableVersion) -> _Stat | None:
 
 def _stat(path: str) -> _Stat | None:
     try:
-        found = os.stat(path)
+        result = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return result.st_ino, result.st_mtime_ns, result.st_size

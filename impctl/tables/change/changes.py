@@ -216,8 +216,8 @@ def _ending(
 
 def _has_moments_in_log(known: Snapshot, columns: Sequence[ColumnName]) -> bool:
     """Whether a file alone can make a column unreadable: by how the log writes its times."""
-    found = [known.column(name) for name in columns]
-    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in found)
+    result = [known.column(name) for name in columns]
+    return any(c.type.kind is Kind.TIMESTAMP and c.name in known.partition_columns for c in result)
 
 
 def check_same_columns(
@@ -362,8 +362,8 @@ def _is_steady(
 
 def _same(one: TableSchema, other: TableSchema, columns: tuple[ColumnName, ...]) -> bool:
     return all(
-        (found := one.schema.find(name)) is not None
+        (result := one.schema.find(name)) is not None
         and (wanted := other.schema.find(name)) is not None
-        and (found.name, found.type) == (wanted.name, wanted.type)
+        and (result.name, result.type) == (wanted.name, wanted.type)
         for name in columns
     )

@@ -54,15 +54,15 @@ def commit_history(
     known = _still_there(source, held)
     if known is not None and known.until == source.version:
         return known
-    found = _read(source, known, texts or {})
-    new = list(_arrivals(found, known is not None and known.has_missed))
+    result = _read(source, known, texts or {})
+    new = list(_arrivals(result, known is not None and known.has_missed))
     before = () if known is None else known.arrivals
     kept = (*before, *new)[-KEPT:]
-    has_missed = found.has_missed or (known is not None and known.has_missed)
+    has_missed = result.has_missed or (known is not None and known.has_missed)
     return History(
         source.table_id,
         source.version,
-        _since(known, found, kept, is_cut=len(before) + len(new) > KEPT),
+        _since(known, result, kept, is_cut=len(before) + len(new) > KEPT),
         kept,
         has_missed and not new,
     )
@@ -79,13 +79,13 @@ def _still_there(source: DeltaSource, held: History | None) -> History | None:
 
 
 def _since(
-    known: History | None, found: _Entries, kept: Sequence[Arrival], *, is_cut: bool
+    known: History | None, entries: _Entries, kept: Sequence[Arrival], *, is_cut: bool
 ) -> float | None:
     if is_cut:
         return kept[0].at
     if known is not None and known.since is not None:
         return known.since
-    return next((at for at in found.times if at is not None), None)
+    return next((at for at in entries.times if at is not None), None)
 
 
 def _read(
@@ -115,11 +115,11 @@ def _read(
         return _Entries(Commits((), source.name, source.version), (), (), True)
 
 
-def _arrivals(found: _Entries, has_missed: bool) -> Sequence[Arrival]:
-    missed = has_missed or found.has_missed
+def _arrivals(entries: _Entries, has_missed: bool) -> Sequence[Arrival]:
+    missed = has_missed or entries.has_missed
     arrivals = []
-    commits = found.commits
-    rows = zip(commits.by_commit(), commits.fed(), found.signed, found.times, strict=True)
+    commits = entries.commits
+    rows = zip(commits.by_commit(), commits.fed(), entries.signed, entries.times, strict=True)
     for version, (actions, read, signed, at) in enumerate(rows, start=commits.since + 1):
         if not version or signed == SignedRows(0, 0):
             continue

@@ -39,21 +39,21 @@ def committed_since(
 
     Those `known` are not read again. Raises TableError for an entry that is damaged.
     """
-    found = [known[v] for v in range(since + 1, source.version + 1) if v in known]
+    result = [known[v] for v in range(since + 1, source.version + 1) if v in known]
     first = since + 1
     while first in known and first <= source.version:
         first += 1
     if first > source.version:
-        return tuple(found)
+        return tuple(result)
     commits = read_commits(source, first - 1, source.version)
     if commits is None:
         return None
-    before = [one for one in found if one.version < first]
+    before = [one for one in result if one.version < first]
     return (*before, *_told(source, commits))
 
 
 def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
-    found = []
+    result = []
     held: dict[str, int] = {}
     for at, (text, actions) in enumerate(zip(commits.texts, commits.by_commit(), strict=True)):
         version = commits.since + 1 + at
@@ -61,5 +61,5 @@ def _told(source: DeltaSource, commits: Commits) -> list[Committed]:
         size = change_size(alone, held)
         held |= records_added(actions)
         when = commit_time(source, version, actions)
-        found.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
-    return found
+        result.append(Committed(version, when, size.rows, size.bytes, alone.only_move_rows))
+    return result

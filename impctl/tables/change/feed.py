@@ -70,19 +70,19 @@ def read_change_feed(
         return None
     extra = [CHANGE_TYPE, _VERSION] if with_versions else [CHANGE_TYPE]
     DataFiles(after).check(logged_file(after.path, path) for path in commits.files())
-    found = _loaded(source, since + 1, after.version, columns, extra)
-    if found is None:
+    result = _loaded(source, since + 1, after.version, columns, extra)
+    if result is None:
         return None
-    inserted = pc.is_in(found.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
+    inserted = pc.is_in(result.column(CHANGE_TYPE).cast(pa.string()), value_set=_INSERTED)
     weights = inserted.to_numpy().astype(np.int64) * 2 - 1
     arrays = []
     for name in columns:
         kind = after.column(name).type
-        column = _typed(found.column(name), kind, source.name, name)
+        column = _typed(result.column(name), kind, source.name, name)
         if kind.kind is Kind.STRING and name in after.partition_columns:
             column = null_when_empty(column)
         arrays.append(column)
-    versions = found.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
+    versions = result.column(_VERSION).to_numpy().astype(np.int64) if with_versions else None
     table = (
         pa.Table.from_arrays(arrays, names=list(columns)) if columns else bare_rows(len(weights))
     )

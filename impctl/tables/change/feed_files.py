@@ -68,11 +68,11 @@ def read_feed_files(
         for part in parts:
             reader = typed if part.weight is None else rows
             table = reader.read_live(part.file)
-            found = _told(table) if part.weight is None else np.full(len(table), part.weight)
-            if found is None:
+            result = _told(table) if part.weight is None else np.full(len(table), part.weight)
+            if result is None:
                 return None
             tables.append(table.select(columns))
-            weights.append(found)
+            weights.append(result)
     except HistoryGoneError:
         return None
     versions = np.repeat([part.version for part in parts], [len(table) for table in weights[1:]])
@@ -84,11 +84,11 @@ def read_feed_files(
 def _told(table: pa.Table) -> npt.NDArray[np.int64] | None:
     """The weights that the rows of a change data file tell; None where one tells none."""
     kinds = pa.array(list(_WEIGHTS))
-    found = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
-    if found.null_count:
+    result = pc.index_in(table.column(CHANGE_TYPE).cast(pa.string()), value_set=kinds)
+    if result.null_count:
         return None
     weights: npt.NDArray[np.int64] = np.array(list(_WEIGHTS.values()), dtype=np.int64)
-    told: npt.NDArray[np.int64] = weights[found.to_numpy()]
+    told: npt.NDArray[np.int64] = weights[result.to_numpy()]
     return told
 
 

@@ -61,8 +61,8 @@ def is_reached(before: FilesMark, commits: Commits, after: Snapshot) -> bool | N
 def _sum_of(snapshot: Snapshot) -> _Words:
     deleted = np.zeros(len(snapshot.uris), np.int64)
     if snapshot.deletions:
-        found = snapshot.deletions
-        deleted[:] = [len(found[uri]) if uri in found else 0 for uri in snapshot.uris]
+        deletions = snapshot.deletions
+        deleted[:] = [len(deletions[uri]) if uri in deletions else 0 for uri in snapshot.uris]
     sizes = snapshot.actions.column("size_bytes").to_numpy()
     return _sums(_names(snapshot.path, snapshot.uris), sizes, deleted)
 

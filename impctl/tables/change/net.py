@@ -30,8 +30,8 @@ def netted(table: pa.Table, weights: Weights) -> tuple[pa.Table, Weights]:
     names = table.column_names
     keys = [str(number) for number in range(len(names))]
     rows = table.rename_columns(keys).append_column(_WEIGHT, pa.array(weights))
-    found = rows.group_by(keys).aggregate([(_WEIGHT, "sum")])
-    sums: Weights = found.column(f"{_WEIGHT}_sum").to_numpy()
+    aggregate = rows.group_by(keys).aggregate([(_WEIGHT, "sum")])
+    sums: Weights = aggregate.column(f"{_WEIGHT}_sum").to_numpy()
     left = np.flatnonzero(sums)
-    kept = found.select(keys).take(pa.array(left)).rename_columns(names)
+    kept = aggregate.select(keys).take(pa.array(left)).rename_columns(names)
     return kept.cast(table.schema), sums[left]

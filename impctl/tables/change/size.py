@@ -62,11 +62,11 @@ _NO_ROWS, _UNKNOWN = SignedRows(0, 0), SignedRows(None, None)
 def signed_rows(commits: Commits) -> list[SignedRows]:
     """What each of these commits inserted and deleted, in their order."""
     known: dict[str, int] = {}
-    found = []
+    result = []
     for actions, read in zip(commits.by_commit(), commits.fed(), strict=True):
         known |= records_added(actions)
-        found.append(_rows(actions, read, known))
-    return found
+        result.append(_rows(actions, read, known))
+    return result
 
 
 def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> ChangeSize:
@@ -82,8 +82,8 @@ def change_size(commits: Commits, held: Mapping[str, int] | None = None) -> Chan
         known |= records_added(actions)
         files += len(read)
         size += sum(int(body.get("size") or 0) for _, body in read)
-        found = _rows(actions, read, known).rows
-        rows = None if rows is None or found is None else rows + found
+        result = _rows(actions, read, known).rows
+        rows = None if rows is None or result is None else rows + result
     return ChangeSize(rows, files, size)
 
 

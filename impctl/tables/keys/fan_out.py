@@ -131,7 +131,7 @@ def _telling(snapshot: Snapshot) -> Sequence[DataFile]:
 def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -> KeyCounts:
     """The counts of the keys in all batches, which have the columns by name."""
     rows = read = 0
-    found: list[tuple[Ints, Ints]] = []
+    result: list[tuple[Ints, Ints]] = []
     for whole in batches:
         read += len(whole)
         batch = _meeting(whole, columns.where)
@@ -143,11 +143,11 @@ def counted(batches: Iterable[pa.Table], columns: KeyColumns, one_in: int = 1) -
             every = (*columns.key, *columns.counted)
             some = batch if len(chosen) == len(batch) else batch.take(pa.array(chosen))
             counts, _ = _codes(some, every, (True,) * len(every))
-        found.append(_united(keys, counts, are_tuples=columns.counted is not None))
-    if not found:
+        result.append(_united(keys, counts, are_tuples=columns.counted is not None))
+    if not result:
         nothing = np.zeros(0, dtype=np.int64)
         return KeyCounts(0, nothing, nothing, 0, one_in)
-    keys, counts = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    keys, counts = (np.concatenate(parts) for parts in zip(*result, strict=True))
     keys, counts = _united(keys, counts, are_tuples=columns.counted is not None)
     if columns.counted is not None:
         keys, counts = _united(keys, np.ones(len(keys), dtype=np.int64), are_tuples=False)

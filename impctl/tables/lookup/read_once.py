@@ -58,13 +58,13 @@ class ReadOnce:
         wanted = [snapshot.readable(name) for name in names]
         places = {one.name: (file.uri, *_known_by(snapshot, one), group) for one in wanted}
         missing = [one for one in wanted if places[one.name] not in self._held]
-        found = {name: self._held[at] for name, at in places.items() if at in self._held}
+        result = {name: self._held[at] for name, at in places.items() if at in self._held}
         if missing:
             table = self._reader(snapshot, missing).read_some(file, lambda _: (group,))
-            found |= {one.name: table.column(one.name) for one in missing}
+            result |= {one.name: table.column(one.name) for one in missing}
         for name, place in places.items():
-            self._hold(place, found[name])
-        return pa.table({one.name: found[one.name] for one in wanted})
+            self._hold(place, result[name])
+        return pa.table({one.name: result[one.name] for one in wanted})
 
     def _reader(self, snapshot: Snapshot, columns: Sequence[Column]) -> FileReader:
         known_by = tuple(_known_by(snapshot, column) for column in columns)

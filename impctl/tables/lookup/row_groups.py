@@ -40,7 +40,7 @@ def row_groups(
     metadata: Any, stored: Mapping[ColumnName, str], columns: tuple[Column, ...]
 ) -> tuple[RowGroup, ...]:
     """The groups of a file, by its Parquet `metadata`; `stored` are the file's names of columns."""
-    found = []
+    result = []
     for at in range(metadata.num_row_groups):
         group = metadata.row_group(at)
         places = {group.column(i).path_in_schema: i for i in range(group.num_columns)}
@@ -50,8 +50,8 @@ def row_groups(
             one = None if place is None else _bounds(group.column(place).statistics, column)
             if one is not None:
                 bounds[column.name] = one
-        found.append(RowGroup(group.num_rows, bounds))
-    return tuple(found)
+        result.append(RowGroup(group.num_rows, bounds))
+    return tuple(result)
 
 
 def _bounds(told: Any, column: Column) -> Bounds | None:

@@ -46,10 +46,10 @@ class WantedValues:
     def held_by(self, column: Vector) -> Bools:
         """Which rows have one of the values; shape (n,). The column is of the values' type."""
         mine = _comparable(column)
-        found = _mask(pc.is_in(mine, value_set=self.distinct.cast(mine.type)))
+        result = _mask(pc.is_in(mine, value_set=self.distinct.cast(mine.type)))
         if column.valid is None:
-            return found
-        return found | ~column.valid if self.has_null else found & column.valid
+            return result
+        return result | ~column.valid if self.has_null else result & column.valid
 
 
 def _comparable(column: Vector) -> Any:
@@ -61,7 +61,7 @@ def _comparable(column: Vector) -> Any:
     return pa.array(key_codes([normalise(column)], len(column)))
 
 
-def _mask(found: Any) -> Bools:
-    array = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+def _mask(result: Any) -> Bools:
+    array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
     mask: Bools = array.to_numpy(zero_copy_only=False).astype(np.bool_, copy=False)
     return mask

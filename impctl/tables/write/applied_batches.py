@@ -105,7 +105,7 @@ def _transactions(source: DeltaSource, name: str) -> list[Any]:
     folder = local_path(source.path)
     if folder is None:
         store = object_store(source.path, source.storage_options)
-        found = pq.read_table(name, columns=["txn"], filesystem=store)
+        result = pq.read_table(name, columns=["txn"], filesystem=store)
     else:
-        found = pq.read_table(os.path.join(folder, name), columns=["txn"])
-    return [body for body in found.column("txn").drop_null().to_pylist() if body["appId"]]
+        result = pq.read_table(os.path.join(folder, name), columns=["txn"])
+    return [body for body in result.column("txn").drop_null().to_pylist() if body["appId"]]

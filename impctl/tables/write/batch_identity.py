@@ -97,13 +97,13 @@ def brought_in(
     commits = read_commits(source, meant - 1, source.version, held)
     if commits is None:
         return meant
-    found: TableVersion | None = None
+    result: TableVersion | None = None
     for version, actions in enumerate(commits.by_commit(), start=meant):
         if any(name == "txn" and body.get("appId") == identity for name, body in actions):
-            found = version
-        elif found is not None and _is_restored_before(source, actions, version, found):
-            found = None
-    return found
+            result = version
+        elif result is not None and _is_restored_before(source, actions, version, result):
+            result = None
+    return result
 
 
 def _is_restored_before(

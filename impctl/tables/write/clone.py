@@ -42,12 +42,12 @@ def clone_table(path: str, target: str) -> None:
 
 
 def _local(path: str) -> str:
-    found = local_path(path)
-    if found is None:
+    result = local_path(path)
+    if result is None:
         raise UsageError(
             f"Only tables on the local disk can be cloned: {path}", hint="copy the table instead"
         )
-    return found
+    return result
 
 
 def _link_or_copy(source: str, target: str) -> None:

@@ -106,7 +106,7 @@ def clustered_by(source: DeltaSource) -> tuple[ColumnName, ...]:
 
 def _columns(noted: str) -> tuple[ColumnName, ...]:
     try:
-        found = json.loads(noted)
+        result = json.loads(noted)
     except ValueError:
         return ()
-    return tuple(map(str, found)) if isinstance(found, list) else ()
+    return tuple(map(str, result)) if isinstance(result, list) else ()

@@ -136,7 +136,7 @@ def _is_plain_bound(literal: Literal, column: SqlType) -> bool:
 
 def _is_fractional(part: Compare) -> bool:
     types = (type_of(part.left), type_of(part.right))
-    return any(found is None or found.is_fractional for found in types)
+    return any(result is None or result.is_fractional for result in types)
 
 
 def _refused(snapshot: Snapshot, text: str, problem: str) -> TableError:

@@ -161,10 +161,10 @@ def _check_storable(source: SqlType, target: SqlType) -> None:
 
 
 def _known(expr: Expr) -> SqlType:
-    found = type_of(expr)
-    if found is None:
+    result = type_of(expr)
+    if result is None:
         raise UntranslatableError("the type of an expression is unknown")
-    return found
+    return result
 
 
 class _Renderer:
@@ -308,8 +308,8 @@ class _Renderer:
     def _in_list(self, expr: InList) -> str:
         """Pairs: the one type that Spark takes for all rounds nothing but longs and decimals."""
         types = [_known(part) for part in (expr.operand, *expr.options)]
-        is_long = any(found.kind in (Kind.LONG, Kind.DECIMAL) for found in types)
-        if is_long and any(found.is_fractional for found in types):
+        is_long = any(result.kind in (Kind.LONG, Kind.DECIMAL) for result in types)
+        if is_long and any(result.is_fractional for result in types):
             raise UntranslatableError("an IN list that mixes LONG and DOUBLE values")
         pairs = (self._pair(CompareOp.EQUAL, expr.operand, option) for option in expr.options)
         return f"({' OR '.join(pairs)})"
@@ -331,10 +331,10 @@ def _comparison_type(left: Expr, right: Expr) -> SqlType:
             limit = _RANGES[beside.kind]
             if isinstance(literal.value, int) and -limit <= literal.value < limit:
                 return beside
-    found = common_type(*types)
-    if found is None:
+    result = common_type(*types)
+    if result is None:
         raise UntranslatableError(f"a `{types[0]}` cannot be compared with a `{types[1]}`")
-    return found
+    return result
 
 
 def _decimal_type(expr: Expr, beside: Expr) -> SqlType:

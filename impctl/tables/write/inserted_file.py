@@ -158,12 +158,12 @@ def _read_csv(snapshot: Snapshot, path: str) -> pa.Table:
     """The file's rows in the columns' types, each column called as the header spells it."""
     with pa_csv.open_csv(path) as opened:
         header = opened.schema.names
-    found = {name: snapshot.schema.find(name) for name in header}
+    result = {name: snapshot.schema.find(name) for name in header}
     options = pa_csv.ConvertOptions(
         # pyarrow guesses the type of a column whose name is not here to the letter.
         column_types={
             name: arrow_type(column.type)
-            for name, column in found.items()
+            for name, column in result.items()
             if column is not None and column.type.kind is not Kind.OTHER
         },
         null_values=[""],

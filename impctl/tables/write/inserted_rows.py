@@ -60,27 +60,27 @@ def rows_to_insert(snapshot: Snapshot, rows: Sequence[Mapping[ColumnName, object
 def _by_column(
     snapshot: Snapshot, row: Mapping[ColumnName, object], place: str
 ) -> dict[ColumnName, object]:
-    found: dict[ColumnName, object] = {}
+    result: dict[ColumnName, object] = {}
     for name, value in row.items():
         column = known(snapshot, name, place)
-        if column.name in found:
+        if column.name in result:
             raise UsageError(
                 f"Column `{column.name}` is given twice in {place} for table `{snapshot.table}`",
                 hint="column names are not case-sensitive",
             )
-        found[column.name] = value
-    return found
+        result[column.name] = value
+    return result
 
 
 def known(snapshot: Snapshot, name: ColumnName, place: str) -> Column:
     """The column of that name; UsageError with the place where the table has none."""
-    found = snapshot.schema.find(name)
-    if found is None:
+    result = snapshot.schema.find(name)
+    if result is None:
         raise UsageError(
             f"Table `{snapshot.table}` has no column `{name}`, which is in {place}",
             hint=f"its columns are {', '.join(f'`{known}`' for known in snapshot.schema.names)}",
         )
-    return found
+    return result
 
 
 def insertable(snapshot: Snapshot, column: Column, *, is_given: bool) -> pa.DataType | None:
@@ -144,13 +144,13 @@ def _null_refused(snapshot: Snapshot, column: Column) -> UsageError:
 def _value(value: object, column: Column, place: str) -> object:
     """The value in a form that Arrow takes exactly; UsageError where the type cannot hold it."""
     convert = _CONVERSIONS[column.type.kind]
-    found = convert(value, column.type)
-    if found is None:
+    result = convert(value, column.type)
+    if result is None:
         raise UsageError(
             f"The value of `{column.name}` in {place} is not a valid `{column.type}`: {value!r}",
             hint=_HINTS.get(column.type.kind, f"write a value of type `{column.type}`"),
         )
-    return found
+    return result
 
 
 def _integer(value: object, kind: SqlType) -> int | None:
@@ -164,13 +164,13 @@ def _fraction(value: object, kind: SqlType) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         return None
     try:
-        found = float(value)
+        result = float(value)
     except OverflowError:
         return None
-    if kind.kind is Kind.FLOAT and math.isfinite(found):
+    if kind.kind is Kind.FLOAT and math.isfinite(result):
         with np.errstate(over="ignore"):
-            return found if math.isfinite(float(np.float32(found))) else None
-    return found if math.isfinite(found) or not isinstance(value, int) else None
+            return result if math.isfinite(float(np.float32(result))) else None
+    return result if math.isfinite(result) or not isinstance(value, int) else None
 
 
 def _decimal(value: object, kind: SqlType) -> Decimal | None:
@@ -179,17 +179,17 @@ def _decimal(value: object, kind: SqlType) -> Decimal | None:
     if isinstance(value, str) and _DECIMAL_TEXT.fullmatch(value) is None:
         return None
     try:
-        found = Decimal(repr(value) if isinstance(value, float) else value)
+        decimal = Decimal(repr(value) if isinstance(value, float) else value)
     except InvalidOperation:
         return None
-    if not found.is_finite():
+    if not decimal.is_finite():
         return None
     # Python's default context would round to 28 digits.
     with localcontext(prec=100):
-        scaled = found.scaleb(kind.scale) if len(found.as_tuple().digits) <= 38 else None
+        scaled = decimal.scaleb(kind.scale) if len(decimal.as_tuple().digits) <= 38 else None
         if scaled is None or scaled != scaled.to_integral_value():
             return None
-        return found if abs(scaled) < Decimal(10) ** kind.precision else None
+        return decimal if abs(scaled) < Decimal(10) ** kind.precision else None
 
 
 def _boolean(value: object, _kind: SqlType) -> bool | None:
@@ -218,18 +218,18 @@ def _date(value: object, _kind: SqlType) -> date | None:
 
 
 def _instant(value: object, _kind: SqlType) -> datetime | None:
-    found = _datetime(value)
-    if found is None:
+    result = _datetime(value)
+    if result is None:
         return None
     try:
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        return result.replace(tzinfo=UTC) if result.tzinfo is None else result.astimezone(UTC)
     except OverflowError:  # before year 1, or after 9999, in UTC
         return None
 
 
 def _wall_time(value: object, _kind: SqlType) -> datetime | None:
-    found = _datetime(value)
-    return found if found is not None and found.tzinfo is None else None
+    result = _datetime(value)
+    return result if result is not None and result.tzinfo is None else None
 
 
 def _datetime(value: object) -> datetime | None:

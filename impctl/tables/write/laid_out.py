@@ -50,9 +50,9 @@ def _statistics(part: pa.Table) -> Iterator[tuple[str, Any]]:
     yield "numRecords", len(part)
     low, high = {}, {}
     for name in part.column_names:
-        found = pc.min_max(part.column(name)).as_py()
-        if found["min"] is not None and all(_is_told(value) for value in found.values()):
-            low[name], high[name] = (_plain(found[side]) for side in ("min", "max"))
+        result = pc.min_max(part.column(name)).as_py()
+        if result["min"] is not None and all(_is_told(value) for value in result.values()):
+            low[name], high[name] = (_plain(result[side]) for side in ("min", "max"))
     yield "minValues", low
     yield "maxValues", high
     yield "nullCount", {name: part.column(name).null_count for name in part.column_names}

@@ -108,11 +108,11 @@ def _count(
     files: Sequence[DataFile],
 ) -> int:
     names: list[ColumnName] = [column.name for column in read.values()]
-    found = 0
+    result = 0
     for batch in read_batches(snapshot, names, files):
         columns = {key: from_arrow(batch.column(c.name), c.type) for key, c in read.items()}
-        found += int(_taken(snapshot, where, condition, columns, len(batch)).sum())
-    return found
+        result += int(_taken(snapshot, where, condition, columns, len(batch)).sum())
+    return result
 
 
 def _taken(
@@ -146,8 +146,8 @@ def _check_deltalake(
     """Have deltalake count the rows, too, before it may change any."""
     with plain_failures(source, is_commit=False):
         query = QueryBuilder().register(_NAME, source.delta)
-        found = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
-    counted = int(pa.table(found).column("n")[0].as_py())
+        result = query.execute(f"SELECT count(*) AS n FROM {_NAME} WHERE {predicate}").read_all()
+    counted = int(pa.table(result).column("n")[0].as_py())
     if counted != rows:
         raise _untranslatable(
             snapshot, where, f"it selects {rows:,} rows, but in deltalake it selects {counted:,}"

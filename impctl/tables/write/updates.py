@@ -180,10 +180,10 @@ def commit_update(update: PreparedUpdate) -> AppliedUpdate:
             told = _commit(update, stamp)
         version = update.table.take_commit(stamp)
     except ImpctlError as error:
-        found = _version_in_spite_of(update, error)
-        if found is None:
+        result = _version_in_spite_of(update, error)
+        if result is None:
             raise
-        told, version = None, found  # the table sees the commit when it looks for the next one
+        told, version = None, result  # the table sees the commit when it looks for the next one
     # Of files with deletion vectors deltalake counts rows that are gone, too.
     if not has_vectors:
         _check_told(update, rows, told, version)

@@ -60,21 +60,21 @@ def check_rewritable(snapshot: Snapshot, files: Sequence[DataFile] | None = None
 
     Looks at these files, at all of them without.
     """
-    found = miscopied_columns(snapshot, files)
-    if found.as_int96:
+    wrong = miscopied_columns(snapshot, files)
+    if wrong.as_int96:
         reason = (
-            f"column `{min(found.as_int96)}` is stored as INT96, which deltalake copies incorrectly"
+            f"column `{min(wrong.as_int96)}` is stored as INT96, which deltalake copies incorrectly"
         )
         code = "int96_timestamps"
-    elif found.in_old_calendar:
+    elif wrong.in_old_calendar:
         reason = (
-            f"column `{min(found.in_old_calendar)}` may have old dates or times in the calendar of "
+            f"column `{min(wrong.in_old_calendar)}` may have old dates or times in the calendar of "
             "Spark 2, which deltalake would change"
         )
         code = "legacy_calendar"
-    elif found.respelled:
+    elif wrong.respelled:
         reason = (
-            f"a data file writes the name of column `{min(found.respelled)}`, or of a field in it, "
+            f"a data file writes the name of column `{min(wrong.respelled)}`, or of a field in it, "
             "in different case, and deltalake would replace its values with NULL"
         )
         code = "table_not_writable"

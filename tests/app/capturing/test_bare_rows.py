@@ -42,8 +42,8 @@ def answer(cli: Cli, name: str) -> list[tuple[int, int | None]]:
 
 
 def sketch(cli: Cli, name: str) -> list[int]:
-    (found,) = cli.one("status", "--query", name)["sketches"]
-    return list(found["fragments"])
+    (result,) = cli.one("status", "--query", name)["sketches"]
+    return list(result["fragments"])
 
 
 @pytest.mark.slow

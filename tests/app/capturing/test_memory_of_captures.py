@@ -134,13 +134,13 @@ class Joining:
     circuit: Any = field(default_factory=lambda: SimpleNamespace(joined_rows=0))
 
     def slices(self, rows: int, limit: int | None) -> list[int]:
-        found = []
+        result = []
         cut = Slices(cast(Any, self), limit, lambda: None)
         for part in cut.of(pa.table({"a": range(rows)})):
-            found.append(len(part))
+            result.append(len(part))
             self.circuit.joined_rows += len(part) * self.partners
-        assert sum(found) == rows
-        return found
+        assert sum(result) == rows
+        return result
 
 
 @pytest.mark.slow

@@ -91,8 +91,8 @@ def test_state_from_before_there_was_a_bound_is_taken_up(
 
 
 def kept(cli: Cli, query: str) -> list[int]:
-    found = cli.one("rewrite", "--query", query)
-    ranges: list[int] = found["sketches"][0]["fragments"]
+    result = cli.one("rewrite", "--query", query)
+    ranges: list[int] = result["sketches"][0]["fragments"]
     return ranges
 
 

@@ -170,6 +170,6 @@ def test_spark_and_the_engine_find_the_same_values(tmp_path: Path, spark: Any) -
         pq.write_table(pa.table({"v": values}), name)
         frame = guarded(spark.read.parquet(name), ["v"])
         text = render_expr(condition, {"v": "v"}).sql(DIALECT)
-        found = [row.v for row in frame.where(text).collect()]
+        result = [row.v for row in frame.where(text).collect()]
         assert plain(engine) == plain(pa.array(wanted, arrow).to_pylist())
-        assert plain(found) == plain(engine)
+        assert plain(result) == plain(engine)

@@ -65,8 +65,8 @@ def maintained(workload: Path, kept: KeptStates | None = None) -> Outcome:
 
 def versions(workload: Path) -> list[int]:
     with Store.open(workload.parent / ".impctl") as store:
-        found = [store.load(query) for query in ("many", "sums", "each")]
-        return [stored.versions["t"] for stored in found if stored is not None]
+        result = [store.load(query) for query in ("many", "sums", "each")]
+        return [stored.versions["t"] for stored in result if stored is not None]
 
 
 @pytest.fixture

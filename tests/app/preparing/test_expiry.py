@@ -65,13 +65,13 @@ def test_the_least_above_an_edge(tmp_path: Path, seed: int) -> None:
     for by in (-6_000_000, -3_000_000, -1, 0, 1, 2_500_000, 6_000_000):
         edge = micros(NOW) + by
         later = [micros(at) for at in seen if micros(at) > edge]
-        found = least_above(snapshot, "at", edge)
+        result = least_above(snapshot, "at", edge)
         if not later:
-            assert found is None
+            assert result is None
             continue
-        assert found is not None
+        assert result is not None
         # Statistics are cut to milliseconds, and taken for one more.
-        assert edge < found <= min(later) < found + 2_000
+        assert edge < result <= min(later) < result + 2_000
 
 
 def test_files_with_live_rows_alone_are_not_read(
@@ -91,16 +91,16 @@ def test_files_with_live_rows_alone_are_not_read(
 
     monkeypatch.setattr(expiry, "read_batches", counted)
     snapshot = open_source("t", path).snapshot()
-    found = least_above(snapshot, "at", micros(NOW) - 5_000_000)
-    assert found is not None
-    assert micros(NOW) - 2_000 < found <= micros(NOW)
+    result = least_above(snapshot, "at", micros(NOW) - 5_000_000)
+    assert result is not None
+    assert micros(NOW) - 2_000 < result <= micros(NOW)
     assert read == []
     assert least_above(snapshot, "at", micros(NOW) + 5_000_000) == micros(NOW) + 9_000_000
     assert read == [1]
     # Where all of a file expired, the next one begins.
-    found = least_above(snapshot, "at", micros(NOW) + 9_500_000)
-    assert found is not None
-    assert micros(NOW) + 20_000_000 - 2_000 < found <= micros(NOW) + 20_000_000
+    result = least_above(snapshot, "at", micros(NOW) + 9_500_000)
+    assert result is not None
+    assert micros(NOW) + 20_000_000 - 2_000 < result <= micros(NOW) + 20_000_000
     assert read == [1]
 
 

@@ -50,8 +50,8 @@ def _stored(access: str, ids: Sequence[int], boundaries: tuple[int, ...] = (1, 2
     return StoredSketch(access, "links", "cost", partition, fragments)
 
 
-def _held(found: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
-    return {sketch.access: sketch.fragments.ids for sketch in found}
+def _held(stored_sketches: Sequence[StoredSketch]) -> Mapping[str, tuple[int, ...]]:
+    return {sketch.access: sketch.fragments.ids for sketch in stored_sketches}
 
 
 @pytest.mark.parametrize("above", [FEW, "SELECT t, n FROM r", "SELECT AVG(n) FROM r"])

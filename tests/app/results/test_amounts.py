@@ -64,8 +64,8 @@ def test_numbers(value: float, text: str) -> None:
 
 def test_room_on_a_large_disk(tmp_path: Path) -> None:
     folder = Folder(tmp_path, True, (), 999_700, 1_800_000_000_000)
-    found = _room(Subject(Area.STORE, "s"), folder)
-    assert found.message == "1.8 TB free, the store uses 1 MB"
+    room = _room(Subject(Area.STORE, "s"), folder)
+    assert room.message == "1.8 TB free, the store uses 1 MB"
 
 
 def test_long_estimates() -> None:

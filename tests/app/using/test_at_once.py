@@ -140,10 +140,10 @@ def test_a_store_without_it_is_read(cli: Cli, read: Read, monkeypatch: pytest.Mo
     load = Store.load
 
     def older(self: Store, query: str) -> Any:
-        found = load(self, query)
-        if found is not None:
-            found.state_meta.pop("ending", None)
-        return found
+        result = load(self, query)
+        if result is not None:
+            result.state_meta.pop("ending", None)
+        return result
 
     before = answer(cli, "kept")
     monkeypatch.setattr(Store, "load", older)

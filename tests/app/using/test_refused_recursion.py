@@ -113,8 +113,8 @@ def unused(tmp_path: Path, cli_of: CliOf) -> Cli:
 @pytest.mark.spark
 def test_spark_runs_what_uses_none_of_them(unused: Cli, spark: Any) -> None:
     for number in range(len(UNUSED)):
-        found = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
-        assert (found["by"], sorted(found["rows"])) == ("spark", [[2], [3]])
+        result = unused.one("query", "--query", f"q{number}", "--by", "spark", "--sketch", "never")
+        assert (result["by"], sorted(result["rows"])) == ("spark", [[2], [3]])
 
 
 def test_the_text_is_for_others_all_the_same(unused: Cli) -> None:

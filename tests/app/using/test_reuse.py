@@ -63,9 +63,9 @@ def _insert(folder: Path, *rows: tuple[int, int, str]) -> None:
 
 
 def _reuse(ran: Ran) -> dict[str, Any]:
-    found = ran.results[0]["reuse"]
-    assert isinstance(found, dict)
-    return found
+    result = ran.results[0]["reuse"]
+    assert isinstance(result, dict)
+    return result
 
 
 def _reasons(ran: Ran) -> dict[str, str]:

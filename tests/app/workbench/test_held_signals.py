@@ -54,14 +54,14 @@ def test_a_signal_that_is_switched_off_stays_off() -> None:
 
 
 def test_other_threads_hold_nothing() -> None:
-    found = []
+    result = []
 
     def work() -> None:
         with held_signals():
-            found.append(signal.getsignal(signal.SIGINT))
+            result.append(signal.getsignal(signal.SIGINT))
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [before]
+    assert result == [before]

@@ -76,15 +76,15 @@ TEXT = 'version: 1\ntables: {t: {path: "${WHERE}"}}\nqueries: {q: {sql: "SELECT 
 @pytest.fixture
 def taken_apart(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were taken apart."""
-    found: list[Path] = []
+    result: list[Path] = []
     workload_of = memories.workload_of
 
     def noted(path: Path, text: str, env: dict[str, str]) -> object:
-        found.append(path)
+        result.append(path)
         return workload_of(path, text, env)
 
     monkeypatch.setattr(memories, "workload_of", noted)
-    return found
+    return result
 
 
 def test_what_changes_is_read_again(

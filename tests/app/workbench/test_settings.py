@@ -91,10 +91,10 @@ def test_a_table_pinned_anew_is_read_anew(tmp_path: Path) -> None:
         old, beside = desk.tables.snapshot("t"), desk.tables.snapshot("u")
         shutil.rmtree(tmp_path / "t")
         create_table(str(tmp_path / "t"), pa.table({"id": [1, 2, 3]}))
-        found = desk.tables.repin("t")
-        assert (found.version, found.table_id != old.table_id) == (old.version, True)
+        repin = desk.tables.repin("t")
+        assert (repin.version, repin.table_id != old.table_id) == (old.version, True)
         assert (desk.tables.snapshot("t").table_id, desk.tables.snapshot("t").rows) == (
-            found.table_id,
+            repin.table_id,
             3,
         )
         assert desk.tables.snapshot("u") is beside

@@ -149,9 +149,9 @@ def test_pieces_make_one_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_csv_says_every_value_as_json_does() -> None:
     read = list(csv.DictReader(io.StringIO("".join(csv_text(every_type())), newline="")))
-    for found, row in zip(read, ROWS, strict=True):
+    for result, row in zip(read, ROWS, strict=True):
         for name, value in row.items():
-            text = found[name]
+            text = result[name]
             if isinstance(value, list | dict):
                 assert json.loads(text) == value
             elif name == "f" and value == 0.10000000149011612:
@@ -219,8 +219,8 @@ def test_texts_that_a_spreadsheet_would_compute_are_escaped(tmp_path: Path) -> N
     )
     assert plain == [["@n", "s"], *(["-1", text or ""] for text in texts)]
     assert escaped[0] == ["'@n", "s"]
-    found = [text for _, text in escaped[1:]]
-    assert found == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
+    result = [text for _, text in escaped[1:]]
+    assert result == ["'=1+2", "'+1", "'-1", "'@a", "'\tx", "'\rx", "a=1", "", "'=1", ""]
     assert {number for number, _ in escaped[1:]} == {"-1"}
     write_answer(table, tmp_path / "a.csv", escape_formulas=True)
     written = (tmp_path / "a.csv").read_bytes()

@@ -102,8 +102,8 @@ def test_all_rows_come_with_the_change() -> None:
 def test_every_input_of_a_union_is_asked() -> None:
     """The table `t` does not change, and is read whole all the same."""
     read = [cost_of(over_union(), KEPT, mode, REBUILT) for mode in (READ, REBUILT)]
-    for found in read:
-        assert found // 1e6 == 4 + 2
+    for result in read:
+        assert result // 1e6 == 4 + 2
     assert cost_of(over_union(), REBUILT, REBUILT, REBUILT) // 1e6 == 4 + 2 + 1
 
 
@@ -214,8 +214,8 @@ def test_more_is_never_cheaper_and_never_asks_for_less(seed: int) -> None:
         for kind in range(len(graph.kinds)):
             active = [graph.active[wire][kind] for wire in node.inputs or (at,)]
             modes = [Random(seed).choice(piece.modes) for piece in node.pieces]
-            found = [own(node, active, modes, kind, demand) for demand in Demand]
-            for less, more in pairwise(found):
+            result = [own(node, active, modes, kind, demand) for demand in Demand]
+            for less, more in pairwise(result):
                 assert less.cost <= more.cost
                 assert all(one <= other for one, other in zip(less.asks, more.asks, strict=True))
 

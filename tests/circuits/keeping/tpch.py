@@ -86,24 +86,24 @@ def compiled_plan(
 
 @cache
 def graph(name: str, kinds: tuple[KindOfChange, ...] = KINDS) -> Graph:
-    found = circuit(name)
-    return graph_of(found, kinds, numbers(found))
+    result = circuit(name)
+    return graph_of(result, kinds, numbers(result))
 
 
-def numbers(found: Compiled) -> Numbers:
+def numbers(result: Compiled) -> Numbers:
     """Rows, changes and bytes by the rules above."""
-    guess = _Guess(found)
+    guess = _Guess(result)
     sides = {
         name: (wire, side)
-        for at, operator in enumerate(found.circuit)
+        for at, operator in enumerate(result.circuit)
         if isinstance(operator, Join)
         for (name, _), wire, side in zip(
-            operator.held_sides, found.circuit.wires[at], operator.sides, strict=True
+            operator.held_sides, result.circuit.wires[at], operator.sides, strict=True
         )
     }
     keyed = {
         keeper.name: at
-        for at, operator in enumerate(found.circuit)
+        for at, operator in enumerate(result.circuit)
         for keeper in operator.arrangements()
     }
 
@@ -123,10 +123,10 @@ def numbers(found: Compiled) -> Numbers:
 
 
 class _Guess:
-    def __init__(self, found: Compiled) -> None:
-        self._tables: Sequence[TableName] = [source.table for source in found.sources]
-        self._operators = tuple(found.circuit)
-        self._wires = found.circuit.wires
+    def __init__(self, result: Compiled) -> None:
+        self._tables: Sequence[TableName] = [source.table for source in result.sources]
+        self._operators = tuple(result.circuit)
+        self._wires = result.circuit.wires
 
     def rows(self, wire: int) -> float:
         base, share = self._sized(wire)

@@ -69,15 +69,15 @@ def kept_rows(query: MaintainedQuery) -> Counter[tuple[object, ...]]:
     assert kept is not None
     batch = kept.whole()
     columns = [column.to_arrow().to_pylist() for column in batch.columns.values()]
-    found: Counter[tuple[object, ...]] = Counter()
+    result: Counter[tuple[object, ...]] = Counter()
     for *row, weight in zip(*columns, batch.weights.tolist(), strict=True):
-        found[tuple(row)] += weight
-    return found
+        result[tuple(row)] += weight
+    return result
 
 
 def told(deltas: Mapping[AccessId, SketchDelta]) -> dict[AccessId, tuple[list[int], list[int]]]:
     """What changed in each sketch."""
-    return {one: (found.added.tolist(), found.removed.tolist()) for one, found in deltas.items()}
+    return {one: (result.added.tolist(), result.removed.tolist()) for one, result in deltas.items()}
 
 
 def operators(query: MaintainedQuery) -> list[AbsorbedFixpoint]:

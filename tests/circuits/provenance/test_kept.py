@@ -88,8 +88,8 @@ def from_tables(node: Plan, tables: Tables) -> tuple[Made, int]:
     for table, rows in tables.items():
         own[table] = numbered(arrow_rows(DRAWN.catalog[table], rows), first)
         first += len(rows)
-    found = {scan.access: own[scan.table] for scan in scans_of(node)}
-    return made_rows(node, found, first), first
+    result = {scan.access: own[scan.table] for scan in scans_of(node)}
+    return made_rows(node, result, first), first
 
 
 def rows_of(made: Made) -> dict[tuple[object, ...], int]:

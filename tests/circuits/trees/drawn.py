@@ -34,9 +34,9 @@ CATALOG = {name: Schema((*_LETTERS, *_TYPES)) for name in ("r", "s", "t", "u", "
 
 def pairs(text: str) -> list[tuple[str, str]]:
     """A query and, indented, what is expected of it, one pair after the other; lines are joined."""
-    found = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
-    assert "".join(map("".join, found)) == text
-    return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in found]
+    findall = re.findall(r"((?:^\S.*\n)+)((?:^ .*\n)+)", text, re.MULTILINE)
+    assert "".join(map("".join, findall)) == text
+    return [(" ".join(sql.split()), " ".join(expected.split())) for sql, expected in findall]
 
 
 def core(sql: str, catalog: Mapping[str, Schema] = CATALOG) -> Plan:
@@ -48,8 +48,8 @@ def shape_of(
     sql: str, changed: Mapping[str, int] | None = None, catalog: Mapping[str, Schema] = CATALOG
 ) -> TreeShape | NoTree:
     """The one shape of a query."""
-    (found,) = tree_shapes(core(sql, catalog), changed)
-    return found
+    (result,) = tree_shapes(core(sql, catalog), changed)
+    return result
 
 
 def drawn(
@@ -58,14 +58,14 @@ def drawn(
     """All shapes of a query in a line, checked; without a tree the reason and the text blamed."""
     root = core(sql, catalog)
     texts = []
-    for found in tree_shapes(root, changed):
-        if isinstance(found, NoTree):
-            assert found.text
-            span = found.span
-            texts.append(f"{found.reason}: {'' if span is None else sql[span.start : span.end]}")
+    for result in tree_shapes(root, changed):
+        if isinstance(result, NoTree):
+            assert result.text
+            span = result.span
+            texts.append(f"{result.reason}: {'' if span is None else sql[span.start : span.end]}")
             continue
-        check(found)
-        texts.append(f"{found.mode} {_node(found, len(found.nodes) - 1, _names(root))}")
+        check(result)
+        texts.append(f"{result.mode} {_node(result, len(result.nodes) - 1, _names(root))}")
     return " | ".join(texts)
 
 

@@ -127,9 +127,9 @@ def check(
 ) -> Counter[Any]:
     """The rows kept against the query's, and the sketches against the lineage; the rows."""
     rows = [tuple(map(identity, row)) for row in evaluate(sorting(query.root), tables)]
-    found = shown(answer, session)
-    pairs = zip(sorted(rows, key=repr), sorted(found, key=repr), strict=False)
-    assert len(rows) == len(found), what
+    result = shown(answer, session)
+    pairs = zip(sorted(rows, key=repr), sorted(result, key=repr), strict=False)
+    assert len(rows) == len(result), what
     assert all(
         is_same(one, other)
         for mine, theirs in pairs
@@ -138,11 +138,11 @@ def check(
     expected = wanted(answer.kept, tables, partitions)
     fragments = sketches(session)
     first = answer.ending.first
-    assert all(expected[access] <= found for access, found in fragments.items()), what
+    assert all(expected[access] <= result for access, result in fragments.items()), what
     # Rows that OFFSET skips count too, and so may those that doubles put close to a border.
     if first is None or not (first.offset or kept_of(session).bounded):
         assert fragments == {access: expected[access] for access in fragments}, what
-    return Counter(found)
+    return Counter(result)
 
 
 def sketches(session: MaintainedQuery) -> dict[str, set[int]]:

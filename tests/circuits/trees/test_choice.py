@@ -67,10 +67,10 @@ def test_many_partners_make_a_tree_and_keys_of_one_row_an_index(
 ) -> None:
     choice = chosen(PAIR, Evenly(partners))
     assert choice.is_tree is is_tree
-    found = choice.estimate
-    assert found is not None
-    assert (found.joined, found.touched) == (partners, 2)
-    assert (found.tree_ms < found.index_ms) is is_tree
+    estimate = choice.estimate
+    assert estimate is not None
+    assert (estimate.joined, estimate.touched) == (partners, 2)
+    assert (estimate.tree_ms < estimate.index_ms) is is_tree
 
 
 @pytest.mark.parametrize(

@@ -29,5 +29,5 @@ SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP B
 )
 def test_the_columns_with_a_bound(sql: str, expected: str) -> None:
     root = parse_query(sql, CATALOG).root
-    found = bounded_columns(root)
-    assert [a.name for a in attributes_of(root) if a.id in found] == expected.split()
+    result = bounded_columns(root)
+    assert [a.name for a in attributes_of(root) if a.id in result] == expected.split()

@@ -36,9 +36,9 @@ def row(name: str | None, c: int | None = 1, i: int | None = 1, *, a: int = 1) -
 def asked(condition: str) -> Compiled:
     root = core(f"SELECT r.b FROM r JOIN s ON r.a = s.a GROUP BY r.b HAVING {condition}")
     ranges = {"r#1": RangePartition("r", "b", LONG, BOUNDARIES)}
-    found = compile_plan(root, ranges, {}, barriers=(), trees={})
-    assert isinstance(found.shapes[0], TreeShape)
-    return found
+    result = compile_plan(root, ranges, {}, barriers=(), trees={})
+    assert isinstance(result.shapes[0], TreeShape)
+    return result
 
 
 def followed(condition: str, steps: Sequence[Step]) -> None:
@@ -206,8 +206,8 @@ def names_of(condition: str) -> set[str]:
 def test_state_of_trees_without_first_values_has_the_names_it_had() -> None:
     plain = names_of("COUNT(r.name) > 1")
     assert not any("first" in name or "last" in name for name in plain)
-    found: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
-    assert found - plain == {
+    names: Any = names_of("COUNT(r.name) > 1 AND MIN_BY(r.name, r.c) > '' AND MAX(r.name) > ''")
+    assert names - plain == {
         "first1.0.rows",
         "first1.0.codes",
         "last0.0.rows",

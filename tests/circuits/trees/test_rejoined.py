@@ -34,10 +34,10 @@ def one_case(seed: int, seen: Counter[str]) -> None:
         return
     check(shape)
     wanted = annotate(root, tables)
-    found = annotate(rejoined(root, shape), tables)
-    assert found.lineage == wanted.lineage, (seed, sql)
+    result = annotate(rejoined(root, shape), tables)
+    assert result.lineage == wanted.lineage, (seed, sql)
     if shape.aggregate is not None:
-        assert len(found.rows) == len(wanted.rows), (seed, sql)
+        assert len(result.rows) == len(wanted.rows), (seed, sql)
     seen[shape.mode] += 1
     seen["virtual"] += shape.root.is_virtual
     seen["lineage"] += bool(wanted.lineage)

@@ -319,14 +319,14 @@ def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], en
     """With tables that change differently there are no ties left for the order to break."""
     changed = {"r": 1, "s": 2, "t": 4, "u": 8}
     rng = Random(f"{parts} {end}")
-    found = set()
+    result = set()
     for order in rng.sample([*permutations("rstu")], 8):
         where = [*parts]
         rng.shuffle(where)
         sql = f"SELECT 1 FROM {', '.join(order)} WHERE {' AND '.join(where)}{end}"
         shape = shape_of(sql, changed)
         if isinstance(shape, NoTree):
-            found.add((str(shape.reason), frozenset[object]()))
+            result.add((str(shape.reason), frozenset[object]()))
             continue
         edges = {
             (
@@ -336,8 +336,8 @@ def test_the_order_of_the_from_clause_changes_nothing(parts: tuple[str, ...], en
             )
             for node in shape.nodes
         }
-        found.add((str(shape.mode), frozenset(edges)))
-    assert len(found) == 1
+        result.add((str(shape.mode), frozenset(edges)))
+    assert len(result) == 1
 
 
 def test_names_change_nothing() -> None:

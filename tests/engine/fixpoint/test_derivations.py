@@ -52,8 +52,10 @@ def test_what_is_taken_up_goes_on(program: str, ship: Ship, seed: int) -> None:
 def some_numbers(rng: random.Random) -> np.ndarray:
     """Derivations at random, of which some have no ground."""
     parts = [-1, -1, *range(0, 20, 2), *range(1, 12, 2)]
-    found = {(2 * rng.randrange(10), *rng.choices(parts, k=3)) for _ in range(rng.randrange(1, 25))}
-    return np.array(sorted(found), dtype=np.int64)
+    result = {
+        (2 * rng.randrange(10), *rng.choices(parts, k=3)) for _ in range(rng.randrange(1, 25))
+    }
+    return np.array(sorted(result), dtype=np.int64)
 
 
 def rows_by_rounds(derivations: list[Grounded]) -> set[int]:

@@ -180,5 +180,5 @@ def test_what_is_asked_for_by_rows_held_back_is_not_let_go(limits: Limits | Leve
     circuit.ended([False, False, True])
     circuit.step(made.read("seeds", Counter({(1, 0): 1})), links, None)
     circuit.ended([True, True, True])
-    (found,) = circuit.filled()
-    assert found.columns["b"].values.tolist() == [2]
+    (result,) = circuit.filled()
+    assert result.columns["b"].values.tolist() == [2]

@@ -174,9 +174,9 @@ def test_each_row_asks_the_input_that_offers_fewer(monkeypatch: pytest.MonkeyPat
     extended = growth._extended
 
     def counted(partial: growth.Partial, at: int, view: growth.View) -> growth.Partial:
-        found = extended(partial, at, view)
-        looked.append(len(found))
-        return found
+        result = extended(partial, at, view)
+        looked.append(len(result))
+        return result
 
     monkeypatch.setattr(growth, "_extended", counted)
     assert len(circle.step([(0, edge(1, 2), 1)])) == 3

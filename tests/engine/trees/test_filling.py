@@ -37,12 +37,12 @@ def whole_tables(random_: random.Random) -> list[Change]:
 
 def splits(random_: random.Random, rows: list[Change]) -> list[list[Change]]:
     """The rows as batches, each of any size."""
-    found = []
+    result = []
     while rows:
         size = random_.randint(1, 6)
-        found.append(rows[:size])
+        result.append(rows[:size])
         rows = rows[size:]
-    return found
+    return result
 
 
 def started(circuit: Rooted) -> Rooted:

@@ -51,8 +51,8 @@ class Case:
         captured, asked = self.queries
         tables = Example(self.name, self.tables, self.sql).rows()
         partitions = {"t#1": self.sketch}
-        found = annotate(captured.root, tables)
-        sketches = accurate_sketches(found, captured.root, tables, partitions)
+        result = annotate(captured.root, tables)
+        sketches = accurate_sketches(result, captured.root, tables, partitions)
         instances = instances_of(asked.root, tables, partitions, sketches)
         return bag(evaluate(asked.root, tables, instances)) != bag(evaluate(asked.root, tables))
 

@@ -37,9 +37,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("written", "found"), CASES)
-def test_what_stands_beside(written: str, found: str) -> None:
-    assert tree(common_parts(plan_of(WHERE + written))) == tree(plan_of(WHERE + found))
+@pytest.mark.parametrize(("written", "expected"), CASES)
+def test_what_stands_beside(written: str, expected: str) -> None:
+    assert tree(common_parts(plan_of(WHERE + written))) == tree(plan_of(WHERE + expected))
 
 
 def test_an_equality_inside_an_or_joins() -> None:
@@ -67,8 +67,8 @@ def test_the_bag_of_rows_stays_where_a_part_is_common(cases: Collection[int]) ->
             continue
         compared += after != before
         # What did not fail must not start to fail, so nothing is caught here.
-        found = bag(evaluate(after, trial.tables, None, Random(seed).shuffle))
-        assert found == expected, seed
+        result = bag(evaluate(after, trial.tables, None, Random(seed).shuffle))
+        assert result == expected, seed
     assert compared > len(cases) // 5
     assert changed >= compared
 

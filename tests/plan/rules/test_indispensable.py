@@ -82,6 +82,6 @@ def test_what_is_indispensable(sql: str, needed: set[str]) -> None:
 )
 def test_what_is_behind_a_column(sql: str, behind: str | None) -> None:
     root = parse_query(sql, CATALOG).root
-    found = column_behind(root, attributes_of(root)[0].id)
+    result = column_behind(root, attributes_of(root)[0].id)
     tables = {scan.access: scan.table for scan in scans_of(root)}
-    assert (None if found is None else tables[found.access]) == behind
+    assert (None if result is None else tables[result.access]) == behind

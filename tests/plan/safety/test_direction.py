@@ -191,9 +191,9 @@ class Drawn:
         return [v for v in values if compares(one, v, relation)]
 
     def pairs(self, count: int) -> list[tuple[dict[str, Value], dict[str, Value]]]:
-        found = []
+        result = []
         pool = self.pools[self.kind]
-        while len(found) < count:
+        while len(result) < count:
             sketch: dict[str, Value] = {}
             table: dict[str, Value] = {}
             for ref in self.refs:
@@ -202,8 +202,8 @@ class Drawn:
                 one = self.rng.choice(values)
                 others = self.others(one, values, relation)
                 sketch[ref.id], table[ref.id] = one, self.rng.choice(others)
-            found.append((sketch, table))
-        return found
+            result.append((sketch, table))
+        return result
 
 
 class AtEdges(Drawn):

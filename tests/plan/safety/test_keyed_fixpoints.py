@@ -98,15 +98,15 @@ def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
         core = core_of(trial.root)
         own = judging.Judges().of(Query("", core))
         sketched = {a: c for a, c in trial.sketched.items() if a in own.accesses}
-        found = check_safety(
+        result = check_safety(
             Query("", core),
             sketched,
             verdict.facts,
             has_rank_barriers=verdict.has_rank_barriers,
             has_keyed_fixpoints=verdict.has_keyed_fixpoints,
         )
-        if found.safe:
-            assert _groups(core, found) == _groups(planned.root, verdict), seed
+        if result.safe:
+            assert _groups(core, result) == _groups(planned.root, verdict), seed
 
 
 def _groups(root: Plan, verdict: Verdict) -> set[frozenset[str]]:
@@ -233,9 +233,9 @@ def test_one_sketch_of_all_accesses_gives_the_answer_and_others_do_not(
 
 def test_its_sketch_is_that_of_the_keys_of_the_answer() -> None:
     query, verdict = _judged(KEYED + FEW, BY_COST)
-    found = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
+    result = without_keyed(query.root, verdict, annotate(query.root, CE_R8))
     partitions: Any = dict.fromkeys(BY_COST, ("cost", (1, 2)))
-    sketches = accurate_sketches(found, query.root, CE_R8, partitions)
+    sketches = accurate_sketches(result, query.root, CE_R8, partitions)
     assert sketches == {"links#1": {1}, "links#2": set()}
     assert evened(query.root, verdict, sketches) == {"links#1": {1}, "links#2": {1}}
 

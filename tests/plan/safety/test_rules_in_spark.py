@@ -131,8 +131,8 @@ def values_in_spark(spark: Any, view: str, steps: Sequence[str], left_out: Seque
             return [[...]]
         half = (first + last) // 2
         parts = ((first, half), (half, last))
-        found = [values_in_spark(spark, view, steps, left_out, *part)[0] for part in parts]
-        return [found[0] + found[1]]
+        result = [values_in_spark(spark, view, steps, left_out, *part)[0] for part in parts]
+        return [result[0] + result[1]]
     return [
         [... if first + at in failing else value for at, value in enumerate(column)]
         for column, failing in zip(columns, left_out, strict=True)
@@ -203,11 +203,11 @@ def test_what_is_claimed_is_true_of_sparks_values(kind: str, spark: Any) -> None
     failing = [
         {at for at, (a, b) in enumerate(rows) if may_fail(expr, a, b)} for expr in steps.values()
     ]
-    found = values_in_spark(spark, "ends", list(steps), failing, 0, len(rows))
+    result = values_in_spark(spark, "ends", list(steps), failing, 0, len(rows))
     spark.catalog.dropTempView("ends")
     wrong = [
         claim
-        for (step, expr), values in zip(steps.items(), found, strict=True)
+        for (step, expr), values in zip(steps.items(), result, strict=True)
         for claim in wrong_claims(expr, step, rows, values)
     ]
     assert wrong == []

@@ -123,10 +123,10 @@ def test_fixpoints_sketched_for_the_answer_alone(cases: Iterable[int]) -> None:
         if not verdict.safe or not is_for_answer(trial.root):
             continue
         try:
-            found = annotate(trial.root, trial.tables)
+            result = annotate(trial.root, trial.tables)
         except ReferenceFailure:
             continue
-        sketches = partial(accurate_sketches, found, trial.root, trial.tables, trial.partitions)
+        sketches = partial(accurate_sketches, result, trial.root, trial.tables, trial.partitions)
         looked += 1
         smaller += sketches(barriers=False) != sketches(barriers=True)
     assert smaller > looked // 4, (smaller, looked)

@@ -34,8 +34,8 @@ TEXTS = (
 
 
 def above(root: Plan, scan: Plan) -> Plan:
-    (found,) = (node for node in nodes_of(root) if any(scan is below for below in inputs_of(node)))
-    return found
+    (result,) = (node for node in nodes_of(root) if any(scan is below for below in inputs_of(node)))
+    return result
 
 
 @pytest.mark.parametrize("sql", TEXTS)
@@ -66,7 +66,7 @@ def test_the_rules_leave_it_at_the_scan(sql: str) -> None:
 
 def test_plans_of_two_instants_are_two() -> None:
     planned = PlannedQueries()
-    found = {
+    result = {
         at: planned.of(
             TEXTS[0],
             CATALOG,
@@ -78,6 +78,6 @@ def test_plans_of_two_instants_are_two() -> None:
         for at, name in ((7, "first"), (8, "second"), (9, "second"))
     }
     # Under one name, another expiry is another plan all the same.
-    assert [one.query.live[0][1].later_than.value for one in found.values()] == [7, 8, 9]
+    assert [one.query.live[0][1].later_than.value for one in result.values()] == [7, 8, 9]
     again = planned.of(TEXTS[0], CATALOG, name="q", zone="UTC", live=LIVE, at="first")
-    assert again is found[7]
+    assert again is result[7]

@@ -32,10 +32,10 @@ SAME = {
 
 @pytest.mark.parametrize(("qualified", "around"), SAME.values(), ids=SAME)
 def test_it_is_a_filter_around_the_query(qualified: str, around: str) -> None:
-    found, expected = (
+    result, expected = (
         [type(node) for node in nodes_of(apply_rules(plan_of(sql)))] for sql in (qualified, around)
     )
-    assert found == expected
+    assert result == expected
 
 
 def test_a_window_may_stand_in_it_over_an_alias() -> None:

@@ -53,17 +53,17 @@ def test_a_file_with_other_deletions_came_and_went(tmp_path: Path) -> None:
     table.delete(lambda rows: pc.less(rows["x"], 2))
     source = open_source("t", str(table.path))
     for since in range(2):
-        found = changed_files(source.snapshot(since), source.snapshot(since + 1))
-        assert [file.uri for file in found.went] == [file.uri for file in found.came]
-        assert len(found.went) == 1
+        result = changed_files(source.snapshot(since), source.snapshot(since + 1))
+        assert [file.uri for file in result.went] == [file.uri for file in result.came]
+        assert len(result.went) == 1
 
 
 def test_a_dropped_partition_with_a_deletion_vector(tmp_path: Path) -> None:
     table = VectoredTable(tmp_path / "t", ROWS, by=["p"], feed=True)
     table.delete(lambda rows: pc.less(rows["x"], 3))
     table.drop("p=a")
-    found = check(open_source("t", str(table.path)), 1, 2, "file_diff")
-    assert found.weights.tolist() == [-1, -1]
+    result = check(open_source("t", str(table.path)), 1, 2, "file_diff")
+    assert result.weights.tolist() == [-1, -1]
 
 
 @pytest.mark.parametrize(

@@ -99,12 +99,12 @@ def test_they_are_those_of_the_log_read_anew(
     log: Log, steps: list[Callable[[Log], object]]
 ) -> None:
     assert set(log.check().values()) == {None}
-    found = []
+    result = []
     for step in steps:
         step(log)
-        found.append(log.check())
-    assert any(version is not None for told in found for version in told.values())
-    assert {told["never"] for told in found} == {None}
+        result.append(log.check())
+    assert any(version is not None for told in result for version in told.values())
+    assert {told["never"] for told in result} == {None}
 
 
 def test_a_checkpoint_that_is_not_understood_is_left_to_deltalake(log: Log) -> None:

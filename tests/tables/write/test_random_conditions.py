@@ -65,9 +65,9 @@ def taken(path: Path, kind: UpdateKind, where: str) -> tuple[set[int], AppliedUp
 
 
 def rows_left(path: Path) -> set[int]:
-    found = read_rows(open_source("t", str(path)).snapshot(), ["row"]).column(0).to_pylist()
-    assert len(found) == len(set(found))
-    return set(found)
+    pylist = read_rows(open_source("t", str(path)).snapshot(), ["row"]).column(0).to_pylist()
+    assert len(pylist) == len(set(pylist))
+    return set(pylist)
 
 
 def check(seed: int, path: Path) -> str:

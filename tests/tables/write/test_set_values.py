@@ -100,9 +100,9 @@ def test_what_the_hint_says_is_taken(path: str, column: str, written: str, meant
 def test_of_other_faults_it_says_no_literal(
     path: str, column: str, written: str, hint: str
 ) -> None:
-    found = str(refused(path, column, written).hint)
-    assert re.search(hint, found), found
-    assert "write this one as" not in found
+    result = str(refused(path, column, written).hint)
+    assert re.search(hint, result), result
+    assert "write this one as" not in result
 
 
 def test_the_key_is_named(path: str) -> None:

@@ -80,8 +80,8 @@ def test_one_version_per_batch_and_the_feed_stays_on(tmp_path: Path) -> None:
     assert prices(path) == {1: 110, 3: 300, 5: None}
     source = open_source("sales", path)
     assert source.snapshot().has_change_feed
-    found = read_changes(source, 0, 3, ["sid"])
-    assert (found.method, int(found.weights.sum())) == ("change_feed", 0)
+    changes = read_changes(source, 0, 3, ["sid"])
+    assert (changes.method, int(changes.weights.sum())) == ("change_feed", 0)
 
 
 def test_insert_from_a_file(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ def test_columns_in_other_letters_are_not_copied(tmp_path: Path) -> None:
     handmade.create(tmp_path, {"Id": "long", "v": "long"}, file)
     not_writable("writes the name of column `Id`", str(tmp_path), UpdateKind.DELETE, where="v = 5")
     assert apply(str(tmp_path), UpdateKind.INSERT, rows=({"Id": 3},)).inserted == 1
-    found = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
-    assert sorted(found.column("Id").to_pylist()) == [1, 2, 3]
+    rows = read_rows(open_source("t", str(tmp_path)).snapshot(), ["id"])
+    assert sorted(rows.column("Id").to_pylist()) == [1, 2, 3]
 
 
 def short_texts(path: Path) -> str:

@@ -162,10 +162,10 @@ def test_a_backup_that_went_on_between_batches_is_read_as_it_is(path: str) -> No
     shutil.move(path + "-backup", path)
     for _ in range(2):
         other(path)
-    found = prepared(table, UpdateKind.DELETE)
+    result = prepared(table, UpdateKind.DELETE)
     # Neither the row of `a` nor any other of the log that is gone.
-    assert found.table.snapshot().rows == DeltaTable(path).count() == 9
-    assert commit_update(found) == AppliedUpdate(3, deleted=3)
+    assert result.table.snapshot().rows == DeltaTable(path).count() == 9
+    assert commit_update(result) == AppliedUpdate(3, deleted=3)
 
 
 def test_a_batch_that_came_in_before_the_own_commit_is_found(path: str) -> None:

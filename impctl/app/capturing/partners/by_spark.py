@@ -92,12 +92,12 @@ class Partners:
 
     def _keep_asked(self, files: Uris, wanted: Readable, key: AttributeId, values: Vector) -> None:
         """Leave out files that hold none of the values that a key column is asked for."""
-        found = column_behind(wanted.plan, key)
-        if found is None or len(values) > _MANY_KEYS:
+        result = column_behind(wanted.plan, key)
+        if result is None or len(values) > _MANY_KEYS:
             return
-        (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == found.access)
-        kept = prune_to_values(self._snapshot(scan), {found.attribute.name: values})
-        files[found.access] &= {file.uri for file in kept}
+        (scan,) = (scan for scan in scans_of(wanted.plan) if scan.access == result.access)
+        kept = prune_to_values(self._snapshot(scan), {result.attribute.name: values})
+        files[result.access] &= {file.uri for file in kept}
 
     def _read(
         self, wanted: Readable, files: Uris, chosen: Callable[[DataFrame], DataFrame]

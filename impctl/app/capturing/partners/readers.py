@@ -42,10 +42,10 @@ class PartnerReader:
         if side not in self.from_files:
             return self.by_spark.rows(side, keys)
         watch = Stopwatch()
-        found = self.by_files.rows(side, keys)
+        result = self.by_files.rows(side, keys)
         ms, asked = watch.ms, len(keys[0])
-        self._note(SideRead(side, asked, self._hits(side, asked, found), len(found), ms))
-        return found
+        self._note(SideRead(side, asked, self._hits(side, asked, result), len(result), ms))
+        return result
 
     def _note(self, read: SideRead) -> None:
         """Add a read to those of its side."""
@@ -72,12 +72,12 @@ class PartnerReader:
             yield batch
         self._note(SideRead(side, 1, 1, rows, watch.ms))
 
-    def _hits(self, side: str, asked: int, found: Batch) -> int:
+    def _hits(self, side: str, asked: int, batch: Batch) -> int:
         """How many keys have rows, at most those that were asked; rows of others may have come."""
-        if not len(found):
+        if not len(batch):
             return 0
-        columns = [found.columns[key] for key in self.keys(side)]
-        return min(asked, len(group_rows(columns, len(found)).codes))
+        columns = [batch.columns[key] for key in self.keys(side)]
+        return min(asked, len(group_rows(columns, len(batch)).codes))
 
     def reads(self) -> tuple[SideRead, ...]:
         """What was read of each side that files are read for, be it nothing."""

@@ -105,11 +105,11 @@ def _seconds(
     # Without a recapture's estimate, which asks the tables for their rows.
     mine = [one for one in runs if one.kind is RunKind.MAINTAIN]
     tables = sorted(moved)
-    found = estimated(
+    result = estimated(
         mine, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
     )
-    if found.maintain_ms is not None:
-        return True, found.maintain_ms / 1000
+    if result.maintain_ms is not None:
+        return True, result.maintain_ms / 1000
     guess = estimated(
         runs, RunKind.MAINTAIN, size, has_spark=True, table_rows=lambda: 0, moved=tables
     )

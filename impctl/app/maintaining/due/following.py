@@ -106,10 +106,10 @@ class Followed:
 
     def untold(self) -> list[str]:
         """The same warnings for who reads along, each as soon as it is known."""
-        found, self._untold = self._untold, []
-        return found
+        result, self._untold = self._untold, []
+        return result
 
     def warnings(self) -> tuple[str, ...]:
         """What is to be told since this was asked last."""
-        found, self._warnings = tuple(self._warnings), []
-        return found
+        result, self._warnings = tuple(self._warnings), []
+        return result

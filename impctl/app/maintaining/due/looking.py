@@ -59,7 +59,7 @@ def looked_at(
         },
         now,
     )
-    found: list[Waiting] = []
+    result: list[Waiting] = []
     pins: list[TablePin] = []
     for spec in specs:
         stored = held[spec.name]
@@ -70,10 +70,10 @@ def looked_at(
         expected = None if trigger.ready_within is None else coming
         costs = costs_of(spec.name, trigger, pending, runs, (now, now + look), expected)
         last = None if stored is None else stored.maintained_at
-        found.append(Waiting(spec.name, trigger, pending, costs, last))
+        result.append(Waiting(spec.name, trigger, pending, costs, last))
         pins += () if stored is None else stored.pins
     log.keep(pins)
-    return found
+    return result
 
 
 def fresh_entry(desk: Workbench, spec: QuerySpec, stored: StoredQuery) -> FreshEntry | None:

@@ -41,8 +41,8 @@ def _next_moment(trigger: Trigger, since: float) -> float | None:
     if trigger.every is not None:
         return _next_multiple(timedelta(seconds=trigger.every), trigger.zone, at).timestamp()
     if trigger.cron is not None:
-        found = _next_of_cron(trigger.cron, trigger.zone, at)
-        return None if found is None else found.timestamp()
+        result = _next_of_cron(trigger.cron, trigger.zone, at)
+        return None if result is None else result.timestamp()
     return None
 
 
@@ -51,19 +51,19 @@ def last_moment(trigger: Trigger, since: float, before: float) -> float | None:
 
     Found by halves, so that it costs the same whether few moments lie between or millions.
     """
-    found = next_moment(trigger, since + AN_INSTANT)
-    if found is None or found >= before:
+    result = next_moment(trigger, since + AN_INSTANT)
+    if result is None or result >= before:
         return None
     end = before
-    while (following := next_moment(trigger, found + AN_INSTANT)) is not None and following < end:
-        found = following
-        middle = next_moment(trigger, (found + end) / 2)
+    while (following := next_moment(trigger, result + AN_INSTANT)) is not None and following < end:
+        result = following
+        middle = next_moment(trigger, (result + end) / 2)
         if middle is not None and middle < before:
-            found = middle
+            result = middle
         else:
             # None lies between the middle and what it is before.
-            end = (found + end) / 2
-    return found
+            end = (result + end) / 2
+    return result
 
 
 def instant_of(local: datetime, zone: tzinfo) -> datetime:
@@ -108,9 +108,9 @@ def _next_of_cron(cron: Cron, zone: tzinfo, at: datetime) -> datetime | None:
     day = at.astimezone(zone).date() - timedelta(days=1)
     for _ in range(_DAYS):
         if cron.has_day(day):
-            found = _first_of_day(cron, day, zone, at)
-            if found is not None:
-                return found
+            result = _first_of_day(cron, day, zone, at)
+            if result is not None:
+                return result
         day += timedelta(days=1)
     return None
 
@@ -122,7 +122,7 @@ def _first_of_day(cron: Cron, day: date, zone: tzinfo, at: datetime) -> datetime
         if instant_of(last, zone) < at:
             continue
         for minute in cron.minutes:
-            found = instant_of(datetime.combine(day, time(hour, minute)), zone)
-            if found >= at:
-                return found
+            result = instant_of(datetime.combine(day, time(hour, minute)), zone)
+            if result >= at:
+                return result
     return None

@@ -85,9 +85,9 @@ class CommitLog:
     def since(self, source: DeltaSource, version: TableVersion) -> tuple[Committed, ...] | None:
         """The commits after `version`, as of `committed_since`."""
         known = self._known.setdefault((source.name, source.table_id), {})
-        found = committed_since(source, version, known)
-        known.update({one.version: one for one in found or ()})
-        return found
+        result = committed_since(source, version, known)
+        known.update({one.version: one for one in result or ()})
+        return result
 
     def __len__(self) -> int:
         """How many are held."""
@@ -177,11 +177,11 @@ def in_order(times: Iterable[float | None], since: float, now: float) -> list[fl
     one, when the sketch was last brought up to date (`since`), which is the longest ago that it
     can be.
     """
-    found: list[float] = []
+    result: list[float] = []
     for at in times:
-        known = [*found[-1:], *([at] if at is not None and _is_told(at, now) else [])]
-        found.append(min(max(known, default=since), now))
-    return found
+        known = [*result[-1:], *([at] if at is not None and _is_told(at, now) else [])]
+        result.append(min(max(known, default=since), now))
+    return result
 
 
 def _is_told(at: float | None, now: float) -> bool:

@@ -61,12 +61,12 @@ class Timetable:
         # What failed is reckoned apart, so that it moves no other's start.
         apart = [one for one in asked if one.query in self._failed]
         others = [one for one in asked if one.query not in self._failed]
-        found = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
-        chosen = taken(found, asked, now, self._failed)
+        result = [*dues(others, self.pace, now), *dues(apart, self.pace, now)]
+        chosen = taken(result, asked, now, self._failed)
         names = {due.query for due in chosen}
         self._by_start.clear()
         self._by_start.update(
-            due for due in found if due.start_at is not None and due.query not in names
+            due for due in result if due.start_at is not None and due.query not in names
         )
         return chosen
 
@@ -76,8 +76,8 @@ class Timetable:
         A moment of the clock is one too, although nothing is pending yet.
         """
         later = self._by_start.irange_key(min_key=now, inclusive=(False, True))
-        found: Due | None = next(later, None)
-        return None if found is None else found.start_at
+        due: Due | None = next(later, None)
+        return None if due is None else due.start_at
 
     def ran(
         self,

@@ -50,8 +50,8 @@ def look_once(desk: Workbench, specs: Sequence[QuerySpec], look: float | None) -
     """At these queries; the next look is in `look` seconds (None: `DEFAULT_LOOK`)."""
     pace = Pace(OPENING_FRESH_S, FIRST_MARGIN, DEFAULT_LOOK if look is None else look)
     waiting = looked_at(desk, specs, pace.look, CommitLog())
-    found = dues(waiting, pace, now_of(desk))
-    return Look(waiting, found, taken(found, waiting, now_of(desk)), pace)
+    result = dues(waiting, pace, now_of(desk))
+    return Look(waiting, result, taken(result, waiting, now_of(desk)), pace)
 
 
 def _told(one: Waiting, due: Due, pace: Pace, *, is_due: bool) -> DueResult:

@@ -111,15 +111,17 @@ def dues(waiting: Sequence[Waiting], pace: Pace, now: float) -> list[Due]:
     """When each is due, in the order given."""
     wishes = [list(_wishes(one, now)) for one in waiting]
     loads = _Loads(
-        (min((wish.deadline or wish.at) for wish in found), one.costs.pending)
-        for one, found in zip(waiting, wishes, strict=True)
-        if found and one.pending.is_some
+        (min((wish.deadline or wish.at) for wish in result), one.costs.pending)
+        for one, result in zip(waiting, wishes, strict=True)
+        if result and one.pending.is_some
     )
-    return [_due(one, found, loads, pace, now) for one, found in zip(waiting, wishes, strict=True)]
+    return [
+        _due(one, result, loads, pace, now) for one, result in zip(waiting, wishes, strict=True)
+    ]
 
 
 def taken(
-    found: Sequence[Due],
+    result: Sequence[Due],
     waiting: Sequence[Waiting],
     now: float,
     failed: Collection[QueryName] = (),
@@ -130,15 +132,15 @@ def taken(
     that is due `failed` the last time; where nothing is due, those that are cheap.
     """
     of = {one.query: one for one in waiting}
-    chosen = [due for due in found if due.is_now(now)]
+    chosen = [due for due in result if due.is_now(now)]
     if not chosen:
-        cheap = [due for due in found if due.is_pending and _is_cheap(of[due.query])]
+        cheap = [due for due in result if due.is_pending and _is_cheap(of[due.query])]
         chosen = [replace(due, early="cheap, and nothing else is due") for due in cheap]
     elif any(due.query not in failed for due in chosen):
         known = {due.query for due in chosen}
         chosen += [
             replace(due, early="shares a run with other queries")
-            for due in found
+            for due in result
             if due.query not in known and _goes_along(due, of[due.query], now)
         ]
     return sorted(chosen, key=_deadline)
@@ -223,16 +225,16 @@ def _due(one: Waiting, wishes: Sequence[_Wish], loads: _Loads, pace: Pace, now: 
     is_pending = one.pending.is_some or (
         one.trigger.is_on_commit and one.pending.moved_at is not None
     )
-    found = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
+    result = [_of_wish(one, wish, loads, pace, is_pending=is_pending) for wish in wishes]
     if is_pending and one.trigger.ready_within is not None and _is_point_alone(one.trigger):
         needed = pace.margin * (pace.opening + one.costs.pending)
         oldest = one.pending.oldest
         if needed > one.trigger.ready_within and oldest is not None:
             why = f"more than ready_within {written(one.trigger.ready_within)} is pending"
-            found.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
-    if not found:
+            result.append(Due(one.query, why, oldest, None, now, True, one.costs.pending))
+    if not result:
         return Due(one.query, _why_not(one), is_pending=is_pending, cost=one.costs.pending)
-    return min(found, key=lambda due: float("inf") if due.start_at is None else due.start_at)
+    return min(result, key=lambda due: float("inf") if due.start_at is None else due.start_at)
 
 
 def _of_wish(one: Waiting, wish: _Wish, loads: _Loads, pace: Pace, *, is_pending: bool) -> Due:
@@ -270,13 +272,13 @@ def _why_not(one: Waiting) -> str:
 
 def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
     """Codes and texts of bounds that cannot be held, each with the shortest that can."""
-    found = []
+    result = []
     fresh, ready = one.trigger.fresh_within, one.trigger.ready_within
     usual = max(one.costs.longest, one.costs.each_look)
     if fresh is not None and fresh < max(one.costs.longest, pace.look):
         least = pace.look + pace.margin * (pace.opening + usual)
         step = f" and a step of {duration_text(usual * 1000)}" if usual > 0 else ""
-        found.append(
+        result.append(
             (
                 "fresh_impossible",
                 f"query `{one.query}` cannot meet fresh_within {written(fresh)}: a check "
@@ -287,7 +289,7 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
         )
     least_ready = pace.margin * (pace.opening + one.costs.each_look)
     if ready is not None and least_ready > ready:
-        found.append(
+        result.append(
             (
                 "ready_impossible",
                 f"query `{one.query}` cannot meet ready_within {written(ready)}: opening a "
@@ -295,4 +297,4 @@ def shortest_bounds(one: Waiting, pace: Pace) -> list[tuple[str, str]]:
                 f"{duration_text(least_ready * 1000)}",
             )
         )
-    return found
+    return result

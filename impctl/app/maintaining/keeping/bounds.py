@@ -65,7 +65,7 @@ Late = tuple[QueryName, int]
 
 def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
     """The bound of each query that has one, the shorter where there are two."""
-    found = {}
+    result = {}
     for spec in specs:
         trigger = spec.trigger
         if trigger is None:
@@ -73,8 +73,8 @@ def bounds_of(specs: Iterable[QuerySpec]) -> dict[QueryName, Bound]:
         told = {"fresh_within": trigger.fresh_within, "ready_within": trigger.ready_within}
         bounds = [Bound(s * 1000, f"{name} {written(s)}") for name, s in told.items() if s]
         if bounds:
-            found[spec.name] = min(bounds, key=lambda bound: bound.ms)
-    return found
+            result[spec.name] = min(bounds, key=lambda bound: bound.ms)
+    return result
 
 
 def chosen_within(

@@ -129,12 +129,12 @@ class _Piece:
         if self._operator.reads:
             groups = self._groups * _NUMBER * (2 + len(self._operator.group_keys) + 6)
             return int(min(self._as_read(), groups + min(self._rows, most) * _PAIR))
-        found = self._groups * _PAIR
+        result = self._groups * _PAIR
         buffered = {keeper for keeper, _, _ in self._buffered()}
-        found += sum(size for keeper, _, size in self._stored() if keeper not in buffered)
+        result += sum(size for keeper, _, size in self._stored() if keeper not in buffered)
         for _, rows, size in self._buffered():
-            found += size * min(1.0, most / max(1, rows))
-        return int(found)
+            result += size * min(1.0, most / max(1, rows))
+        return int(result)
 
     def _kept_bytes(self) -> int | None:
         """What it would take if all were kept, where it is bounded; None where it is not."""
@@ -165,8 +165,8 @@ class _Piece:
         at = self._wire
         while at >= 0 and not self._operators[at].can_refill:
             (at,) = self._wires[at]
-        found = self._facts.rows(at) * PRIORS.group_row_ns * _MS
-        return found + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
+        result = self._facts.rows(at) * PRIORS.group_row_ns * _MS
+        return result + (self._told_ms(at) if at >= 0 else self._whole_ms(at))
 
     def _told_ms(self, at: int) -> float:
         """All groups of a grouping told, as if it were read where it may be."""

@@ -146,11 +146,11 @@ def graphs_of(
 ) -> dict[QueryName, Graph]:
     """The queries as the choice sees them, where these kinds of change are expected."""
     weighed = _Weighed(desk, store, expected)
-    found = {}
+    result = {}
     for name, query in queries.items():
         by_priors = weighed.by_priors(query)
-        found[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
-    return found
+        result[name] = weighed.graph(query, by_priors, modes_now(query, by_priors))
+    return result
 
 
 def _all_opened(
@@ -162,14 +162,14 @@ def _all_opened(
     fixed = 0
     for spec in specs:
         try:
-            found = _opened(desk, store, spec)
+            result = _opened(desk, store, spec)
         except ImpctlError as trouble:
             # Another run tells of it by its exit code: this one is over, and did what it was for.
-            troubles[spec.name], found = trouble.message, None
-        if found is None:
+            troubles[spec.name], result = trouble.message, None
+        if result is None:
             fixed += state_bytes(store, [spec.name])
         else:
-            queries[spec.name] = found
+            queries[spec.name] = result
     return queries, troubles, fixed
 
 

@@ -166,8 +166,8 @@ class _Lessons:
         """Milliseconds of a read of each side that was read often enough, whatever asked it."""
         every = len(self._graph.kinds)
         names = [piece.name for piece in self._graph.pieces]
-        found = {name: self._read_ms(name) for name in names}
-        return {name: (ms,) * every for name, ms in found.items() if ms is not None}
+        result = {name: self._read_ms(name) for name in names}
+        return {name: (ms,) * every for name, ms in result.items() if ms is not None}
 
     def _read_ms(self, side: str) -> float | None:
         """The mean of its reads; None of too few."""
@@ -181,12 +181,12 @@ class _Lessons:
 
     def _hits(self) -> dict[str, PerKind]:
         """The chance of a read, for kinds of change that came often enough while it was read."""
-        found = {}
+        result = {}
         for piece in self._graph.pieces:
             chances = self._chances(piece.name, piece.hit or (1.0,) * len(self._graph.kinds))
             if chances is not None:
-                found[piece.name] = chances
-        return found
+                result[piece.name] = chances
+        return result
 
     def _chances(self, side: str, thought: PerKind) -> PerKind | None:
         """What was thought of it counts as one run more: what did not come in three may yet
@@ -201,7 +201,7 @@ class _Lessons:
 
     def _refills(self) -> dict[str, PerKind]:
         """What filling buffers again takes in a run of each kind, where enough were bounded."""
-        found = {}
+        result = {}
         for piece in self._graph.pieces:
             if not piece.refill:
                 continue
@@ -209,10 +209,10 @@ class _Lessons:
             thought = tuple(ms / most if most else 0.0 for ms in piece.refill)
             chances, ms = self._chances(buffer, thought), self._read_ms(buffer)
             if chances is not None:
-                found[piece.name] = tuple(
+                result[piece.name] = tuple(
                     chance * (most if ms is None else ms) for chance in chances
                 )
-        return found
+        return result
 
 
 def _asked(runs: Sequence[_Timed], side: str) -> list[bool]:

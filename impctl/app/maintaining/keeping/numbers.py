@@ -122,15 +122,15 @@ class _Flows:
 
     def below(self, wire: int) -> list[tuple[int, TableName]]:
         """The sources below a wire, with their tables."""
-        found: dict[int, TableName] = {}
+        result: dict[int, TableName] = {}
         waiting = [wire]
         while waiting:
             at = waiting.pop()
             if at < 0:
-                found[-1 - at] = self._sources[-1 - at].table
+                result[-1 - at] = self._sources[-1 - at].table
             else:
                 waiting += self._wires[at]
-        return sorted(found.items())
+        return sorted(result.items())
 
     def fan_out(self, source: int, wire: int) -> float:
         """Rows at a wire for each row of a source."""

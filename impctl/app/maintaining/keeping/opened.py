@@ -64,11 +64,11 @@ def opened(
     check_definition(desk, spec, stored)
     catch_up(desk.tables, stored)
     check_pins(stored, desk.tables)
-    found = reopened(desk, spec, stored)
-    check_circuit(desk, found.prepared, found.way, stored)
-    if found.way.compiled is None:
+    result = reopened(desk, spec, stored)
+    check_circuit(desk, result.prepared, result.way, stored)
+    if result.way.compiled is None:
         return None
-    return Opened(stored, found, sizes_of(store, stored))
+    return Opened(stored, result, sizes_of(store, stored))
 
 
 def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
@@ -78,8 +78,8 @@ def state_bytes(store: StoreReader, queries: Iterable[QueryName]) -> int:
 
 def sizes_of(store: StoreReader, stored: StoredQuery) -> Mapping[str, Size]:
     """Rows and bytes of all that is stored of a query's state, by the names of its pieces."""
-    found: dict[str, Size] = {}
+    result: dict[str, Size] = {}
     for run in store.run_refs(stored.query):
-        known = found.get(run.arrangement, Size())
-        found[run.arrangement] = Size(known.rows + run.rows, known.bytes + run.bytes)
-    return found
+        known = result.get(run.arrangement, Size())
+        result[run.arrangement] = Size(known.rows + run.rows, known.bytes + run.bytes)
+    return result

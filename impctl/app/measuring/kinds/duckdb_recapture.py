@@ -74,10 +74,10 @@ def duckdb_recapture(
     try:
         passes = _passes(prepared, verdict, partitions)
         recapture = _Recapture(desk, prepared, partitions, passes, connection)
-        found = recapture()
+        result = recapture()
     except (SqlFailed, SqlglotError, pa.ArrowException, _NoPassError) as error:
         return Offered(None, f"DuckDB cannot run the capture: {error}")
-    wrong = [access for access, fragments in expected.items() if found[access] != fragments]
+    wrong = [access for access, fragments in expected.items() if result[access] != fragments]
     if wrong:
         return Offered(None, "DuckDB's arithmetic gives a different sketch than Spark's")
     return Offered(recapture)
@@ -223,7 +223,7 @@ class _Recapture:
         for scan in self.prepared.scans:
             snapshot = self.desk.tables.snapshot(scan.table)
             _view(self.connection, scan.table, snapshot, snapshot.files)
-        found: dict[AccessId, FragmentSet] = {}
+        result: dict[AccessId, FragmentSet] = {}
         for pass_ in self.passes:
             answer = self.connection.run(pass_.text)
             for access, lists in zip(pass_.accesses, answer.columns, strict=True):
@@ -231,5 +231,5 @@ class _Recapture:
                 values = to_arrow_type(lists.combine_chunks().flatten(), partition.type)
                 fragments = partition.fragments_of(from_arrow(values, partition.type))
                 ids = np.unique(fragments).tolist()
-                found[access] = FragmentSet.of(ids, partition.size)
-        return found
+                result[access] = FragmentSet.of(ids, partition.size)
+        return result

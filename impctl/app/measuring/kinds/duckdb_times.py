@@ -86,7 +86,7 @@ def both_beside(measured: MeasuredQuery, expected: pa.Table, turns: int) -> Besi
         if not all(same_answer(work(), expected) for work in works.values()):
             return Beside(note="DuckDB gives a different result than Spark")
         times = in_turns(works, turns)
-        return Beside({name: Metric.of(found) for name, found in times.items()})
+        return Beside({name: Metric.of(result) for name, result in times.items()})
 
     return _connected(beside)
 
@@ -119,10 +119,10 @@ def _timed(name: str, offered: Offered[Any], turns: int) -> Beside:
     return Beside({name: Metric.of([milliseconds(offered.run) for _ in range(turns)])})
 
 
-def same_answer(found: pa.Table, expected: pa.Table) -> bool:
+def same_answer(table: pa.Table, expected: pa.Table) -> bool:
     """Whether the rows are the same, in any order; DuckDB's types may be wider."""
     try:
-        typed = found.rename_columns(expected.column_names).cast(expected.schema)
+        typed = table.rename_columns(expected.column_names).cast(expected.schema)
     except (pa.ArrowException, ValueError):
         return False
     return same_rows(answer_of(typed).rows, answer_of(expected).rows)

@@ -67,19 +67,19 @@ def _cells(ground: Ground, options: _Options) -> Iterator[Cell]:
     ground.step(f"capturing {ground.query.name}")
     with measured_copy(ground.desk, ground.query) as measured:
         sizes = _sizes(measured, options)
-        found: list[_Size] = []
+        result: list[_Size] = []
         failure: ImpctlError | None = None
         with measured.scratch.writing("bench"):
             try:
                 for size, share in sizes.items():
-                    found.append(_size(ground, measured, size, share))
+                    result.append(_size(ground, measured, size, share))
             except ImpctlError as error:
                 failure = error
             # Last and warm: a cold baseline would flatter us.
-            recaptures = recapture_times(ground, measured, len(found)) if found else []
+            recaptures = recapture_times(ground, measured, len(result)) if result else []
             # After a failure nobody knows whether the change is still there.
             beside = duckdb_beside(ground, measured) if failure is None else Beside()
-        for entry in found:
+        for entry in result:
             for kind in options.kinds:
                 yield _cell(ground, entry, kind, recaptures, beside, len(options.kinds) > 1)
         if failure is not None:
@@ -125,13 +125,13 @@ def _missing_ranges(measured: MeasuredQuery) -> str:
     """How many ranges there are, where that is fewer than the workload asks for."""
     parts = measured.scratch.workload.partitions
     asked = {(part.table.lower(), part.column.lower()): part.ranges for part in parts}
-    found = {}
+    result = {}
     for part in measured.partitions.values():
         wanted = asked.get((part.table.lower(), part.attribute.lower()))
         if wanted is not None and part.ranges < wanted:
             name = f"{part.table}.{part.attribute}"
-            found[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
-    return "; ".join(found.values())
+            result[name] = f"{part.ranges:,} of {wanted:,} ranges of {name} in use"
+    return "; ".join(result.values())
 
 
 def recapture_times(ground: Ground, measured: MeasuredQuery, sizes: int) -> list[float]:

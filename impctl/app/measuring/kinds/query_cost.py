@@ -35,8 +35,8 @@ def _cells(ground: Ground) -> Iterator[Cell]:
     with measured_copy(ground.desk, ground.query) as measured:
         pruned = measured.pruned()
         whole = measured.answer()
-        found = answer_of(measured.answer(pruned))
-        equal = same_rows(found.rows, answer_of(whole).rows)
+        answer = answer_of(measured.answer(pruned))
+        equal = same_rows(answer.rows, answer_of(whole).rows)
         works = {
             "plain_ms": measured.answer,
             "sketch_ms": lambda: measured.answer(measured.pruned()),

@@ -98,9 +98,9 @@ def from_state(measured: MeasuredQuery) -> pa.Table:
         plan = scratch.memory.answer(measured.prepared.planned)
         ending = plan.ending
     store, generation = scratch.store(), stored.generation
-    found = kept_answer(scratch, store, stored.query, ending, generation, plan=plan)
-    assert found is not None, "nobody else advances the copy's store"
-    return found
+    result = kept_answer(scratch, store, stored.query, ending, generation, plan=plan)
+    assert result is not None, "nobody else advances the copy's store"
+    return result
 
 
 def _answers(way: _Way) -> bool:

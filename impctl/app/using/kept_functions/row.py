@@ -32,10 +32,10 @@ from impctl.engine.fixpoint.absorption import Ship
 from impctl.plan.nodes import Select, attributes_of
 
 
-def row_from_state(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow | None:
+def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:
     """As `derived_row`; None where the state does not tell it."""
-    root = found.prepared.planned.root
-    absorbed = absorbed_rows(desk, found, root)
+    root = result.prepared.planned.root
+    absorbed = absorbed_rows(desk, result, root)
     told = None if absorbed is None else derivations_of(absorbed)
     if absorbed is None or told is None:
         return None
@@ -48,7 +48,7 @@ def row_from_state(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow
     except BlockedError:
         # What stands above is not traced: the other way says so, by its place.
         return None
-    number, row = the_row(found, desk.session_zone, asked, made)
+    number, row = the_row(result, desk.session_zone, asked, made)
     absorbs, smallest = absorbed.operator.absorbs, None
     if absorbs.ship is Ship.EAGER:
         smallest = partial(smallest_by_functions, first=kept.first, absorbs=absorbs)
@@ -58,7 +58,7 @@ def row_from_state(desk: Workbench, found: Fresh, given: RowGiven) -> DerivedRow
         copies[leaf] for leaf in Lineage(made.makings, number, kept.first).leaves.tolist()
     )
     rows = tuple(entries[one] for one in derivation.rows)
-    files = files_left_out(desk, found)
+    files = files_left_out(desk, result)
     return DerivedRow(row, derivation, rows, 0, files, lineage, from_state=True)
 
 

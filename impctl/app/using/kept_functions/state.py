@@ -16,14 +16,14 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 
 
-def absorbed_rows(desk: Workbench, found: Fresh, root: Plan) -> AbsorbedRows | None:
+def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:
     """The recursion of a plan, with its state; None where there is none that tells all of it."""
-    spec, store = found.prepared.spec, desk.reading_store()
-    if spec.provenance is None or store is None or not found.sketches or found.reuse is not None:
+    spec, store = result.prepared.spec, desk.reading_store()
+    if spec.provenance is None or store is None or not result.sketches or result.reuse is not None:
         return None
     fixpoint = _only_fixpoint(root)
     stored = store.load(spec.name)
-    if fixpoint is None or stored is None or dict(stored.versions) != dict(found.versions):
+    if fixpoint is None or stored is None or dict(stored.versions) != dict(result.versions):
         return None
     if not StateMeta.read(stored.query, stored.state_meta).provenance:
         return None
@@ -41,14 +41,14 @@ def absorbed_rows(desk: Workbench, found: Fresh, root: Plan) -> AbsorbedRows | N
     return absorbed
 
 
-def files_left_out(desk: Workbench, found: Fresh) -> int:
+def files_left_out(desk: Workbench, result: Fresh) -> int:
     """How many files the tables have, none of which is read."""
-    return sum(len(desk.tables.snapshot(*pinned).files) for pinned in found.versions.items())
+    return sum(len(desk.tables.snapshot(*pinned).files) for pinned in result.versions.items())
 
 
 def _only_fixpoint(root: Plan) -> Fixpoint | None:
     """The fixpoint below which a plan reads all its tables."""
-    found = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
-    if len(found) != 1 or len(scans_of(root)) != len(scans_of(found[0])):
+    result = [node for node in nodes_of(root) if isinstance(node, Fixpoint)]
+    if len(result) != 1 or len(scans_of(root)) != len(scans_of(result[0])):
         return None
-    return found[0]
+    return result[0]

@@ -31,13 +31,13 @@ from impctl.plan.rules.answered import AnswerPlan
 _MADE = "made"
 
 
-def without_from_state(desk: Workbench, found: Fresh, texts: Sequence[str]) -> Without | None:
+def without_from_state(desk: Workbench, result: Fresh, texts: Sequence[str]) -> Without | None:
     """As `answer_without`; None where the state does not tell it."""
-    answer: AnswerPlan = desk.memory.answer(found.prepared.planned)
-    absorbed = absorbed_rows(desk, found, answer.kept)
+    answer: AnswerPlan = desk.memory.answer(result.prepared.planned)
+    absorbed = absorbed_rows(desk, result, answer.kept)
     if absorbed is None:
         return None
-    conditions = conditions_by_table(found.prepared, texts)
+    conditions = conditions_by_table(result.prepared, texts)
     left_out = {table: rows_left_out(desk, table, some) for table, some in conditions.items()}
     leaves = _leaves(absorbed, left_out)
     if leaves is None:
@@ -51,7 +51,7 @@ def without_from_state(desk: Workbench, found: Fresh, texts: Sequence[str]) -> W
         return None
     changes = changes_between(before, after, desk.session_zone)
     removed = {table: one.rows for table, one in left_out.items()}
-    return Without(changes, conditions, removed, 0, files_left_out(desk, found), from_state=True)
+    return Without(changes, conditions, removed, 0, files_left_out(desk, result), from_state=True)
 
 
 def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> list[int] | None:
@@ -59,7 +59,7 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
 
     Counts for each table the rows of the access that has most of them.
     """
-    found: list[int] = []
+    result: list[int] = []
     most = dict.fromkeys(left_out, 0)
     for at, (of, ingredient) in enumerate(
         zip(absorbed.of, absorbed.operator.ingredients, strict=True)
@@ -75,11 +75,11 @@ def _leaves(absorbed: AbsorbedRows, left_out: Mapping[TableName, LeftOut]) -> li
         if not len(rows):
             continue
         is_out = out.are_out(rows).tolist()
-        found += compress(numbers, is_out)
+        result += compress(numbers, is_out)
         most[of.table] = max(most[of.table], sum(compress(copies, is_out)))
     for table, count in most.items():
         left_out[table].rows = count
-    return found
+    return result
 
 
 def _answered(absorbed: AbsorbedRows, answer: AnswerPlan, rows: Batch) -> RowsOf:

@@ -65,7 +65,7 @@ def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
     if not isinstance(joins, Join) or joins.kind is not JoinKind.INNER:
         return None
     chain = _Chain.of(joins, fan_outs)
-    found: list[JoinedAccess] = []
+    joined_accesses: list[JoinedAccess] = []
     held = 0.0
     for at, plan in enumerate(chain.plans):
         size = chain.size(at)
@@ -75,14 +75,16 @@ def index_cost(joins: Plan, mode: Mode, fan_outs: FanOuts) -> IndexCost | None:
             return None
         rows, share = size
         *kept, last = (share * one for one in known)
-        found += [JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)]
+        joined_accesses += [
+            JoinedAccess(scan, share, len(known), sum(kept), last) for scan in scans_of(plan)
+        ]
         held += rows * (_row_bytes([plan]) + (PAIR_BYTES if mode is Mode.RING else 0))
         if at == 0:
             held += sum(
                 rows * one * _row_bytes(chain.plans[: last + 1])
                 for last, one in enumerate(known[:-1], 1)
             )
-    return IndexCost(tuple(found), held)
+    return IndexCost(tuple(joined_accesses), held)
 
 
 def _row_bytes(plans: Sequence[Plan]) -> int:
@@ -135,8 +137,8 @@ class _Chain:
         side = self.side(at, next(other for _, other in self._way(at, len(self.plans) - 1)))
         if side is None:
             return None
-        found = self.fan_outs.size(side)
-        return found.rows, found.share
+        result = self.fan_outs.size(side)
+        return result.rows, result.share
 
     def met(self, start: int, last: int) -> float | None:
         """What a row that counts comes to when it is joined with all up to the last one."""

@@ -71,10 +71,10 @@ def key_side(
     With `tuples` it is combinations of these that count, where the table has them all; rows else.
     Without a key it is the first table's; None where there is no table.
     """
-    found = _columns(rows, key)
-    if found is None:
+    result = _columns(rows, key)
+    if result is None:
         return None
-    scan, columns = found
+    scan, columns = result
     kept = _columns(rows, tuples) if tuples else None
     counted = kept[1] if kept is not None and kept[0].access == scan.access else None
     where = condition_on(rows, scan)
@@ -87,9 +87,9 @@ _Columns = tuple[tuple[ColumnName, SqlType], ...]
 def _columns(rows: Plan, exprs: Sequence[Expr]) -> tuple[Scan, _Columns] | None:
     """The one access that all the columns are of, and they; of no columns, the first one."""
     made = _made(rows)
-    found = [_origin(rows, expr, made) for expr in exprs]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found) or len({scan.access for scan, _, _ in known}) > 1:
+    result = [_origin(rows, expr, made) for expr in exprs]
+    known = [one for one in result if one is not None]
+    if len(known) < len(result) or len({scan.access for scan, _, _ in known}) > 1:
         return None
     scans = [known[0][0]] if known else scans_of(rows)
     if not scans:
@@ -103,11 +103,11 @@ _Made = dict[AttributeId, Expr]
 
 
 def _made(rows: Plan) -> _Made:
-    found: _Made = {}
+    result: _Made = {}
     for node in nodes_of(rows):
         if isinstance(node, Project):
-            found |= {one.attribute.id: one.expr for one in node.outputs}
-    return found
+            result |= {one.attribute.id: one.expr for one in node.outputs}
+    return result
 
 
 def _origin(rows: Plan, expr: Expr, made: _Made) -> tuple[Scan, ColumnName, SqlType] | None:

@@ -52,7 +52,7 @@ class TreeCost:
 def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
     """The cost of a block's tree; None where some key is computed, or a node has several relations,
     which are joined or probed in it at a cost of their own."""
-    found: list[TouchingAccess] = []
+    result: list[TouchingAccess] = []
     tuples: list[float] = []
     held = 0.0
     for at, node in enumerate(shape.nodes):
@@ -69,9 +69,9 @@ def tree_cost(shape: TreeShape, fan_outs: FanOuts) -> TreeCost | None:
         touched = _touched(shape, at, size.share, fan_outs)
         if touched is None:
             return None
-        found += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
+        result += [TouchingAccess(scan, size.share, *touched) for scan in scans_of(node.rows)]
         held += size.rows * PAIR_BYTES
-    return TreeCost(tuple(found), tuple(tuples), shape.mode, held)
+    return TreeCost(tuple(result), tuple(tuples), shape.mode, held)
 
 
 def _own_side(shape: TreeShape, at: int) -> KeySide | None:
@@ -103,7 +103,7 @@ def _touched(
     """The tuples of a node and of those above it that a changed row of it touches; the rows that
     are woken below these."""
     reached = flipped = share
-    found, woken = [(at, reached)], _woken(shape, at, flipped, fan_outs, None)
+    result, woken = [(at, reached)], _woken(shape, at, flipped, fan_outs, None)
     for below, place in _upwards(shape, at):
         side = _lower(below)
         above = shape.nodes[place]
@@ -115,9 +115,9 @@ def _touched(
         is_crossing = shape.mode is Mode.BITS or below.edge in NO_SLOTS
         reached *= (alone if is_crossing else 1.0) * met
         flipped *= alone * met
-        found.append((place, reached))
+        result.append((place, reached))
         woken += _woken(shape, place, flipped, fan_outs, below)
-    return tuple(found), woken
+    return tuple(result), woken
 
 
 def _woken(
@@ -125,7 +125,7 @@ def _woken(
 ) -> float:
     """Rows below a node that come to count with so many of its rows, or cease to, but for those of
     the child that this comes from; none where they are not known."""
-    node, found = shape.nodes[at], 0.0
+    node, result = shape.nodes[at], 0.0
     for place in shape.children_of(at):
         child = shape.nodes[place]
         asking, lower = _asking(node, child, origin), _lower(child)
@@ -134,8 +134,8 @@ def _woken(
         # A group of a virtual root is wanted by nobody else.
         keys = flipped * (1.0 if node.rows is None else fan_outs.alone(asking))
         rows = keys * fan_outs.met(asking, lower)
-        found += rows + _woken(shape, place, rows, fan_outs, None)
-    return found
+        result += rows + _woken(shape, place, rows, fan_outs, None)
+    return result
 
 
 def _asking(node: ShapeNode, child: ShapeNode, origin: ShapeNode | None) -> KeySide | None:

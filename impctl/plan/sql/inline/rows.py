@@ -78,8 +78,8 @@ def _refuse_types(
     """QueryError where values of a column have several types; NULL has none."""
     rows = [attributes_of(read(one)) for one in selects]
     for place, column in enumerate(zip(*rows, strict=True), start=1):
-        found = {attribute.type for attribute in column}
-        kinds = {kind for kind in found if kind is not None and kind.kind is not Kind.NULL}
+        result = {attribute.type for attribute in column}
+        kinds = {kind for kind in result if kind is not None and kind.kind is not Kind.NULL}
         if len(kinds) > 1:
             named = " and ".join(f"`{kind}`" for kind in sorted(map(str, kinds)))
             raise text.unsupported(

@@ -47,10 +47,10 @@ def with_common_tables(node: exp.Expression, environment: Environment) -> Enviro
     for place, entry in enumerate(entries):
         visible = dict(environment.common_tables)
         if clause.args.get("recursive"):
-            found = _recursive_table(entry, entries[place + 1 :], environment)
+            result = _recursive_table(entry, entries[place + 1 :], environment)
         else:
-            found = CommonTable(entry, environment)
-        visible[entry.alias.lower()] = found
+            result = CommonTable(entry, environment)
+        visible[entry.alias.lower()] = result
         environment = replace(environment, common_tables=visible)
     return environment
 
@@ -67,12 +67,12 @@ def read_unused(node: exp.Expression, environment: Environment) -> None:
 def _refuse_clauses(clause: exp.Expression, environment: Environment) -> None:
     text = environment.reading.text
     for name in ("search", "cycle"):
-        found = clause.args.get(name)
-        if found:
-            kind = "CYCLE" if str(found.args.get("kind") or name).upper() == "CYCLE" else "SEARCH"
+        result = clause.args.get(name)
+        if result:
+            kind = "CYCLE" if str(result.args.get("kind") or name).upper() == "CYCLE" else "SEARCH"
             raise text.unsupported(
                 f"{kind} on a recursive WITH entry",
-                found,
+                result,
                 hint="remove it: UNION stops at cycles, and a column can hold the path or depth",
             )
     for entry in clause.expressions:
@@ -149,9 +149,9 @@ class _Entry:
         def leaf(at: exp.Expression) -> Plan:
             made = self._attributes("r", columns)
             span = name_span(at, environment) if isinstance(at, exp.Table) else text.span_of(at)
-            found = Recursive(identity, made, span=span)
-            references[made[0].id] = Reference(found, at)
-            return found
+            result = Recursive(identity, made, span=span)
+            references[made[0].id] = Reference(result, at)
+            return result
 
         step = self._part(union, union.expression, CommonTable(self.node, environment, leaf))
         self._refuse_types(base, step, union)
@@ -166,21 +166,21 @@ class _Entry:
     def _levels(self, *, is_set: bool) -> int | None:
         """What MAX RECURSION LEVEL says of it."""
         text = self.environment.reading.text
-        found = text.levels.get(id(self.node))
-        if found is not None and is_set:
+        result = text.levels.get(id(self.node))
+        if result is not None and is_set:
             raise text.unsupported(
                 "MAX RECURSION LEVEL on a recursion of UNION",
-                text.span(found.start, found.end),
+                text.span(result.start, result.end),
                 hint="remove it: UNION stops at cycles, and a column can hold the level",
             )
-        if found is not None and found.most > MOST_LEVELS:
+        if result is not None and result.most > MOST_LEVELS:
             raise text.error(
                 f"MAX RECURSION LEVEL is more than {MOST_LEVELS:,}, the largest value that Spark "
                 "accepts",
-                text.span(found.start, found.end),
+                text.span(result.start, result.end),
                 hint="write a smaller number",
             )
-        return None if found is None else found.most
+        return None if result is None else result.most
 
     def _part(self, union: exp.Union, query: exp.Expression, own: CommonTable) -> Plan:
         """Base or step, with the entry's name meaning `own`."""
@@ -237,16 +237,16 @@ class _Entry:
     def _columns(self, base: Plan) -> tuple[Attribute, ...]:
         """Name and type of the entry's columns; the identities are the base's."""
         text = self.environment.reading.text
-        found = attributes_of(base)
-        names = self.node.alias_column_names or [attribute.name for attribute in found]
-        if len(names) != len(found):
+        attributes = attributes_of(base)
+        names = self.node.alias_column_names or [attribute.name for attribute in attributes]
+        if len(names) != len(attributes):
             raise text.error(
                 f"The alias `{self.name}` lists {count_text(len(names), 'column')}, but the "
-                f"relation has {len(found)}",
+                f"relation has {len(attributes)}",
                 self.node,
                 hint="name every column, or none",
             )
-        for name, attribute in zip(names, found, strict=True):
+        for name, attribute in zip(names, attributes, strict=True):
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
                 raise text.unsupported(
                     f"column `{name}` of recursive `{self.name}`, whose type has values it cannot "
@@ -254,7 +254,7 @@ class _Entry:
                     self.node,
                     hint="CAST it in both parts of the UNION",
                 )
-        return tuple(replace(a, name=n) for n, a in zip(names, found, strict=True))
+        return tuple(replace(a, name=n) for n, a in zip(names, attributes, strict=True))
 
     def _attributes(self, letter: str, columns: tuple[Attribute, ...]) -> tuple[Attribute, ...]:
         """The columns under new identities; a step may make any of them NULL."""

@@ -47,10 +47,10 @@ def without_levels(sql: str) -> str:
     """The text of a query that was read, with blanks for all such clauses."""
     if _WORDS[1] not in sql.upper():
         return sql
-    for found in levels_in(Spark().tokenize(sql)):
-        gone = sql[found.start : found.end]
+    for result in levels_in(Spark().tokenize(sql)):
+        gone = sql[result.start : result.end]
         blanks = "".join(sign if sign.isspace() else " " for sign in gone)
-        sql = sql[: found.start] + blanks + sql[found.end :]
+        sql = sql[: result.start] + blanks + sql[result.end :]
     return sql
 
 
@@ -65,10 +65,10 @@ def by_entry(
 ) -> dict[int, Levels]:
     """The clauses by the `id` of their entries; one that stands elsewhere is not among them."""
     wanted = {words.at(clause.start): clause for clause in clauses}
-    found = {}
+    result = {}
     for entry in tree.find_all(exp.CTE) if wanted else ():
         name = places.get(id(entry.args["alias"]))
         clause = None if name is None else wanted.get(words.at(name[1]))
         if clause is not None:
-            found[id(entry)] = clause
-    return found
+            result[id(entry)] = clause
+    return result

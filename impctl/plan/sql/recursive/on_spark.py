@@ -36,8 +36,8 @@ def _is_refused(clause: exp.With) -> bool:
 
 def _is_union_all(query: exp.Expression) -> bool:
     """Of several parts the last UNION counts: what stands before it may drop what comes twice."""
-    found = unwrapped(query)
-    return isinstance(found, exp.Union) and not found.args.get("distinct")
+    result = unwrapped(query)
+    return isinstance(result, exp.Union) and not result.args.get("distinct")
 
 
 def reads_name(node: exp.Expression, name: str) -> bool:

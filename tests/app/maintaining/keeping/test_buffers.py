@@ -104,9 +104,9 @@ def few(cli_once: CliOnce) -> Cli:
 
 
 def bounded(folder: Path, name: str) -> dict[str, int]:
-    found = stored(folder, name).state_meta.get("buffers", {})
-    assert isinstance(found, dict)
-    return found
+    result = stored(folder, name).state_meta.get("buffers", {})
+    assert isinstance(result, dict)
+    return result
 
 
 def bytes_of(folder: Path, name: str, piece: str) -> int:
@@ -192,8 +192,8 @@ def test_buffers_that_the_state_is_not_of_are_captured_anew(cli: Cli) -> None:
     cli.good("capture", "--disk", "0", *names)
     describe(tmp_path, "ranked", buffers={"top0": 8, "aggregate0": 8})
     change(tmp_path, random.Random(2), 1)
-    found = {r["query"]: r for r in cli.good("maintain", *names).results}
-    assert found["ranked"]["reason_code"] == "engine_changed"
+    result = {r["query"]: r for r in cli.good("maintain", *names).results}
+    assert result["ranked"]["reason_code"] == "engine_changed"
     with impctl.open(cli.workload) as opened:
         assert rows_of(opened, "ranked") == rows_of(opened, "ranked_kept")
 
@@ -311,7 +311,7 @@ def test_the_chance_of_a_refill_is_how_often_a_buffer_is_used_up(
         held = min(held, 2 * spare)
         refills += held == 0
         held = held or spare
-    found = chance_of_refill(0.01, deleted, spare) / 0.01
-    assert refills / steps / 2 < found < refills / steps * 2
+    result = chance_of_refill(0.01, deleted, spare) / 0.01
+    assert refills / steps / 2 < result < refills / steps * 2
     assert chance_of_refill(1e9, deleted, spare) == 1.0
     assert chance_of_refill(1e9, 0.0, spare) == 0.0

@@ -213,8 +213,8 @@ def test_a_state_whose_groups_cannot_be_read_any_more_is_captured_anew(
     cli.good("capture")
     describe(tmp_path, "by_i", from_files=["aggregate7"])
     change(tmp_path, random.Random(1), 0)
-    found = {r["query"]: r for r in cli.good("maintain").results}
-    assert (found["by_i"]["action"], found["by_i"]["reason_code"]) == (
+    result = {r["query"]: r for r in cli.good("maintain").results}
+    assert (result["by_i"]["action"], result["by_i"]["reason_code"]) == (
         "recapture",
         "engine_changed",
     )

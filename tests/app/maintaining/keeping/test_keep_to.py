@@ -155,20 +155,20 @@ def test_explain_says_what_is_read_and_why(captured: Cli) -> None:
     assert set(explained(captured, "two").values()) == {("index", "small enough to keep")}
     change(folder, random.Random(1), 0)
     captured.good("maintain", "--disk", "0", "--query", "two")
-    found = explained(captured, "two")
-    assert {strategy for strategy, _ in found.values()} == {"files"}
+    result = explained(captured, "two")
+    assert {strategy for strategy, _ in result.values()} == {"files"}
     (tree,) = captured.one("explain", "--query", "two")["trees"]
     assert tree["reason"].startswith("possible, not chosen: a changed row joins")
     history = captured.good("status", "--query", "two").results[0]["runs"][0]["reason"]
-    for side, (_, reason) in found.items():
+    for side, (_, reason) in result.items():
         assert f"{side}: {reason}" in history
     change(folder, random.Random(2), 1)
     captured.good("maintain", "--query", "two")
-    assert explained(captured, "two") == found
+    assert explained(captured, "two") == result
     text = captured.workload.read_text()
     captured.workload.write_text(text + "budget: {disk: 0}\n")
     captured.good("capture", "--query", "two")
-    assert explained(captured, "two").keys() == found.keys()
+    assert explained(captured, "two").keys() == result.keys()
     assert not {reason for _, reason in explained(captured, "two").values()} & {"as captured"}
     captured.workload.write_text(text)
     captured.good("capture", "--query", "two")

@@ -179,7 +179,7 @@ def test_they_are_kept_where_sides_are_read(
         "version: 1\ntables: {t: {path: t}, u: {path: u}}\n"
         f"partitions: {{t: {{g: {{boundaries: [2, 3, 4]}}}}}}\nqueries:\n{lines}store: .impctl\n"
     ).captured("--disk", "0")
-    found = []
+    match = []
     for day, first in ((8, 3), (12, 12), (6, 1), (25, 2)):
         monkeypatch.setenv("IMPCTL_NOW", f"2026-01-{day:02}")
         write_deltalake(str(tmp_path / "t"), grouped_rows(first), mode="append")
@@ -187,5 +187,5 @@ def test_they_are_kept_where_sides_are_read(
         assert {result["action"] for result in ran.results} == {"exact"}
         assert read_pieces(tmp_path, "q") == ["join0.left", "join0.right"]
         assert_alike(tmp_path, "q", "twin")
-        found.append(fragments(tmp_path, "q"))
-    assert len({str(one) for one in found}) > 1, "the clock moved something"
+        match.append(fragments(tmp_path, "q"))
+    assert len({str(one) for one in match}) > 1, "the clock moved something"

@@ -92,9 +92,9 @@ def test_what_fits_takes_no_more_than_there_is() -> None:
     for memory in (0, 1, 49_999_999, 50_000_000):
         assert largest_side(memory) == 0
     for memory in (50_000_004, 10**9, 10**12):
-        found = largest_side(memory)
-        assert found is not None
-        assert memory - 4 <= 50_000_000 + 4 * found <= memory
+        result = largest_side(memory)
+        assert result is not None
+        assert memory - 4 <= 50_000_000 + 4 * result <= memory
 
 
 def kept_after(

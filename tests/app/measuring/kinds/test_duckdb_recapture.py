@@ -47,10 +47,10 @@ def test_values_of_folders_are_columns(tmp_path: Path) -> None:
         assert connection is not None
         offered = duckdb_plain(connection, desk.tables, prepared)
         assert offered.run is not None, offered.reason
-        found = offered.run()
+        result = offered.run()
         connection.close()
-    assert isinstance(found, pa.Table)
-    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in found.to_pylist()}
+    assert isinstance(result, pa.Table)
+    shown = {(row["p"], str(row["d"]), int(row["s"])) for row in result.to_pylist()}
     day = "1970-01-0"
     assert shown == {
         ("a b", f"{day}2", 2),

@@ -127,7 +127,7 @@ def test_duckdb_that_fails_later_is_a_note(
     with scratch_copy(desk, ("t",)) as scratch:
         measured = MeasuredQuery(scratch, desk.workload.queries["rows"])
         expected = pa.table({"id": []})
-        monkeypatch.setattr(duckdb_times, "same_answer", lambda found, rows: True)
+        monkeypatch.setattr(duckdb_times, "same_answer", lambda result, rows: True)
         beside = answer_beside(measured, expected, 3)
         assert not beside.metrics
         assert "DuckDB failed after one successful answer: IO Error" in beside.note

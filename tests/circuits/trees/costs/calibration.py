@@ -64,9 +64,9 @@ class Measured:
 
 def main() -> None:
     """Measure, and write the constants with the errors that half and four fifths stay below."""
-    found = [one for one in map(measured, cases(Random(7))) if one is not None]
+    result = [one for one in map(measured, cases(Random(7))) if one is not None]
     for mode, way in product(Mode, ("index", "tree")):
-        own = [one for one in found if one.mode is mode]
+        own = [one for one in result if one.mode is mode]
         shares = np.array([getattr(one, way) for one in own])
         wanted = np.array([getattr(one, f"{way}_us") for one in own])
         constants = fitted(shares, wanted)
@@ -185,13 +185,13 @@ def _shares(constants: dict[Mode, Any], mode: Mode, milliseconds: Any) -> tuple[
     usual = constants[mode]
     count = len(astuple(usual))
     try:
-        found = []
+        result = []
         for at in range(count):
             constants[mode] = type(usual)(*(float(place == at) for place in range(count)))
-            found.append(milliseconds() * 1000.0)
+            result.append(milliseconds() * 1000.0)
     finally:
         constants[mode] = usual
-    return tuple(found)
+    return tuple(result)
 
 
 def fitted(shares: Any, wanted: Any) -> Any:
@@ -209,13 +209,13 @@ def fitted(shares: Any, wanted: Any) -> Any:
 def _at_least_zero(shares: Any, wanted: Any) -> Any:
     places: Sequence[int] = range(shares.shape[1])
     while True:
-        found, *_ = np.linalg.lstsq(shares[:, list(places)], wanted, rcond=None)
-        if (found >= 0).all():
+        result, *_ = np.linalg.lstsq(shares[:, list(places)], wanted, rcond=None)
+        if (result >= 0).all():
             break
-        least = int(np.argmin(found))
+        least = int(np.argmin(result))
         places = [place for at, place in enumerate(places) if at != least]
     constants = np.zeros(shares.shape[1])
-    constants[list(places)] = found
+    constants[list(places)] = result
     return constants
 
 

@@ -27,8 +27,8 @@ from tests.circuits.trees.drawn import core, shape_of
 def conditions(plan: Plan) -> dict[str, str | None]:
     """The condition on each access of a plan, in words."""
 
-    def said(found: Expr | None) -> str | None:
-        return None if found is None else expr_text(found)
+    def said(expr: Expr | None) -> str | None:
+        return None if expr is None else expr_text(expr)
 
     return {scan.access: said(condition_on(plan, scan)) for scan in scans_of(plan)}
 
