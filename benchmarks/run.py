@@ -23,8 +23,7 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import MeasureRequest, Settings
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import RecordKind
-from impctl.errors import Problem, UsageError, WorkloadError
-from impctl.plural import count_text
+from impctl.errors import Problem, UsageError, WorkloadError, count_text
 from impctl.workload.reading import shown, suggestion
 
 DEFAULT_FOLDER = Path(".impctl") / "suites"

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.measuring.drawn_rows import drawn_rows
 from impctl.app.measuring.settled import settle
 from impctl.app.workbench.pinned import PinnedTables
@@ -24,6 +23,7 @@ from impctl.errors import UsageError
 from impctl.tables.rows import read_rows
 from impctl.tables.write.rewind import append_rows
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, apply_update
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 _POOL_ROWS = 50_000

@@ -36,7 +36,8 @@
 
 Law: a message says what happened and where, a hint what to do; no stack trace is needed to act.
 What a URI holds that opens a door (signature, token, password) is in neither, wherever it is from.
-Out of scope: rendering (see `cli.boundary`).
+
+Law: one of a thing is told in the singular, any other number in the plural; thousands are apart.
 """
 
 from __future__ import annotations
@@ -470,3 +471,8 @@ class CountBelowZeroError(RecaptureNeededError):
     """A batch removes rows that the state says were never there."""
 
     default_code = "count_below_zero"
+
+
+def count_text(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 change`, `1,000 changes`; a noun that takes no `s` comes with its `plural`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.recapture import recaptured
 from impctl.app.measuring.follower import AgainstRecapture
@@ -30,9 +29,10 @@ from impctl.app.verify import verify
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

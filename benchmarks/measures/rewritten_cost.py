@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from benchmarks.measures.recursion_cost import are_same_rows
 from benchmarks.recursion.circuit import recursive_query
-from impctl.aliases import TableName
 from impctl.app.measuring.ground import Ground, words_of
 from impctl.app.measuring.kinds.duckdb_recapture import duckdb_plain
 from impctl.app.measuring.kinds.duckdb_times import duckdb_sketch
@@ -38,6 +37,7 @@ from impctl.data.vector import from_arrow
 from impctl.store.records import StoredSketch
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.rows import read_rows
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _FILES = "impctl_files"

@@ -21,7 +21,6 @@ import numpy as np
 from benchmarks.state.asked import moving_tables, share_of_each
 from benchmarks.state.held_back import commit, hold_back
 from benchmarks.state.kept_by import captured_under
-from impctl.aliases import TableName
 from impctl.app.measuring.follower import AgainstRecapture, Follower
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.single import single
@@ -35,7 +34,8 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.types import TableName
 from impctl.values import dataclass
 
 ON_COMMIT = "commit"

@@ -33,7 +33,6 @@ from benchmarks.trees.streams import (
     window,
 )
 from benchmarks.trees.ways import Choices, choices_of
-from impctl.aliases import TableName
 from impctl.app.measuring.changed_table import changed_table
 from impctl.app.measuring.follower import worse_of
 from impctl.app.measuring.ground import Ground
@@ -42,6 +41,7 @@ from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
 from impctl.circuits.way import Way
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from impctl.aliases import TableName
 from impctl.app.measuring.took import Took, timed
 from impctl.bench.parquet_sql import ParquetSql
+from impctl.types import TableName
 
 _HELD = "held_"
 

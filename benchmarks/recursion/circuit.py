@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.measuring.ground import Ground
 from impctl.app.measuring.took import Took, timed
@@ -28,10 +27,11 @@ from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.plan.rules.answered import AnswerPlan, answer_plan
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.equidepth import equidepth_boundaries
+from impctl.sketch.boundaries import equidepth_boundaries
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
 from impctl.tables.rows import read_rows
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -6,8 +6,8 @@ Out of scope: holding rows back (`state.held_back`).
 
 from __future__ import annotations
 
-from impctl.aliases import TableName
 from impctl.app.measuring.ground import Ground
+from impctl.types import TableName
 
 
 def moving_tables(ground: Ground, wanted: str = "tables of the workload") -> tuple[TableName, ...]:

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES, SimplerChoice
-from impctl.aliases import TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.maintaining.keeping.choice import Choose, kept_within
 from impctl.app.maintaining.keeping.keep_to import converted
@@ -27,6 +26,7 @@ from impctl.circuits.keeping.choice import StateChoice, told
 from impctl.circuits.keeping.graph import Graph
 from impctl.errors import StateCorruptError
 from impctl.stopwatch import Stopwatch
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import ComingSpec, QuerySpec
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 
 from benchmarks.trees.streams import Tables
 from benchmarks.trees.ways import Followed
-from impctl.aliases import AccessId
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.join_order import chain_of
@@ -35,6 +34,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId
 
 MOST = 1 << 62
 """What cannot be counted any more counts as this."""

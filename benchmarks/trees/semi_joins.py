@@ -18,7 +18,6 @@ import numpy as np
 from sqlglot import exp, parse_one
 
 from benchmarks.trees.streams import Tables
-from impctl.aliases import AccessId
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
@@ -39,9 +38,10 @@ from impctl.plan.nodes import (
     nodes_of,
     with_inputs,
 )
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.arrow_types import to_arrow_type
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

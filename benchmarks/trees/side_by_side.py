@@ -25,14 +25,13 @@ from benchmarks.trees.semi_joins import (
 )
 from benchmarks.trees.streams import Step, Stream
 from benchmarks.trees.ways import Choices, Followed
-from impctl.aliases import AccessId, TableName
 from impctl.app.measuring.follower import AgainstRecapture, worse_of
 from impctl.bench.clock import milliseconds
 from impctl.bench.parquet_sql import ParquetSql, SqlFailed
 from impctl.errors import JoinTooLargeError, UnsupportedError
 from impctl.plan.nodes import Plan
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import FragmentSet, compare
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy
 

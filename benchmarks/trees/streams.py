@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableName
 from impctl.circuits.session import TableChange
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 Tables = Mapping[TableName, pa.Table]

@@ -15,7 +15,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from benchmarks.trees.streams import Step, Tables
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.preparing.prepared import PreparedQuery, prepare
@@ -25,9 +24,10 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.way import Way
 from impctl.errors import UnsupportedError
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.rows import read_rows
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
-from impctl.aliases import ParameterValue, QueryName, TableName
 from impctl.api.opened import Opened
 from impctl.api.settle import warned
 from impctl.api.surroundings import (
@@ -40,6 +39,7 @@ from impctl.app.results.simulated import SimulateResult
 from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.app.workbench.asked import check_planned_look, due_request, simulate_request
 from impctl.app.workbench.workbench import Workbench
+from impctl.types import ParameterValue, QueryName, TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

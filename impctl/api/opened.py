@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from impctl.aliases import QueryName
 from impctl.api.settle import settled
 from impctl.app.results.results import Outcome, Result
 from impctl.app.workbench.memory import Memory
@@ -26,6 +25,7 @@ from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.told_answers import ToldAnswers
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import UsageError
+from impctl.types import QueryName
 
 if TYPE_CHECKING:
     from impctl.app.maintaining.kept_states import KeptStates

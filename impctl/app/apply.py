@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from impctl.aliases import TableName
 from impctl.app.results.results import ApplyResult, Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError, InterruptedRunError, UsageError, unexpected
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, InterruptedRunError, UsageError, count_text, unexpected
 from impctl.tables.write.updates import UpdateKind, UpdateRequest, commit_update, prepare_batch
 from impctl.tables.write.written_table import WrittenTable
+from impctl.types import TableName
 from impctl.workload.models import ChangeSpec, DeleteSpec, InsertSpec, UpdateSpec
 from impctl.workload.reading import suggestion
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.advice import warnings_of
 from impctl.app.capturing.captured import Captured, capture_query, without_provenance
 from impctl.app.capturing.cluster_forecast import ClusterForecasts
@@ -34,6 +33,7 @@ from impctl.data.memory import give_back
 from impctl.plan.safety.choose import counts_every_row
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
+from impctl.types import QueryName
 
 
 def capture(desk: Workbench, queries: Sequence[QueryName] | None) -> Outcome:

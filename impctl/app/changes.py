@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.app.results.changed import ChangesResult
 from impctl.app.results.results import Outcome
 from impctl.app.using.changed import Answer, Changed, changed_since
@@ -20,6 +19,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.app.writing.file import check_goal, write_answer
 from impctl.errors import RetryableError, UsageError
 from impctl.stopwatch import Stopwatch
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 _ATTEMPTS = 10

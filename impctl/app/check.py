@@ -12,7 +12,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.examining.extras import extra_warnings
 from impctl.app.examining.kept_answer import answer_entry
@@ -28,6 +27,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UnsafeSketchError
 from impctl.plan.safety.judging import Judges
+from impctl.types import QueryName
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import PartitionSpec, QuerySpec
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.cluster_forecast import (
     SketchUse,
     cluster_forecast,
@@ -25,11 +24,11 @@ from impctl.app.results.clustered import ClusteredSketch, ClusterResult
 from impctl.app.results.results import Failure, Outcome
 from impctl.app.workbench.held_signals import held_signals
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError, UsageError
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, UsageError, count_text
 from impctl.stopwatch import Stopwatch
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.cluster import check_clusterable, cluster_table
+from impctl.types import ColumnName, TableName
 from impctl.workload.reading import suggestion
 
 

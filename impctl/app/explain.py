@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.entries import provenance_kept
 from impctl.app.capturing.kept_plan import kept_plan
@@ -32,6 +31,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.strategy import SideChoice
 from impctl.errors import UnsafeSketchError
 from impctl.plan.recursion import keyed_rows
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 

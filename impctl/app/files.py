@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.listed_files import QueryFiles, TableFiles
@@ -29,6 +28,7 @@ from impctl.errors import TableError
 from impctl.store.records import StoredSketch
 from impctl.tables.footers import miscopied_columns
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 

@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from impctl.aliases import QueryName
 from impctl.app.maintain import maintain
 from impctl.app.maintaining.due.following import Followed
 from impctl.app.maintaining.due.when import Due
@@ -37,6 +36,7 @@ from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import ImpctlError, RetryableError, UsageError
 from impctl.stopwatch import Stopwatch
+from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

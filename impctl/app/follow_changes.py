@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from impctl.aliases import QueryName
 from impctl.app.changes import result_of
 from impctl.app.follow import Files, Stop
 from impctl.app.maintaining.watch import Watch
@@ -26,6 +25,7 @@ from impctl.app.workbench.settings import FollowRequest, Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RetryableError
 from impctl.stopwatch import Stopwatch
+from impctl.types import QueryName
 
 ShowChanges = Callable[[ChangesResult, FollowedRun], None]
 """Told of every look that found something, and of the whole answer where that is asked for."""

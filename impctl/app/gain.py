@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecasts
 from impctl.app.results.gained import ANSWERS, COSTS_MORE, NOT_USED_YET, PAYS, GainResult
 from impctl.app.results.past_runs import VERIFY
@@ -21,6 +20,7 @@ from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.ledger import Ledger, Uses
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 _ALL_RUNS = 1_000_000

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from impctl.aliases import TableName
 from impctl.app.check import check, schema_text
 from impctl.app.results.explanations import CheckResult
 from impctl.app.results.results import Outcome
@@ -27,11 +26,11 @@ from impctl.app.workbench.reporter import Reporter
 from impctl.app.workbench.settings import DEFAULT_FILE, InitRequest, Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.bench.orders import orders_files
-from impctl.errors import ImpctlError, StorageError, TableError, UsageError, masked
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, StorageError, TableError, UsageError, count_text, masked
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.write.laid_out import create_laid_out_table
+from impctl.types import TableName
 from impctl.workload.load import DEFAULT_STORE
 
 _MOST_CANDIDATES = 4

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.maintained import maintain_queries
 from impctl.app.preparing.refused import is_refused
 from impctl.app.results.results import Failure, Outcome
@@ -24,6 +23,7 @@ from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.settings import DEFAULT_BATCH_ROWS
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import EvaluationError, ImpctlError
+from impctl.types import QueryName
 from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName
 from impctl.app.maintain import maintain_specs
 from impctl.app.maintaining.due.told import look_once
 from impctl.app.maintaining.due.when import Due, Waiting
@@ -24,6 +23,7 @@ from impctl.app.results.results import ANSWER_OPEN, MaintainResult, Outcome
 from impctl.app.results.unsketched import unsketched_maintain
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 

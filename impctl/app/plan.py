@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.moments import expires
 from impctl.app.capturing.pins import catch_up
 from impctl.app.capturing.stage import capture_stage
@@ -35,6 +34,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunKind, StoredQuery
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 

@@ -20,7 +20,6 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, QueryName
 from impctl.app.capturing.chosen_way import check_circuit, chosen_way
 from impctl.app.capturing.commit import commit_capture
 from impctl.app.capturing.definition import check_definition, is_captured_alike, stored_query
@@ -41,13 +40,13 @@ from impctl.circuits.rederive import can_rederive, needs_rows, rederived
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery
 from impctl.store.store import Store
+from impctl.types import AccessId, QueryName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.entries import sketch_entry
 from impctl.app.preparing.filters import Pruned, filters_of, interval_texts
 from impctl.app.preparing.given_values import GivenValues
@@ -31,6 +30,7 @@ from impctl.errors import StorageError, TableError
 from impctl.plan.nodes import Fixpoint, nodes_of
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile
+from impctl.types import TableName, TableVersion
 from impctl.workload.models import SketchUse
 
 BEST_ROWS_ONLY = "best_rows_only"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import now_of, trigger_of
 from impctl.app.preparing.expiry import has_expiry
 from impctl.app.results.results import Outcome, Result
@@ -25,9 +24,9 @@ from impctl.app.simulating.recorded import compared, recorded_of
 from impctl.app.simulating.setting import Setting, disks_from, settings_of, trigger_from
 from impctl.app.workbench.settings import SimulateRequest, disk_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import UsageError
-from impctl.plural import count_text
+from impctl.errors import UsageError, count_text
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec
 
 NOTHING_TO_REPLAY = "nothing_to_replay"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.definition import is_defined_alike, is_of_this_release
 from impctl.app.capturing.drift import ranges_entries
 from impctl.app.capturing.entries import provenance_kept, sketch_entry
@@ -35,6 +34,7 @@ from impctl.store.ledger import Ledger
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord, StoredQuery, TablePin
 from impctl.tables.change.pending import pending_changes
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 DEFAULT_RUNS = 3

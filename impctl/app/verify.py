@@ -20,7 +20,6 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import TypeVar
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import restored_verdict
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.kept_ending import known_ending
@@ -44,6 +43,7 @@ from impctl.plan.order_dependence import loose_columns
 from impctl.sketch.sketch import compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 _FAILS_IN_PART = (

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName
 from impctl.app.preparing.given_values import GivenValues
 from impctl.app.results.changed import STATE
 from impctl.app.results.foreseen import ENGINE
@@ -29,6 +28,7 @@ from impctl.app.using.unread import Unread
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
+from impctl.types import QueryName
 from impctl.workload.models import Lineage, SketchUse
 
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.capture.collect import collect, distinct_fragments
 from impctl.capture.ties import with_ties
 from impctl.data.schema import INTEGER, Column
@@ -42,6 +41,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.trace import follow, reads, trace
 from impctl.plan.safety.verdict import Verdict
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 STAGED: AccessId = "impctl/staged"

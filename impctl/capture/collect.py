@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import INTEGER, LONG, other
 from impctl.errors import QueryError
 from impctl.expr.nodes import (
@@ -56,6 +55,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _SET_TYPE = other("array<int>")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
 from impctl.plan.live_rows import LiveRows
-from impctl.sketch.intervals import Interval, RangeFilter
 from impctl.sketch.partition import BoundaryValue
+from impctl.sketch.sketch import Interval, RangeFilter
+from impctl.types import ColumnName
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp, parse_one
 
-from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.capture.averages import whole_averages
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import bracketed, column, render_expr
@@ -47,6 +46,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

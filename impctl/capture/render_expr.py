@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, assert_never
 
 from sqlglot import exp
 
-from impctl.aliases import AttributeId
 from impctl.capture.literals import literal, sql_type, string_sql
 from impctl.data.schema import Kind
 from impctl.errors import QueryError
@@ -38,7 +37,8 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.one_row import ONE_ROW, SEVERAL_ROWS
+from impctl.expr.signature import ONE_ROW, SEVERAL_ROWS
+from impctl.types import AttributeId
 
 if TYPE_CHECKING:
     from sqlglot.expressions import Expr as Sql

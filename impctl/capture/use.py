@@ -5,7 +5,7 @@ what its expiry asks beside the ranges; the rest of the text stays letter by let
 every row of every fragment in the filter, also where Spark's own reading of Parquet statistics
 would not (NaN, -0.0). So that the query's own conditions keep them too, columns that may hide such
 values are guarded: put out as `COALESCE(d, d)`, which is `d` and which Spark hands down to no file.
-Out of scope: which ranges (`sketch.intervals`), which files (`tables.prune`), which columns
+Out of scope: which ranges (`sketch.sketch`), which files (`tables.prune`), which columns
 (`tables.hidden_values`).
 """
 
@@ -19,19 +19,18 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp, parse_one
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.capture.literals import DIALECT, boundary, literal
 from impctl.capture.plain_condition import PLAIN_DIALECT, plain_edge, plain_filter
 from impctl.capture.render_expr import bracketed, column
-from impctl.data.identifiers import name_parts
+from impctl.data.schema import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
 from impctl.plan.expressions import expressions_of
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
 from impctl.plan.sql.recursive.levels import without_levels
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import Interval, RangeFilter, fragments_between, range_filter
+from impctl.sketch.sketch import FragmentSet, Interval, RangeFilter, fragments_between, range_filter
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import check, check_condition, typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
@@ -24,6 +23,7 @@ from impctl.engine.batch import Batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operators.kept import AnswerRows, KeptRows
 from impctl.engine.order_codes import OrderKey, exact_ranks
+from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import (
     ColumnRef,
@@ -35,9 +35,9 @@ from impctl.expr.nodes import (
     conjuncts,
     substitute,
 )
-from impctl.expr.spans import exactly
 from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import Attribute, SortKey
+from impctl.types import AttributeId
 
 _ARROW = {
     Kind.BOOLEAN: pa.bool_(),

@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.answers import check_ending, kept_rows
 from impctl.circuits.backward.opened import follow_back
 from impctl.circuits.calls import Calls, read_calls, refuse_choice
@@ -76,6 +75,7 @@ from impctl.plan.one_row import OneRow
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.scan_conditions import scan_conditions
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, AttributeId
 
 
 class Builder(Plumbing):

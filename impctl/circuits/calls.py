@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import BlockedError, known_type, known_type_of
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
 from impctl.engine import spread
@@ -31,6 +30,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import sum_type, type_of
 from impctl.plan.nodes import Aggregate, AggregateCall
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}

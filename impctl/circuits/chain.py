@@ -30,7 +30,7 @@ from impctl.plan.nodes import (
     inputs_of,
 )
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import Renumbering
 from impctl.values import dataclass
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.circuits.build import Builder
 from impctl.circuits.chain import Chain, nodes_to
 from impctl.circuits.counted import counted
@@ -42,6 +41,7 @@ from impctl.plan.nodes import (
 from impctl.plan.recursion import keyed_rows
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 KeyColumns = Mapping[int, Mapping[AccessId, AttributeId]]

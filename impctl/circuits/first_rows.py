@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import (
     BlockedError,
     Column,
@@ -31,6 +30,7 @@ from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import SortKey, TopK, Witness
 from impctl.plan.rules.witnesses import first_by
+from impctl.types import AttributeId
 
 
 def build_top(builder: Plumbing, node: TopK, *, is_last: bool, must_be_sure: bool) -> Flow:

@@ -13,16 +13,16 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, AttributeId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
 from impctl.errors import ImpctlError
+from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
-from impctl.expr.support import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Join, Plan, SetOperation
 from impctl.plan.render_expr import expr_text, shortened
+from impctl.types import AccessId, AttributeId, TableName
 from impctl.values import dataclass
 
 Column = tuple[AttributeId, SqlType]

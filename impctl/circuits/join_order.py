@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -27,6 +26,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Join, JoinKind, Plan, Select, attributes_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

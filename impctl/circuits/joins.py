@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import (
     BlockedError,
     Column,
@@ -54,6 +53,7 @@ from impctl.expr.nodes import (
 from impctl.expr.types import common_type, type_of
 from impctl.plan.nodes import Join, JoinKind, Select, attributes_of, scans_of
 from impctl.plan.rules.column_behind import is_narrowed
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -11,7 +11,6 @@ Out of scope: top-k by exact values (`circuits.first_rows`).
 
 from __future__ import annotations
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import BlockedError, Column, Flow, check, known_type_of
 from impctl.circuits.plumbing import Plumbing, bounds_of
 from impctl.data.schema import DOUBLE
@@ -22,6 +21,7 @@ from impctl.engine.operators.top import Cut
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import TopK
+from impctl.types import AttributeId
 
 
 def build_likely(

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
 from impctl.circuits.flows import Source
 from impctl.data.vector import Bools, Ints
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.plan.moved_conditions import MovedConditions
+from impctl.types import AccessId, TableName
 
 Moves = Mapping[AccessId, MovedConditions]
 Moving = tuple[Source, MovedConditions]

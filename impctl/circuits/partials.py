@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
 from impctl.circuits.reading.readable import fragment_attribute, with_fragments
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
@@ -38,6 +37,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.sketch.partition import Fragments, RangePartition
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _Call = tuple[PartialColumn, SqlType, AggregateCall]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.flows import BlockedError, Flow, known_type_of, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import Kind, SqlType
@@ -19,6 +18,7 @@ from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import as_decimal, narrowed, type_of
 from impctl.plan.nodes import Window, WindowCall
+from impctl.types import AttributeId
 
 _MOVED = frozenset({"lag", "lead"})
 

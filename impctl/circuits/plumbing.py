@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.circuits.flows import (
     BlockedError,
     Column,
@@ -46,6 +45,7 @@ from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
+from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 _LEFT_BEHIND = "the engine does not support using a sum of doubles above a LIMIT"

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.circuits.backward.opened import number_columns, numbering_of, opened
 from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
@@ -52,6 +51,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.recursion import reads_fixpoint, reads_once
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 _RANK = "rank"

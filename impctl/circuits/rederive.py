@@ -20,7 +20,7 @@ from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import Renumbering
 
 
 def can_rederive(compiled: Compiled) -> bool:

@@ -16,13 +16,13 @@ from dataclasses import field
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.refill import owners_of
 from impctl.stopwatch import Stopwatch
+from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 TableRows = Callable[[Source, Mapping[ColumnName, Vector]], Iterable[pa.Table]]

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.circuits.join_order import Joined, JoinInput, chain_of
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.expressions import expressions_of
@@ -32,6 +31,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
 from impctl.circuits.chain import Chain
 from impctl.circuits.checkpoint import Checkpoint, checkpoint_of
 from impctl.circuits.compile import Compiled
@@ -22,9 +21,8 @@ from impctl.circuits.partials import Partials
 from impctl.circuits.range_rows import RangeRows
 from impctl.circuits.reading.readable import Readable
 from impctl.circuits.refills import TableRows
-from impctl.data.once import Once
 from impctl.data.pages import StoredTable
-from impctl.data.vector import Ints
+from impctl.data.vector import Ints, Once
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.disagreement import loading, unreadable
@@ -32,8 +30,9 @@ from impctl.engine.distant_rows import RowReader
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.operators.fixpoint import Fixpoint
 from impctl.engine.operators.merge import Merge, SketchDelta
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 
 

@@ -17,9 +17,9 @@ from dataclasses import field
 from enum import StrEnum
 from typing import Protocol
 
-from impctl.aliases import TableName
 from impctl.circuits.flows import Column
 from impctl.data.schema import Kind
+from impctl.types import TableName
 from impctl.values import dataclass
 
 LARGEST_INDEX = 4 << 30

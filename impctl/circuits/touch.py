@@ -22,12 +22,12 @@ from impctl.data.schema import Kind
 from impctl.data.vector import Ints, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.operators.scan import Scan as ScanOperator
+from impctl.expr.evaluate import find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of, conjuncts
-from impctl.expr.support import find_condition_blocker
 from impctl.plan.moved_conditions import MovedConditions
 from impctl.plan.nodes import Scan
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 
 
 class TouchedQuery:

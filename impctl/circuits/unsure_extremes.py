@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from impctl.aliases import AttributeId
 from impctl.circuits.calls import plain_call
 from impctl.circuits.flows import Column, Flow
 from impctl.circuits.plumbing import Plumbing
@@ -18,6 +17,7 @@ from impctl.data.schema import DOUBLE
 from impctl.engine.operators.bounds import Narrowed, Spanned
 from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Aggregate, AggregateOutput, Attribute
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _Spans = Mapping[AttributeId, tuple[AttributeId, AttributeId]]

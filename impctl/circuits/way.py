@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
-from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.refills import KEEP_ALL, Buffers
@@ -25,8 +24,9 @@ from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.answered import AnswerPlan
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 
 

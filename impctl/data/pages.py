@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.sorted_rows import distinct_values
+from impctl.data.keys import distinct_values
 from impctl.data.vector import Ints
 from impctl.values import dataclass
 

@@ -1,8 +1,4 @@
-"""Value types as Spark SQL and Delta name them, columns and schemas.
-
-Law: a `SqlType` is a plain value; two types are equal exactly when Spark calls them the same.
-Out of scope: what an expression's type is (`expr.types`), values (`data.vector`).
-"""
+"""Value types as Spark SQL and Delta name them, columns, schemas, and identifiers in SQL."""
 
 from __future__ import annotations
 
@@ -155,3 +151,28 @@ class Schema:
             if column.name.lower() == wanted:
                 return column
         return None
+
+
+_PART = re.compile(r"`((?:[^`]|``)+)`|([A-Za-z0-9_]+)")
+
+
+def quoted(name: str) -> str:
+    """The name in backticks, as Spark and Delta's constraints write it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def name_parts(written: str) -> tuple[str, ...] | None:
+    """The parts of a name such as `main.shop.sales`, backticks taken off; None for no such name."""
+    parts: list[str] = []
+    position = 0
+    while True:
+        match = _PART.match(written, position)
+        if match is None:
+            return None
+        parts.append(match[2] if match[1] is None else match[1].replace("``", "`"))
+        position = match.end()
+        if position == len(written):
+            return tuple(parts)
+        if written[position] != ".":
+            return None
+        position += 1

@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping
 from impctl.data.schema import DOUBLE, LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine import compensated, wide
 from impctl.engine.partial_column import ROWS, SPECIALS, Meaning, PartialColumn
 from impctl.errors import EvaluationError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 Values = dict[str, Any]

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Vector
 from impctl.engine.accumulators import Accumulator, Count, Values
 from impctl.engine.extremes import Extreme
 from impctl.engine.ordered_values import First
 from impctl.engine.spread import Spread
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 ROWS = "rows"

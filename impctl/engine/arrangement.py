@@ -17,12 +17,11 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from impctl.data.keys import ends_of
 from impctl.data.memory import reserve
 from impctl.data.pages import StoredTable, check_each, checked_places, search
-from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
-from impctl.data.sorted_rows import ends_of
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.runs import Run, from_table, hits_in, merge_at_once, merge_runs
 from impctl.values import dataclass

@@ -11,12 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_normal
 from impctl.data.memory import reserve
-from impctl.data.once import Once, once
-from impctl.data.vector import Bools, Ints, Vector, concat
+from impctl.data.vector import Bools, Ints, Once, Vector, concat, once
 from impctl.engine.tags import Tags, no_fragments, stacked
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

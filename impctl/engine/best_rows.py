@@ -14,9 +14,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import starts_in
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch
@@ -30,6 +29,7 @@ from impctl.engine.refill import (
     stored_edges,
 )
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _EDGE = "edge"

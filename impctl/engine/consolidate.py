@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.data.keys import group_rows, key_codes, same_keys
-from impctl.data.order import in_order
+from impctl.data.keys import group_rows, in_order, key_codes, same_keys
 from impctl.data.schema import LONG, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch

@@ -16,7 +16,6 @@ from typing import Protocol
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes, normalise
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector
@@ -24,6 +23,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.row_index import Found, RowIndex
 from impctl.expr.nodes import Expr
+from impctl.types import AttributeId
 
 
 class RowReader(Protocol):

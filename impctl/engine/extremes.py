@@ -17,14 +17,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import starts_in
 from impctl.data.pages import CheckedPages, StoredTable, check_each, search, table_of
-from impctl.data.ragged import slice_positions
 from impctl.data.schema import Kind, SqlType
-from impctl.data.sorted_rows import starts_in
-from impctl.data.vector import Bools, Ints, Vector
+from impctl.data.vector import Bools, Ints, Vector, slice_positions
 from impctl.engine.disagreement import never_held
 from impctl.engine.run_log import RunChange, RunLog
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _WINDOW = 8

@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Ints, Vector, all_null, concat
@@ -24,6 +23,7 @@ from impctl.engine.extremes import OrderedCounts
 from impctl.engine.ordered_values import First, OrderedValues
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _MOST_ROWS = 1_000_000

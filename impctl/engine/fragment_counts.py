@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.data.order import ascending, in_order
-from impctl.data.sorted_rows import starts_in
+from impctl.data.keys import ascending, in_order, starts_in
 from impctl.data.vector import Ints
 from impctl.engine.arrangement import Arrangement, slices
 from impctl.engine.disagreement import disagreement

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.accumulators import Values
 from impctl.engine.batch import Batch
 from impctl.engine.best_values import BestValues
 from impctl.engine.extremes import Extreme, OrderedCounts, ranks_of
 from impctl.engine.refill import Refill, no_refill, owners_of, refill_differs, stored_edges
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from impctl.data.keys import distinct_values
 from impctl.data.pages import StoredTable, table_of
-from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Bools, Ints
 from impctl.engine.run_log import RunChange
 

@@ -26,7 +26,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from impctl.aliases import AttributeId
 from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
@@ -36,6 +35,7 @@ from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.run_log import RunChange
 from impctl.expr.nodes import Expr
+from impctl.types import AttributeId
 
 
 class Keeper(Protocol):

@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, Vector
 from impctl.engine.extremes import has_rank, ranks_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _PREFIX = 8

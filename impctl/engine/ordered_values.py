@@ -16,7 +16,6 @@ from typing import Self
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
@@ -26,6 +25,7 @@ from impctl.engine.extremes import OrderedCounts
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _GROUP, _CODE, _KEY, _VALUE = "group", "code", "key", "value"

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from impctl.data.keys import group_rows, normalise
-from impctl.data.sorted_rows import start_of, starts_in
+from impctl.data.keys import group_rows, normalise, start_of, starts_in
 from impctl.data.vector import INT64_MAX, Ints, Vector, concat
 from impctl.engine.batch import Batch
 from impctl.engine.disagreement import disagreement

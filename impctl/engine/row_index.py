@@ -18,10 +18,18 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import are_told_by_codes, key_codes, normalise, same_keys
+from impctl.data.keys import (
+    MANY,
+    are_told_by_codes,
+    ascending,
+    ends_of,
+    key_codes,
+    normalise,
+    perhaps_in,
+    same_keys,
+    when_many,
+)
 from impctl.data.memory import reserve
-from impctl.data.order import MANY, ascending, when_many
 from impctl.data.pages import (
     CheckedPages,
     StoredTable,
@@ -32,15 +40,23 @@ from impctl.data.pages import (
     table_of,
     whole,
 )
-from impctl.data.ragged import slice_positions
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import ends_of, perhaps_in
-from impctl.data.vector import INT64_MAX, Bools, Ints, Vector, check_stored, concat, from_stored
+from impctl.data.vector import (
+    INT64_MAX,
+    Bools,
+    Ints,
+    Vector,
+    check_stored,
+    concat,
+    from_stored,
+    slice_positions,
+)
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import packed, repeating, summed, united_neighbours, unpacked
 from impctl.engine.run_log import RunChange, RunLog
 from impctl.engine.tags import RowTags, Tags, apart, stacked
 from impctl.errors import JoinTooLargeError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _CODE, _WEIGHT, _NONE = "code", "weight", np.zeros(0, dtype=np.int64)

@@ -19,8 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from impctl.data.ragged import slice_positions
-from impctl.data.vector import Bools, Ints
+from impctl.data.vector import Bools, Ints, slice_positions
 from impctl.values import dataclass
 
 FragmentIds = npt.NDArray[np.int32]

@@ -13,8 +13,8 @@ from decimal import Decimal
 from enum import StrEnum
 from math import copysign
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import TEMPORAL, Kind, SqlType
 from impctl.expr.nodes import (
     Arithmetic,
@@ -41,6 +40,7 @@ from impctl.expr.types import type_of
 from impctl.plan.best_only import BestOnly, BestValue
 from impctl.plan.nodes import Aggregate, Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.ways import IsLeaf, LeafWay, NotFollowedError, ways_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _FUNCTIONS = {"min": False, "max": True}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import assert_never
 
+from impctl.errors import count_text
 from impctl.expr.nodes import Expr, Span, columns_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -38,7 +39,6 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.render_expr import Names, call_text, expr_text, order_text
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 

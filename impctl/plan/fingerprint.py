@@ -15,7 +15,6 @@ import hashlib
 from collections.abc import Iterable
 from typing import assert_never
 
-from impctl.aliases import AttributeId, FixpointId
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -53,6 +52,7 @@ from impctl.plan.nodes import (
     inputs_of,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AttributeId, FixpointId
 
 _FORMAT = "plan 1"
 _TEMPLATE = "template 1"

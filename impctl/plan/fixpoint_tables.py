@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.expr.nodes import And, Compare, CompareOp
 from impctl.plan.nodes import (
     Attribute,
@@ -27,6 +26,7 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
+from impctl.types import AccessId
 
 
 def table_of(node: Fixpoint | Recursive) -> Scan:

@@ -8,8 +8,8 @@ Out of scope: which instant that is (`app.preparing.expiry`), reading the text i
 
 from __future__ import annotations
 
-from impctl.aliases import ColumnName
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.data.schema import BOOLEAN
 from impctl.expr.nodes import Compare, CompareOp, Expr, Literal, conjuncts, transform
 from impctl.plan.nodes import (
@@ -35,6 +34,7 @@ from impctl.plan.nodes import (
     nodes_of,
     with_inputs,
 )
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 _TRUE = Literal(True, BOOLEAN)

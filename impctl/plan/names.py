@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Self
 
-from impctl.aliases import TableName
-from impctl.data.identifiers import name_parts
+from impctl.data.schema import name_parts
+from impctl.types import TableName
 from impctl.values import dataclass
 
 SPARK_CATALOG, SPARK_SCHEMA = "spark_catalog", "default"

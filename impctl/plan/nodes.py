@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.data.schema import Schema, SqlType, other
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.best_only import BestOnly
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
 
 Catalog = Mapping[TableName, Schema]

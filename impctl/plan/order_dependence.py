@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, Span, columns_of
 from impctl.plan.expressions import expressions_of
 from impctl.plan.functions import ORDER_DEPENDENT, TIE_DEPENDENT
@@ -28,6 +27,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
+from impctl.types import AttributeId
 
 Loose = dict[AttributeId, tuple[str, Span | None]]
 """Columns with such values, and the function of each with its place."""

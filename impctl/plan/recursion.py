@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, columns_of, conjuncts
 from impctl.plan.nodes import (
@@ -34,6 +33,7 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
+from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 
 _MOST_WAYS = 64

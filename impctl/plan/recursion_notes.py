@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import columns_of
 from impctl.plan.best_reads import NotBestOnlyError, best_of_groups
 from impctl.plan.fixpoint_tables import outer_fixpoints
@@ -24,6 +23,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.recursion import is_linear, stable_columns
+from impctl.types import AttributeId
 
 _PAYS = (
     "updating is faster than deriving all rows again if a run deletes up to about 10% or inserts "

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import assert_never
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ
 from impctl.expr.nodes import (
     And,
@@ -34,6 +33,7 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.plan.nodes import AggregateCall, SortKey
+from impctl.types import AttributeId
 
 Names = Mapping[AttributeId, str]
 

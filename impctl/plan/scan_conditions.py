@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId
 from impctl.expr.nodes import Expr, conjuncts
 from impctl.plan.nodes import Plan, Scan, Select, nodes_of
+from impctl.types import AccessId
 
 
 def scan_conditions(root: Plan) -> Mapping[AccessId, tuple[Expr, ...]]:

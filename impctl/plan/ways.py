@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, conjuncts, substitute
 from impctl.plan.nodes import (
     Attribute,
@@ -28,6 +27,7 @@ from impctl.plan.nodes import (
     attributes_of,
     nodes_of,
 )
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _MOST_WAYS = 64

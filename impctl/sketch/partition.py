@@ -1,11 +1,4 @@
-"""Range partitions of one attribute over its whole domain.
-
-Law: every value has exactly one fragment. With boundaries b1 < ... < bm, fragment 0 is open below,
-fragment i holds b_i <= v < b_(i+1), fragment m is open above and holds NaN; NULL has fragment m + 1
-of its own. -0.0 equals 0.0. Strings compare by code point, which is Spark's UTF8 binary order.
-Engine, capture and use filter all rest on this one definition.
-Out of scope: choosing boundaries (`sketch.equidepth`), SQL text (`capture`).
-"""
+"""Range partitions of one attribute over its whole domain."""
 
 from __future__ import annotations
 
@@ -16,10 +9,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from impctl.aliases import ColumnName, TableName
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import INT64_MIN, Bools, Vector
 from impctl.errors import UsageError
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 BoundaryValue = int | float | str | bytes

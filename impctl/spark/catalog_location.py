@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
 from impctl.errors import ImpctlError, TableError
 from impctl.spark.failures import plain_failures
 

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import (
     EvaluationError,
     HistoryGoneError,
@@ -23,8 +22,9 @@ from impctl.errors import (
     UnsupportedError,
     UsageError,
 )
-from impctl.expr.one_row import SEVERAL_ROWS, several_rows
+from impctl.expr.signature import SEVERAL_ROWS, several_rows
 from impctl.spark.object_stores import PACKAGES
+from impctl.types import TableName, TableVersion
 
 _MISSING_FILE = ("PATH_NOT_FOUND", "FAILED_READ_FILE.FILE_NOT_EXIST")
 _MISSING_FILE_TEXT = re.compile(r"FileNotFoundException|\[PATH_NOT_FOUND\]|FILE_NOT_EXIST")

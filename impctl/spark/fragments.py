@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
-from impctl.data.schema import Kind, SqlType
+from impctl.data.schema import Kind, SqlType, quoted
 from impctl.data.vector import Ints
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.types import ColumnName
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
+from impctl.types import ColumnName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,7 +19,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.data.schema import LONG
 from impctl.engine.fixpoint.limits import LIMITS, Limits
 from impctl.plan.answer_lineage import is_open
@@ -38,12 +37,13 @@ from impctl.plan.recursion import keyed_rows
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.recursion import facts_of_rows
 from impctl.plan.safety.verdict import Verdict, carried, states_of
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.spark.failures import plain_failures
 from impctl.spark.fragments import with_fragment
 from impctl.spark.rounds import Frames, Rounds, Tell, tell_nobody
 from impctl.spark.sketches import capture_sketches
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId
 from impctl.capture.render import render_plan
 from impctl.engine.fixpoint.limits import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
@@ -30,6 +29,7 @@ from impctl.plan.fixpoint_tables import (
 from impctl.plan.nodes import Fixpoint, Plan, scans_of
 from impctl.plan.recursion import is_linear, reads_fixpoint
 from impctl.spark.run import selected
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

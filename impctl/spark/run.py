@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from impctl.aliases import TableName, TableVersion
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
 from impctl.spark.connect import is_connect
 from impctl.spark.failures import plain_failures
+from impctl.types import TableName, TableVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

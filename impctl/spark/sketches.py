@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.capture.annotate import (
     FRAGMENT,
     STAGED,
@@ -29,11 +28,12 @@ from impctl.data.vector import from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.spark.failures import plain_failures
 from impctl.spark.fragments import with_fragment
 from impctl.spark.run import selected
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

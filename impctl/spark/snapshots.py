@@ -18,10 +18,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
 from impctl.data.schema import Column as TableColumn
-from impctl.data.schema import Kind
+from impctl.data.schema import Kind, quoted
 from impctl.errors import TableError
 from impctl.spark.failures import plain_failures
 from impctl.spark.guarded import guarded
@@ -30,6 +28,7 @@ from impctl.spark.shuffles import few_listing_tasks
 from impctl.tables.data_files import DataFiles
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import TableName
-from impctl.forecast.arrival import KEPT, Arrival, History
+from impctl.forecast import KEPT, Arrival, History
 from impctl.store.seals import seal_of, sealed
+from impctl.types import TableName
 
 _LOG_COLUMNS, _COLUMNS = 6, 10
 

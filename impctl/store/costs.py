@@ -13,10 +13,10 @@ import math
 import sqlite3
 from collections.abc import Sequence
 
-from impctl.aliases import TableName
 from impctl.store.cost_parts import parts_in, parts_text
 from impctl.store.records import RunCost, RunKind
 from impctl.store.seals import seal_of
+from impctl.types import TableName
 
 KEPT = 8
 """Runs of one kind over the same tables and layout: enough to see an outlier, few to read."""

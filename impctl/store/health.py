@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.data.pages import whole_table
 from impctl.errors import ImpctlError
 from impctl.store.collect import KEPT_VERSIONS
@@ -23,6 +22,7 @@ from impctl.store.layout import Layout
 from impctl.store.lock import Owner, noted_owner
 from impctl.store.reader import StoreReader
 from impctl.store.records import Collected
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 MOST_FILES = 100_000

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.store.queries import find_query, load_query
 from impctl.store.records import Assumption, KeptVersion, StoredQuery
 from impctl.store.seals import opened, sealed
 from impctl.store.sketches import Partitions, load_sketches, versions_text
+from impctl.types import QueryName, TableName, TableVersion
 
 
 def save_basis(

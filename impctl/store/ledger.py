@@ -19,9 +19,9 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
 
-from impctl.aliases import QueryName
 from impctl.store.layout import Layout
 from impctl.store.system import CAREFUL
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 KEPT = 1000

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from impctl.aliases import QueryName, TableName
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.faults import damaged
 from impctl.store.records import Assumption, NewCapture, StoredQuery, TablePin
 from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.sketches import Partitions, load_sketches
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
-from impctl.forecast.arrival import History
+from impctl.forecast import History
 from impctl.store.records import (
     Chosen,
     Collected,
@@ -21,6 +20,7 @@ from impctl.store.records import (
     RunRef,
     StoredQuery,
 )
+from impctl.types import QueryName, TableName, TableVersion
 
 
 class StoreReader(Protocol):

@@ -16,11 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.errors import ImpctlError
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
+from impctl.types import AccessId, ColumnName, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 
 Run = tuple[str, int, pa.Table]

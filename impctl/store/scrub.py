@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.data import pages
 from impctl.errors import StateCorruptError
 from impctl.store import queries, states
@@ -26,6 +25,7 @@ from impctl.store.faults import suppress_full
 from impctl.store.layout import Layout
 from impctl.store.states import StoredRun, WrittenRun
 from impctl.store.system import CAREFUL
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 DUE = 86_400.0

@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import ImpctlError
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.faults import damaged
 from impctl.store.records import StoredSketch
 from impctl.store.seals import digest_of, opened, sealed
+from impctl.types import AccessId, TableName, TableVersion
 
 _HELD = """
     SELECT * FROM sketched LEFT JOIN sketch ON sketch.query_id = sketched.query_id

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from impctl.aliases import QueryName
 from impctl.data.pages import CheckedPages, PagedTable, PageSums, StoredTable
 from impctl.errors import OPEN_FILES, ImpctlError, StateCorruptError, pass_out_of_memory
 from impctl.store.disk import Disk, OutputFile, make_lasting_folder
@@ -28,6 +27,7 @@ from impctl.store.layout import Layout
 from impctl.store.records import Run, RunRef
 from impctl.store.seals import digest_of, opened, sealed
 from impctl.store.system import CAREFUL
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 BLOB_LIMIT = 256 << 10

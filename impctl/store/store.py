@@ -18,10 +18,9 @@ from typing import Self
 
 import pyarrow as pa
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.data.pages import StoredTable
 from impctl.errors import StateCorruptError
-from impctl.forecast.arrival import History
+from impctl.forecast import History
 from impctl.store import arrivals, chosen, commits, costs, history, kept, queries, states
 from impctl.store.catalog import Catalog, empty_catalog, open_catalog, upgraded_copy
 from impctl.store.collect import KEPT_VERSIONS, collect_sketches, find_leftovers, trimmed
@@ -46,6 +45,7 @@ from impctl.store.records import (
 )
 from impctl.store.scrub import Scrubbed, scrub
 from impctl.store.sketches import Partitions
+from impctl.types import QueryName, TableName, TableVersion
 
 _READ_ATTEMPTS = 3
 """Tries to read runs whose files a writer may replace meanwhile."""

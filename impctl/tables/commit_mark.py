@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import os
 
-from impctl.aliases import TableVersion
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path
+from impctl.types import TableVersion
 
 
 def commit_mark(source: DeltaSource, version: TableVersion) -> str | None:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import TableError
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import read_text
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 
 Action = tuple[str, Any]

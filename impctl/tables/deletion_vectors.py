@@ -17,7 +17,6 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import TableError
 from impctl.tables.storage import (
     below_root,
@@ -28,6 +27,7 @@ from impctl.tables.storage import (
     read_range,
     read_text,
 )
+from impctl.types import TableName, TableVersion
 
 _LOG = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json")

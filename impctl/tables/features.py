@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from impctl.aliases import TableName
 from impctl.errors import TableError
+from impctl.types import TableName
 
 _READABLE = frozenset(
     {

@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import Ints, from_arrow
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import Density, line_of
@@ -27,6 +26,7 @@ from impctl.tables.line import Line
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from impctl.data.vector import Ints
-from impctl.sketch.chances import Mixture
+from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables.bounds import ColumnBounds, places_in
 from impctl.tables.density import Density, line_of

@@ -16,12 +16,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.tables.calendars import hybrid_columns, is_surely_modern
 from impctl.tables.data_files import DataFiles, read_failure
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.schema import PHYSICAL_NAME
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 

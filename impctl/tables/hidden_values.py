@@ -19,11 +19,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
 from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 
 MAX_FOOTERS = 64
 _READERS = 8

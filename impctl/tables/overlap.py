@@ -12,11 +12,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from impctl.aliases import ColumnName
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import line_of
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName
 
 
 def overlap(snapshot: Snapshot, column: ColumnName) -> float:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import Vector
-from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import BoundaryValue
+from impctl.sketch.sketch import RangeFilter
 from impctl.tables.bounds import ColumnBounds, Flags, places_in
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName
 
 
 def prune(snapshot: Snapshot, filters: Sequence[RangeFilter]) -> tuple[DataFile, ...]:

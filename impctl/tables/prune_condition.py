@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN
 from impctl.expr.nodes import (
@@ -36,6 +35,7 @@ from impctl.sketch.partition import BoundaryValue
 from impctl.tables.bounds import ColumnBounds, Flags, Values
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import AttributeId, ColumnName
 from impctl.values import dataclass
 
 _SAME_VALUES = frozenset({Kind.STRING, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMP_NTZ})

@@ -14,9 +14,8 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from impctl.data.vector import Ints
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import MAX_INTERVALS, RangeFilter, exact_filter, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, RangeFilter, exact_filter, range_filter
 from impctl.tables.bounds import ColumnBounds, Flags, places_in
 from impctl.tables.prune import left_by
 from impctl.tables.snapshot import DataFile, Snapshot

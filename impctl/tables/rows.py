@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.data.memory import SMALL, reserve
 from impctl.data.schema import Column, Kind
 from impctl.errors import TableError, pass_out_of_memory
@@ -25,6 +24,7 @@ from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.data_files import DataFiles, read_failure
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
+from impctl.types import ColumnName
 
 _SLICES = 2
 """A slice is one of the first so many of its row group: those before it are decoded too."""

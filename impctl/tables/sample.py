@@ -3,7 +3,7 @@
 Law: the same snapshot, column and seed give the same sample; values are canonical and hold no
 NULL and no NaN. How even the sample is decides only how balanced fragments are, never soundness.
 Cost: one column of a few row groups of at most `MAX_FILES` files.
-Out of scope: boundaries (`sketch.equidepth`).
+Out of scope: boundaries (`sketch.boundaries`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, exact_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import FileReader
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 
 MAX_FILES = 64
 _GROUPS_PER_FILE = 4

@@ -14,9 +14,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from impctl.aliases import ColumnName
-from impctl.data.identifiers import quoted
-from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other
+from impctl.data.schema import Column, Kind, Schema, SqlType, from_delta, other, quoted
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"

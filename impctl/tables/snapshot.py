@@ -20,7 +20,6 @@ import numpy.typing as npt
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Column, Kind, Schema
 from impctl.errors import (
     ImpctlError,
@@ -41,6 +40,7 @@ from impctl.tables.features import (
 )
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.storage import below_root, file_uri, local_path
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 Positions = npt.NDArray[np.int64]

@@ -16,7 +16,6 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import (
     HistoryGoneError,
     ImpctlError,
@@ -28,6 +27,7 @@ from impctl.tables.failures import READ_FAILURES, failure_text, is_of_system, wi
 from impctl.tables.features import feature_named_in, unknown_feature
 from impctl.tables.snapshot import Snapshot, take_snapshot
 from impctl.tables.storage import list_names, local_path
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 
 _VERSION = re.compile(r"\bversion: (\d+)")

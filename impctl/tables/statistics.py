@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import FLOAT, Column, Kind, SqlType
 from impctl.data.vector import INT64_MAX, INT64_MIN, Ints, from_arrow
 from impctl.sketch.partition import BoundaryValue
@@ -26,6 +25,7 @@ from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.bounds import UNKNOWN, ColumnBounds, Flags, Values, as_objects
 from impctl.tables.escapes import is_unsure
 from impctl.tables.snapshot import Snapshot, partition_array
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 _TRUSTED_TEXT = 32

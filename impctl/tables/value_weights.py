@@ -3,7 +3,7 @@
 Law: every file of the snapshot counts with its rows, read or not. A file's rows are spread over the
 sampled values between its bounds, or evenly between the bounds where there are hardly any. Cost:
 one pass over the log's statistics.
-Out of scope: taking the sample (`tables.sample`), boundaries (`sketch.equidepth`).
+Out of scope: taking the sample (`tables.sample`), boundaries (`sketch.boundaries`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from itertools import accumulate, pairwise
 import numpy as np
 import numpy.typing as npt
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import Ints
+from impctl.sketch.boundaries import ValueWeights
 from impctl.sketch.partition import BoundaryValue
-from impctl.sketch.value_weights import ValueWeights
 from impctl.tables.bounds import UNKNOWN, ColumnBounds, places_in
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]

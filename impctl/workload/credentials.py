@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from impctl.aliases import TableName
 from impctl.errors import UsageError
+from impctl.types import TableName
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _S3 = ("s3", "s3a", "s3n")

@@ -13,9 +13,9 @@ from datetime import date, datetime
 from enum import StrEnum
 from typing import Final, Literal
 
-from impctl.aliases import ColumnName, ParameterValue, QueryName, TableName
 from impctl.errors import Location
 from impctl.plan.names import FullName, TableNames
+from impctl.types import ColumnName, ParameterValue, QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.trigger_models import Trigger
 

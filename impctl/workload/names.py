@@ -10,8 +10,8 @@ import re
 
 from yaml.nodes import Node
 
-from impctl.aliases import TableName
 from impctl.plan.names import TableNames
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.reading import FileReading, suggestion, written_at
 

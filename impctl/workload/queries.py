@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from impctl.aliases import ParameterValue
+from impctl.types import ParameterValue
 from impctl.workload.models import (
     EVERYTHING,
     Everything,

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from impctl.aliases import TableName
-from impctl.data.identifiers import name_parts
+from impctl.data.schema import name_parts
 from impctl.plan.names import (
     CATALOG_SCHEME,
     SPARK_CATALOG,
@@ -25,6 +24,7 @@ from impctl.plan.names import (
     TableNames,
     path_key,
 )
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.coming import read_changes, read_duration
 from impctl.workload.models import ComingSpec, ExpirySpec, TableSpec

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from yaml.nodes import Node, ScalarNode
 
-from impctl.data.identifiers import name_parts
+from impctl.data.schema import name_parts
 from impctl.plan.names import FullName
 from impctl.workload.models import ViewSpec
 from impctl.workload.names import DeclaredTables, is_table_name

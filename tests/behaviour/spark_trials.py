@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import render_plan
 from impctl.capture.use import filter_condition
@@ -32,9 +31,9 @@ from impctl.plan.reuse.verdict import check_reuse
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import Verdict, carried, check_kept
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, range_filter
+from impctl.types import AccessId
 from tests.plan.reuse.reuse_trials import with_other_constants
 from tests.plan.tie_breaks import TieBreaks
 from tests.plan.trials import TABLES, _checked, _facts, _few_groups, _rows, random_partition

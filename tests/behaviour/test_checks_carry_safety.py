@@ -23,8 +23,8 @@ from impctl.errors import InvariantError
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Fact, FactKind, FactSource, carried, check_safety
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Capsys, Cli

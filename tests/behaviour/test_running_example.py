@@ -11,7 +11,7 @@ import pytest
 from impctl.app import verify
 from impctl.app.capturing.uncaptured import captured_query
 from impctl.bench.examples import running_example_table
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Capsys, Cli

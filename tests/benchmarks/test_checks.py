@@ -37,7 +37,7 @@ from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.bench.record import Cell
 from impctl.errors import UsageError
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from tests.benchmarks.joined_desk import joined_desk
 from tests.support.measured_cells import cells_of, ground_of, values
 from tests.support.random_cases import random_seeds

@@ -16,9 +16,8 @@ import pytest
 from impctl.capture.plain_condition import plain_condition
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, range_filter
 
 NAME = 'a "b'
 _DAY = date(2024, 1, 31).toordinal() - date(1970, 1, 1).toordinal()

@@ -31,7 +31,7 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.one_row import one_row
+from impctl.expr.signature import one_row
 from impctl.spark.run import run_sql
 
 A, B = ColumnRef("t.a", INTEGER), ColumnRef("t.b", INTEGER)

@@ -8,9 +8,8 @@ from impctl.capture.use import place_filters
 from impctl.data.schema import LONG
 from impctl.plan.nodes import scans_of
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import RangeFilter, fragments_between, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, RangeFilter, fragments_between, range_filter
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("a bigint, b bigint")}

@@ -17,7 +17,6 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
 from impctl.circuits.moved_above import moved_above, untold
@@ -34,6 +33,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import Verdict, carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, TableName
 from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import Value
 from tests.support.reference_partners import ReferencePartners

@@ -18,9 +18,8 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Query, scans_of
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import FragmentSet, compare
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_circuits import random_circuit
 from tests.support.random_queries import Row, random_change, random_row, table_of

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.reading.handed_over import hand_over
 from impctl.circuits.session import MaintainedQuery, TableChange
@@ -26,6 +25,7 @@ from impctl.engine.key_filter import KeyFilter
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
+from impctl.types import TableName
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import rows
 from tests.support.arrow_rows import arrow_rows

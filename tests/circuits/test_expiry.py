@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
 from impctl.circuits import moving
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import Source
@@ -37,6 +36,7 @@ from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import carried, check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from impctl.types import TableName
 from tests.circuits.moving_cases import ALL_KEPT, Planned
 from tests.support.arrow_rows import arrow_rows
 from tests.support.diagrams import with_diagrams

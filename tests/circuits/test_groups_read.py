@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import Source
 from impctl.circuits.refills import Buffers
@@ -35,6 +34,7 @@ from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
+from impctl.types import TableName
 from tests.circuits.conversion_cases import converted
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_cases

@@ -18,8 +18,8 @@ from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from tests.support.random_queries import SCHEMA, Row, random_change, table_of
 
 DOUBLES = RangePartition("t", "d", DOUBLE, (0.0, 2.0))

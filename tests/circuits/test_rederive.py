@@ -25,7 +25,7 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import Renumbering
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_queries import (
     PARTITIONS,

@@ -20,9 +20,8 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError, Source
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.data.once import Once
 from impctl.data.schema import DOUBLE
-from impctl.data.vector import Ints, Vector
+from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.batch import Batch
 from impctl.engine.operators.project import Project
 from impctl.engine.operators.scan import Scan

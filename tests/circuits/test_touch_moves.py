@@ -18,8 +18,7 @@ from impctl.data.vector import Ints, from_arrow
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal
 from impctl.plan.moved_conditions import MovedConditions, moved_conditions
 from impctl.plan.nodes import scans_of
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import FragmentSet, Mode
 from tests.circuits.moving_cases import Case, arrow, kept, random_row
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import annotate

@@ -15,8 +15,8 @@ from impctl.engine.accumulators import FloatSum
 from impctl.plan.nodes import Aggregate, Project, nodes_of, scans_of
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.safety.verdict import check_safety
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from tests.plan.catalogs import read
 
 EXACT = "every operator is maintained incrementally"

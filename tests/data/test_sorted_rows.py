@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from impctl.data.sorted_rows import distinct_values, ends_of, start_of, starts_in
+from impctl.data.keys import distinct_values, ends_of, start_of, starts_in
 from impctl.data.vector import Ints
 
 

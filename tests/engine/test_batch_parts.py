@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
+from impctl.types import AttributeId
 
 SIZE = 10
 NUMBER, TEXT = AttributeId(0), AttributeId(1)

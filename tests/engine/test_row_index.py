@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.data import order
+from impctl.data import keys as order
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
 from impctl.engine import row_index

@@ -37,12 +37,11 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import ImpctlError
-from impctl.expr.evaluate import Columns, Evaluator
+from impctl.expr.error_bounds import exactly
+from impctl.expr.evaluate import Columns, Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS
 from impctl.expr.nodes import Expr
-from impctl.expr.one_row import ONE_ROW
-from impctl.expr.spans import exactly
-from impctl.expr.support import find_blocker
+from impctl.expr.signature import ONE_ROW
 from impctl.plan.nodes import Project
 from impctl.plan.sql.statement import parse_query
 

@@ -13,7 +13,7 @@ import pytest
 from impctl.data.schema import LONG, decimal
 from impctl.data.vector import Vector
 from impctl.errors import EvaluationError
-from impctl.expr.average import mean, most_rows
+from impctl.expr.numeric import mean, most_rows
 from impctl.expr.types import average_type, sum_type
 
 KINDS = [

@@ -18,10 +18,9 @@ from impctl.data.schema import DOUBLE, INTEGER, LONG, decimal
 from impctl.data.vector import Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.cast import cast
-from impctl.expr.evaluate import Condition, Evaluator
+from impctl.expr.compare import Truth
+from impctl.expr.evaluate import Condition, Evaluator, find_blocker
 from impctl.expr.nodes import Expr
-from impctl.expr.support import find_blocker
-from impctl.expr.truth import Truth
 from tests.expr.test_in_spark import EXPRESSIONS, SCHEMA, rows, value_at
 from tests.plan.catalogs import selected
 from tests.support.reference_expr import ReferenceFailure, Value, value_of

@@ -29,11 +29,10 @@ from impctl.data.schema import (
     decimal,
 )
 from impctl.data.vector import Vector, from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.functions import FUNCTIONS as FUNCTION_LIST
-from impctl.expr.one_row import ONE_ROW
-from impctl.expr.support import find_blocker
-from impctl.expr.zones import fixed_offset
+from impctl.expr.signature import ONE_ROW
+from impctl.expr.types import fixed_offset
 from tests.plan.catalogs import selected
 
 MOMENTS = [

@@ -10,7 +10,7 @@ import pytest
 
 from impctl.data.schema import BOOLEAN
 from impctl.data.vector import Vector
-from impctl.expr.truth import Truth, certain, conjoin, disjoin, negate, of_vector
+from impctl.expr.compare import Truth, certain, conjoin, disjoin, negate, of_vector
 
 Outcome = bool | None
 Outcomes = frozenset[Outcome]

@@ -7,8 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.forecast.forecasters import LEAST, Floats, all_forecasts, spoken
-from impctl.forecast.intervals import HELD, forecast, intervals
+from impctl.forecast import HELD, LEAST, Floats, all_forecasts, forecast, intervals, spoken
 from tests.support.crimes import crime_moments
 from tests.support.reference_forecast import all_said, least_error
 

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.forecast.occurrence import Way, all_chances, chance
+from impctl.forecast import Way, all_chances, chance
 
 
 def reference(came: list[bool], of_day: int, of_week: int) -> list[float]:

@@ -16,13 +16,13 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.data.schema import DOUBLE, STRING, Schema
 from impctl.plan.nodes import Plan, Query, Scan, attributes_of, nodes_of, scans_of
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.part_failures import Sizes, part_failure
 from impctl.plan.safety.status import Refusal
 from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.types import AccessId, ColumnName
 from tests.plan.barrier_plans import BarrierMaker
 from tests.plan.failing_plans import BIG_TABLE, BIG_VALUES, FailingMaker, big_rows
 from tests.plan.focused_plans import FocusedMaker

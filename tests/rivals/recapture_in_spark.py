@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import impctl
-from impctl.aliases import AccessId
 from impctl.app.measuring.follower import Follower
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.errors import ImpctlError
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from impctl.spark.java import find_java
+from impctl.types import AccessId
 from tests.rivals.on_disk import QUERY, OnDisk, Sketches, Wall, clocked, maintained
 from tests.rivals.turns import say
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from impctl.sketch.chances import Mixture, chances, hits_between, rate_where_not_zero
+from impctl.sketch.likelihood import Mixture, chances, hits_between, rate_where_not_zero
 
 
 def test_what_was_seen_whole_is_known() -> None:

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from impctl.data.schema import LONG
-from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
+from impctl.sketch.boundaries import ValueWeights, aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.value_weights import ValueWeights
 
 SAMPLES = st.one_of(
     st.lists(st.integers(-20, 20), max_size=80),

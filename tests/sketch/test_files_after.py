@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from impctl.data.schema import LONG
-from impctl.sketch.files_after import share_after
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 
 PARTITION = RangePartition("t", "a", LONG, (10, 20, 30))
 """Four ranges, and NULL's fragment behind them."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 
 
 @st.composite

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, Interval, RangeFilter, range_filter
 
 
 def tens(ranges: int) -> RangePartition:

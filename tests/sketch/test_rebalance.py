@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from impctl.data.schema import LONG, STRING
+from impctl.sketch.boundaries import HEAVY, evened, heavy_ranges, with_splits
 from impctl.sketch.partition import RangePartition
-from impctl.sketch.rebalance import HEAVY, evened, heavy_ranges, with_splits
 from tests.sketch.test_partition import vector_of
 from tests.support.random_cases import random_cases
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.sketch import Comparison, compare
+from impctl.sketch.sketch import Comparison, FragmentSet, compare
 
 
 def held_against(held: set[int], accurate: set[int]) -> Comparison:

@@ -23,7 +23,7 @@ import yaml
 
 import impctl
 from impctl.errors import ImpctlWarning
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.health import lock_owner
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store

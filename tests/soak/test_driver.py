@@ -11,7 +11,7 @@ import pytest
 
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import KeptRows
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.workload.models import AnsweredBy

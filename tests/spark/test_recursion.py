@@ -19,7 +19,7 @@ from impctl.engine.fixpoint import limits as limits_of
 from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import scans_of
-from impctl.sketch.intervals import range_filter
+from impctl.sketch.sketch import range_filter
 from impctl.spark.run import run_sql
 from tests.circuits.test_bags import QUERIES, answer_of, bag_case
 from tests.circuits.test_recursion import (

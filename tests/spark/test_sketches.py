@@ -20,8 +20,8 @@ from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.verdict import check_safety
 from impctl.plan.sql.statement import parse_query
-from impctl.sketch.intervals import range_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import range_filter
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import capture_sketches
 from tests.support.random_cases import quarter_then_rest

@@ -21,9 +21,8 @@ import pytest
 
 from impctl.data.pages import whole_table
 from impctl.data.schema import LONG
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.store.disk import OutputFile, RealDisk
 from impctl.store.reader import StoreReader
 from impctl.store.records import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from impctl.forecast.arrival import KEPT, Arrival, History
+from impctl.forecast import KEPT, Arrival, History
 from impctl.store.store import Store
 from tests.store.builders import capture, in_catalog, record
 from tests.support.older_store import as_format

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from impctl.data.schema import LONG
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import Collected, Leftover, NewCapture, StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (

@@ -11,8 +11,8 @@ import pytest
 
 from impctl.data.schema import DOUBLE, STRING, decimal
 from impctl.errors import ImpctlError, RetryableError, StateCorruptError, StorageError, UsageError
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
 from impctl.store.store import Store
 from tests.store.builders import (

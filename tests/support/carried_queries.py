@@ -13,7 +13,6 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery, TableChange
@@ -22,6 +21,7 @@ from impctl.engine.fixpoint.best_rows import BestRows
 from impctl.engine.fixpoint.limits import Limits
 from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.plan.rules.answered import answer_plan
+from impctl.types import AccessId
 from tests.support.reference_plan import bag
 from tests.support.restored_query import Stored, restored
 

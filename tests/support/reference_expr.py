@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType, decimal
 from impctl.expr.nodes import (
     And,
@@ -38,6 +37,7 @@ from impctl.expr.nodes import (
     Or,
 )
 from impctl.expr.types import arithmetic_type, narrowed, type_of
+from impctl.types import AttributeId
 
 Value = bool | int | float | str | bytes | Decimal | None
 Row = Mapping[AttributeId, Value]

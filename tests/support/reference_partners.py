@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import Source
 from impctl.circuits.reading.cascade import read_in_turn
@@ -32,6 +31,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.lookup.wanted_values import WantedValues
 from impctl.tables.rows import bare_rows
+from impctl.types import AccessId, ColumnName, TableName
 from tests.support.reference_plan import Tables, annotate
 from tests.support.reference_rows import Lineage
 

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from impctl.expr.nodes import And, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.plan.nodes import (
     Aggregate,
@@ -40,6 +39,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (
     Value,

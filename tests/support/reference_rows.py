@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.plan.best_only import BestOnly
 from impctl.plan.nodes import Attribute
+from impctl.types import AccessId, AttributeId
 from tests.support.reference_expr import ReferenceFailure, Value, identity, sort_key
 
 Lineage = frozenset[tuple[AccessId, int]]

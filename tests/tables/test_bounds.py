@@ -35,9 +35,8 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.expr.nodes import CompareOp
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, exact_filter
 from impctl.tables import prune, prune_condition, statistics
 from impctl.tables.bounds import FileBounds, as_array, places_in
 from impctl.tables.density import line_of

@@ -8,7 +8,7 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.data.vector import from_arrow
-from impctl.sketch.chances import Mixture
+from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables.bounds import ColumnBounds, FileBounds
 from impctl.tables.density import line_of

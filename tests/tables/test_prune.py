@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet, RangeFilter, range_filter
 from impctl.tables.prune import prune, prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot

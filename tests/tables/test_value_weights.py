@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from impctl.sketch.equidepth import aligned_boundaries
+from impctl.sketch.boundaries import aligned_boundaries
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import open_source
 from impctl.tables.statistics import file_bounds

@@ -13,17 +13,17 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.cluster_forecast import ClusterForecast, ClusterForecasts
 from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.plural import count_text
-from impctl.sketch.intervals import exact_filter
+from impctl.errors import count_text
 from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import exact_filter
 from impctl.store.records import StoredSketch
 from impctl.tables.prune import prune
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _USEFUL_SHARE = 0.75

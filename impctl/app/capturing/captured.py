@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.commit import amend, commit_capture
 from impctl.app.capturing.fill import best_filled
 from impctl.app.capturing.fill_by_spark import touched
@@ -28,12 +27,12 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import Assumption, RunCost, RunKind, RunRecord, StoredSketch
 from impctl.store.store import Store
+from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 
 

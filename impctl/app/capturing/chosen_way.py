@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.capturing.join_choice import JoinChooser, chooser_for
 from impctl.app.capturing.kept_plan import answer_verdict, kept_plan
 from impctl.app.capturing.meta import StateMeta
@@ -41,10 +40,11 @@ from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import schema_change
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, StateKept
 
 _ASKED = "as set by `buffer`"

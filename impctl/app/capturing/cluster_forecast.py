@@ -3,7 +3,7 @@
 Law: by statistics, and by the rows per range that the state holds; no file is read. Who clusters,
 who shows it beforehand and who advises it ask here, so that nothing is advised that would be left
 undone.
-Out of scope: the rewriting (`tables.write.cluster`), how files are foreseen (`sketch.files_after`).
+Out of scope: the rewriting (`tables.write.cluster`), how files are foreseen (`sketch.likelihood`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from impctl.aliases import ColumnName, QueryName, TableName
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.preparing.filters import Pruned, filters_of
@@ -26,7 +25,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.range_rows import RangeRows, counts_name
 from impctl.data.vector import Ints
 from impctl.errors import ImpctlError, StateCorruptError
-from impctl.sketch.files_after import share_after
+from impctl.sketch.likelihood import share_after
 from impctl.sketch.partition import RangePartition
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery, StoredSketch
@@ -34,6 +33,7 @@ from impctl.tables.overlap import is_sorted, overlap
 from impctl.tables.range_counts import likely_counts
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.write.cluster import bytes_per_file, clustered_by
+from impctl.types import ColumnName, QueryName, TableName
 from impctl.values import dataclass
 
 _WORTH_IT = 0.8

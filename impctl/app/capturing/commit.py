@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.capturing.chosen_way import chosen_buffers
 from impctl.app.capturing.definition import definition
 from impctl.app.capturing.drift import depths
@@ -32,6 +31,7 @@ from impctl.errors import masked
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import files_mark
+from impctl.types import QueryName, TableName, TableVersion
 
 
 def commit_capture(

@@ -14,13 +14,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
 from impctl.errors import RecaptureNeededError, masked
 from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.types import TableName
 from impctl.version import is_stamped_alike, stamped
 from impctl.workload.models import JoinStrategy, Lineage, QuerySpec, TableSpec, Workload
 

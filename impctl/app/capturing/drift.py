@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.range_depth import RangeDepth
 from impctl.app.results.results import RangesEntry
 from impctl.app.workbench.settings import imbalance_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery
+from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.

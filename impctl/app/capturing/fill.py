@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import capture_way, chosen_way
 from impctl.app.capturing.fill_by_engine import is_loaded_here, loaded
 from impctl.app.capturing.fill_by_spark import from_partials
@@ -26,8 +25,9 @@ from impctl.circuits.way import Way
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
+from impctl.types import AccessId
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, Policy
 

@@ -17,7 +17,6 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.counts import count_left_out
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.preparing.read_ahead import Slices, one_ahead
@@ -39,6 +38,7 @@ from impctl.errors import (
 from impctl.sketch.partition import RangePartition
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, rows_in
+from impctl.types import AccessId
 
 _LARGEST_LOAD = 32_000_000
 """Rows that take the engine about as long as Spark needs to start and to pass over them."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.counts import count_left_out, rows_by_spark
 from impctl.app.capturing.frames import tagged_frame
 from impctl.app.preparing.prepared import PreparedQuery
@@ -24,9 +23,10 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.data.vector import Ints
 from impctl.plan.nodes import Scan
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import AccessId
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from impctl.aliases import ColumnName
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.reading.readable import FRAGMENT_COLUMN
 from impctl.sketch.partition import RangePartition
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -23,7 +23,7 @@ from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
 from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.errors import StateCorruptError
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, StateKept
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.pins import are_entries_there
 from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.types import QueryName
 
 if TYPE_CHECKING:
     # A run with nothing to do has no use for plans.

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.app.preparing.lineage_use import sketched_nodes
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
@@ -25,6 +24,7 @@ from impctl.plan.rules.order import core_of
 from impctl.plan.rules.witnesses import witnessed
 from impctl.plan.safety.verdict import Verdict, carried
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId
 from impctl.values import dataclass
 from impctl.workload.models import Lineage
 

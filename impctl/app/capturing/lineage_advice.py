@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import QueryName
 from impctl.app.results.amounts import size_text
 from impctl.store.records import RunRef
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _NEARLY_ALL = 0.9

@@ -2,7 +2,7 @@
 
 Law: only ranges that are heavy are read, and only files that may hold some of their rows; counts
 of all other ranges follow from those kept. The counts after that are exact again.
-Out of scope: which boundaries are good (`sketch.rebalance`), sketch and state (`app.rebalance`).
+Out of scope: which boundaries are good (`sketch.boundaries`), sketch and state (`app.rebalance`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.app.preparing.partitions import values_within, wanted_ranges
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.vector import Ints, from_arrow
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.intervals import exact_filter
+from impctl.sketch.boundaries import evened, heavy_ranges
 from impctl.sketch.partition import BoundaryValue, Fragments, RangePartition
-from impctl.sketch.rebalance import evened, heavy_ranges
-from impctl.sketch.renumbering import Renumbering
+from impctl.sketch.sketch import FragmentSet, Renumbering, exact_filter
 from impctl.tables.prune import prune
 from impctl.tables.rows import read_batches
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 

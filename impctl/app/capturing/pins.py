@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import (
     HistoryGoneError,
@@ -23,6 +22,7 @@ from impctl.tables.change.files_mark import files_mark
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.schema import schema_mark
 from impctl.tables.source import DeltaSource, refresh
+from impctl.types import QueryName, TableName, TableVersion
 
 
 def catch_up(tables: PinnedTables, stored: StoredQuery) -> None:

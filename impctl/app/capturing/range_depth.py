@@ -6,7 +6,7 @@ Out of scope: what the numbers mean (`app.capturing.drift`).
 
 from __future__ import annotations
 
-from impctl.aliases import ColumnName, TableName
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.kept_plan import KeptPlan, kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
@@ -23,8 +22,9 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.plan.fixpoint_tables import is_recursive, outer_fixpoints
 from impctl.plan.nodes import Fixpoint, scans_of
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
+from impctl.types import AccessId, QueryName, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
 from impctl.app.capturing.join_choice import JoinChooser, chooser_of
 from impctl.app.capturing.meta import StateMeta
@@ -21,6 +20,7 @@ from impctl.circuits.way import Way
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
+from impctl.types import AccessId
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

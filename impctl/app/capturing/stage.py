@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.fill_by_engine import is_loaded_here
@@ -25,10 +24,11 @@ from impctl.app.results.results import CaptureResult, SketchEntry
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way
 from impctl.errors import RecaptureNeededError
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader
 from impctl.tables.snapshot import DataFile, Snapshot, bytes_of, rows_in
+from impctl.types import AccessId
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -13,7 +13,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import columns_assumed
@@ -22,9 +21,9 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
 from impctl.data.pages import StoredTable
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.store.records import StoredQuery, TablePin
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
 StoredRuns = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """The state as the store gives it: per arrangement its runs, ascending by sequence."""

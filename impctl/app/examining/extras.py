@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from impctl.aliases import QueryName
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.engine.fixpoint.absorption import EXTRA_MISSING, PACKAGE, missing_package
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 
-from impctl.aliases import QueryName, TableVersion
 from impctl.app.examining.altering import setting_calls
 from impctl.app.results.amounts import span_text
 from impctl.app.results.findings import Finding, Subject
@@ -19,6 +18,7 @@ from impctl.tables.change.history import why_gone
 from impctl.tables.change.retention import Retention, committed_at, retention_of
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource
+from impctl.types import QueryName, TableVersion
 from impctl.values import dataclass
 
 _MARGIN = 2

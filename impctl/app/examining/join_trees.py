@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import TreeEntry, TreeNodeEntry
 from impctl.circuits.trees import explanation
@@ -19,6 +18,7 @@ from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.circuits.way import Way
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, ColumnName
 from impctl.workload.models import JoinStrategy
 
 _TOLD = tuple(one.name for one in fields(TreeNodeEntry) if one.name != "bytes")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import assert_never
 
-from impctl.aliases import AttributeId
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.lineage_advice import Followed, followed
 from impctl.app.preparing.filters import filters_of, interval_texts
@@ -23,7 +22,7 @@ from impctl.capture.use import live_condition
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.way import Way
-from impctl.errors import ImpctlError
+from impctl.errors import ImpctlError, count_text
 from impctl.expr.nodes import Span, walk
 from impctl.plan.explain import PlanLine, describe
 from impctl.plan.live_rows import LiveRows
@@ -48,9 +47,9 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.recursion_notes import recursion_notes
-from impctl.plural import count_text
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery
+from impctl.types import AttributeId
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

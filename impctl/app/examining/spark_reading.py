@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 
 from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, count_text
 from impctl.tables.snapshot import Snapshot
 
 FileReading = Callable[[Snapshot], int | None]

@@ -12,8 +12,7 @@ from pathlib import Path
 from impctl.app.results.amounts import size_text
 from impctl.app.results.findings import Area, Finding, Subject
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, count_text
 from impctl.store.health import MOST_FILES, Checked, Folder, check_store, folder_of, lock_owner
 
 _SCARCE = 1 << 30

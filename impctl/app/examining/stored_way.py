@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.chosen_way import chosen_buffers, chosen_way
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
@@ -22,6 +21,7 @@ from impctl.circuits.way import Way
 from impctl.plan.safety.verdict import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
+from impctl.types import AccessId
 
 _NO_ANSWER = "the capture could not store it along with the sketch"
 

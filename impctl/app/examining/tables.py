@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.examining.altering import setting_calls
 from impctl.app.examining.commit_times import commit_time_findings
 from impctl.app.examining.history import history_findings
 from impctl.app.results.findings import Finding, Subject
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.errors import ImpctlError
-from impctl.plural import count_text
+from impctl.errors import ImpctlError, count_text
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.write.writable import check_writable
+from impctl.types import QueryName, TableName, TableVersion
 
 _BY_FILES = "changes are found by comparing files, which reads each changed file completely"
 

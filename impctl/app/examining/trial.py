@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.captured import stored_sketches
 from impctl.app.capturing.fill_by_engine import is_loaded_here, loaded
 from impctl.app.preparing.filters import filters_of
@@ -18,11 +17,12 @@ from impctl.app.results.explanations import CandidateEntry, ExpectedReading
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way
 from impctl.errors import ImpctlError
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredSketch
 from impctl.tables.snapshot import bytes_of, rows_in
 from impctl.tables.storage import local_path
+from impctl.types import AccessId, TableName
 
 MOST_ROWS = 6_000_000
 """Rows of a query's tables, at most: the engine reads about three million a second."""

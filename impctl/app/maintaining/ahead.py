@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.partners.readers import partners_of
 from impctl.app.capturing.pins import check_not_replaced_meanwhile, check_pins
@@ -30,6 +29,7 @@ from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

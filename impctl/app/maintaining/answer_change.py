@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.moved import Moved
 from impctl.data.vector import from_arrow
 from impctl.engine.operators.scan import fragments_of
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
+from impctl.types import AccessId, TableName
 
 
 def may_change_answer(

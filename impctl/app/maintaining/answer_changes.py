@@ -16,7 +16,6 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId
 from impctl.circuits.answers import arrow_column, arrow_type, rows_asked_for
 from impctl.circuits.flows import typed
 from impctl.data.keys import group_rows
@@ -25,10 +24,11 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.errors import EvaluationError, NotExactError
+from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
-from impctl.expr.spans import exactly
 from impctl.plan.ending import Ending
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 CHANGE, COPIES, SURE = "_change", "_copies", "_sure"

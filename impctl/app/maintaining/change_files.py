@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from impctl.aliases import QueryName, TableName, TableVersion
 from impctl.app.workbench.output import check_output, whole_file
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import StorageError, UsageError
 from impctl.store.records import StoredQuery
 from impctl.store.system import sync_entries
+from impctl.types import QueryName, TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -13,7 +13,6 @@ from dataclasses import field
 
 import numpy as np
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.reporter import Reporter
@@ -23,6 +22,7 @@ from impctl.tables.change.changes import Changes, read_changes
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.change.size import ChangeSize, change_size
 from impctl.tables.commits import Commits, read_commits
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 Span = tuple[TableName, TableVersion, TableVersion]

@@ -42,7 +42,7 @@ from impctl.errors import (
     RecaptureNeededError,
     TableError,
 )
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.workload.models import Policy, QuerySpec

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.results.tree_work import TreeWork
 from impctl.store.records import RunParts
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, QueryName, TableName, TableVersion
 from impctl.app.capturing.captured import Captured
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.moments import stored_moments
@@ -24,6 +23,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.records import StoredQuery, StoredSketch
 from impctl.tables.snapshot import Snapshot
+from impctl.types import AccessId, QueryName, TableName, TableVersion
 
 
 def foreseen_results(tables: PinnedTables, task: Task, stage: Stage) -> list[MaintainResult]:

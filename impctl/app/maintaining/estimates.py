@@ -16,12 +16,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 
-from impctl.aliases import TableName
 from impctl.app.capturing.meta import layout_of
 from impctl.app.maintaining.cost_model import CostLine, learned
 from impctl.app.results.amounts import duration_text
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunCost, RunKind, StoredQuery
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _FEWEST_MAINTAINED = 3

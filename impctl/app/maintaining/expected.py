@@ -15,14 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.kinds import DAY, Expected, Kind, Tables, expected_of, kinds_of
 from impctl.app.maintaining.next_change import Forecasts, next_change
 from impctl.app.results.foreseen import NextChange
 from impctl.app.workbench.histories import Texts, known_histories
 from impctl.app.workbench.workbench import Workbench
-from impctl.forecast.arrival import History, effective_times
+from impctl.forecast import History, effective_times
 from impctl.store.reader import StoreReader
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import ComingSpec, TableSpec
 

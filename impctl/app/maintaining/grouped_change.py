@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AccessId
 from impctl.app.capturing.fill_by_spark import counted_rows, run_pass
 from impctl.app.maintaining.changes import Need, SharedChanges
 from impctl.app.preparing.facts import broken_assumption
@@ -33,6 +32,7 @@ from impctl.tables.change.file_diff import changed_files
 from impctl.tables.change.files_mark import files_mark
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import other_history
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 _MEGABYTE = 1 << 20

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.memory import held_memory
 from impctl.store.records import StoredQuery
 from impctl.tables.snapshot import Snapshot
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _Form = tuple[object, ...]

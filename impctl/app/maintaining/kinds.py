@@ -16,9 +16,8 @@ from dataclasses import field
 
 import numpy as np
 
-from impctl.aliases import TableName
-from impctl.forecast.arrival import History, effective_times
-from impctl.forecast.occurrence import Chance, chance, rate
+from impctl.forecast import Chance, History, chance, effective_times, rate
+from impctl.types import TableName
 from impctl.values import dataclass
 
 DAY = 86_400.0

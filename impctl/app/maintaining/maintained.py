@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.definition import is_captured_alike, stored_query
 from impctl.app.capturing.drift import ranges_entry
 from impctl.app.capturing.kept_ending import has_ending
@@ -29,6 +28,7 @@ from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
+from impctl.types import TableName, TableVersion
 from impctl.workload.models import Policy, QuerySpec
 
 if TYPE_CHECKING:

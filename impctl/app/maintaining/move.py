@@ -15,7 +15,6 @@ from dataclasses import field
 
 import pyarrow as pa
 
-from impctl.aliases import TableName
 from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
 from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.kept_plan import kept_plan
@@ -37,11 +36,12 @@ from impctl.plan.ending import Ending
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
 from impctl.plan.sql.clock import RUN
-from impctl.sketch.mode import Mode
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.pins import mark_at
 from impctl.app.maintaining.grouped_change import GroupedChange
 from impctl.app.maintaining.stage import ReadChange
@@ -17,6 +16,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.tables.change.changes import Changes
 from impctl.tables.change.files_mark import FilesMark
 from impctl.tables.snapshot import Snapshot
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 
 

@@ -13,7 +13,7 @@ from dataclasses import field
 
 from impctl.app.maintaining.kinds import Change, Kind
 from impctl.app.results.foreseen import NextChange
-from impctl.forecast.intervals import Forecast, forecast
+from impctl.forecast import Forecast, forecast
 from impctl.values import dataclass
 
 NEEDED = 5
@@ -33,7 +33,7 @@ class Forecasts:
     )
 
     def of(self, values: Sequence[float], times: Sequence[float]) -> Forecast | None:
-        """As `forecast.intervals.forecast`."""
+        """As `forecast.forecast`."""
         key = (tuple(values), tuple(times))
         if key not in self._known:
             self._known[key] = forecast(values, times)

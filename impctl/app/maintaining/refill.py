@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.app.preparing.wanted_files import own_files
 from impctl.circuits.flows import Source
 from impctl.data.vector import Vector
-from impctl.plural import count_text
+from impctl.errors import count_text
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
+from impctl.types import ColumnName
 
 
 def rows_with(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from sortedcontainers import SortedKeyList
 
-from impctl.aliases import QueryName
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _LONGEST_PAUSE = 60.0

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.captured import capture_query, without_provenance
 from impctl.app.capturing.moments import moved_moments, stored_moments
 from impctl.app.capturing.partners.readers import partners_of
@@ -51,6 +50,7 @@ from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery
 from impctl.store.store import Store
 from impctl.tables.change.changes import no_changes
+from impctl.types import QueryName, TableName
 
 _TOGETHER_MS = 1_000.0
 """Work that a killed process may have to do again: how long steps wait for their commit."""

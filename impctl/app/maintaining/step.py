@@ -15,7 +15,6 @@ from dataclasses import asdict, replace
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.capturing.commit import amend
 from impctl.app.capturing.drift import depths
 from impctl.app.capturing.meta import StateMeta
@@ -36,9 +35,9 @@ from impctl.circuits.flows import Source
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import Way
 from impctl.data.vector import Vector
+from impctl.errors import count_text
 from impctl.plan.sql.clock import RUN
-from impctl.plural import count_text
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     MaintainCommit,
@@ -52,6 +51,7 @@ from impctl.store.records import (
 )
 from impctl.store.store import Store
 from impctl.tables.change.files_mark import FilesMark
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
 
 NextExpiry = Callable[[Mapping[TableName, TableVersion], str], str]
 """As of `app.preparing.expiry`."""

@@ -6,7 +6,6 @@ Out of scope: what is done with an open task (`app.maintaining.decide`).
 
 from __future__ import annotations
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.moments import check_clock, moved_moments
@@ -21,11 +20,12 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, RecaptureNeededError
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import check_same_columns, check_same_order
 from impctl.tables.schema import read_schema
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import MaintainMode, Policy, QuerySpec
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.capturing.chosen_way import is_same_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.moments import stored_moments
@@ -35,6 +34,7 @@ from impctl.errors import RecaptureNeededError
 from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 
-from impctl.aliases import TableName
 from impctl.app.capturing.moments import expires
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
@@ -19,6 +18,7 @@ from impctl.plan.sql.clock import HOUR, NEVER, RUN
 from impctl.store.catalog import catalog_mark
 from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource
+from impctl.types import TableName
 
 _LONGEST_QUIET = 600.0
 """Seconds after which a run opens everything anew, whatever a look says: for tables in object

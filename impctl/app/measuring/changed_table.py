@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import TableName
 from impctl.app.workbench.pinned import PinnedTables
+from impctl.types import TableName
 
 
 def changed_table(pinned: PinnedTables, tables: Sequence[TableName]) -> TableName:

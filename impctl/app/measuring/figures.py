@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from impctl.aliases import QueryName
 from impctl.errors import Location
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 OptionValue = int | float | str | bool | tuple[int | float | str, ...]

@@ -14,7 +14,7 @@ import json
 from impctl.app.measuring.figures import CaseSpec
 from impctl.app.measuring.ground import words_of
 from impctl.app.measuring.plan import PlannedFigure, PlannedRun
-from impctl.data.identifiers import name_parts
+from impctl.data.schema import name_parts
 from impctl.workload.models import Lineage, PartitionSpec, QuerySpec
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.captured import capture_query
 from impctl.app.capturing.chosen_way import chosen_way, restored_verdict
 from impctl.app.capturing.join_choice import chooser_of
@@ -27,14 +26,13 @@ from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.way import Way
 from impctl.errors import UnsupportedError
-from impctl.sketch.fragments import FragmentSet
-from impctl.sketch.mode import Mode
-from impctl.sketch.sketch import compare
+from impctl.sketch.sketch import FragmentSet, Mode, compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import StoredQuery
 from impctl.tables.change.changes import read_changes
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.snapshot import Snapshot
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName
 from impctl.app.measuring.figures import CaseSpec, FigureSpec, OptionValue
 from impctl.app.measuring.follower import AgainstRecapture
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, Label, Metric
 from impctl.errors import Location, Problem, WorkloadError
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import shown, suggestion

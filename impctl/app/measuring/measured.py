@@ -16,7 +16,6 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.fill import filled_circuit
 from impctl.app.capturing.join_choice import chooser_for
@@ -33,10 +32,11 @@ from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
 from impctl.plan.safety.verdict import Verdict
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery
 from impctl.tables.write.rewind import append_rows, rewind
+from impctl.types import AccessId, TableName
 from impctl.workload.models import QuerySpec
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.app.measuring.figures import CaseSpec, FigureSpec
 from impctl.app.measuring.from_workload import REPEAT, SEED, figures_of
 from impctl.app.measuring.ground import Ground
@@ -18,6 +17,7 @@ from impctl.app.workbench.settings import MeasureRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.record import Cell, RecordKind
 from impctl.errors import Problem, UsageError, WorkloadError
+from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.reading import suggestion
 

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import field, replace
 from datetime import UTC, datetime
 
-from impctl.aliases import QueryName
 from impctl.app.measuring.figures import CaseSpec, FigureSpec
 from impctl.app.measuring.fingerprint import case_fingerprint
 from impctl.app.measuring.keep import try_kept, write_kept
@@ -31,6 +30,7 @@ from impctl.bench.record import Cell, Chart, Figure, Label, Record
 from impctl.bench.yardstick import UNSTEADY, noise_of, yardstick
 from impctl.errors import ImpctlError, StorageError, UnsoundSketchError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 

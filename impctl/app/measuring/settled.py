@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 
-from impctl.aliases import TableName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.tables.write.rewind import checkpoint
+from impctl.types import TableName
 
 _CHECKPOINT_EVERY = 10
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.estimate import LEAST_ROWS, NOTHING, Estimates, estimates
 from impctl.app.preparing.facts import facts_of
 from impctl.app.preparing.files_left import ALIKE
@@ -30,6 +29,7 @@ from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
+from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import Ints
-from impctl.sketch.chances import rate_where_not_zero
+from impctl.sketch.likelihood import rate_where_not_zero
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.file_sample import FileSample
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 Flags = npt.NDArray[np.bool_]

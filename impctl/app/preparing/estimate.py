@@ -19,7 +19,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.preparing.drawn_groups import DrawnGroups, drawn_groups
 from impctl.app.preparing.files_left import FilesLeft
 from impctl.app.preparing.group_columns import group_columns
@@ -44,7 +43,7 @@ from impctl.plan.nodes import (
 from impctl.plan.safety.choose import Option
 from impctl.plan.safety.verdict import carried
 from impctl.plan.scan_conditions import scan_conditions
-from impctl.sketch.chances import chances, hits_between
+from impctl.sketch.likelihood import chances, hits_between
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.density import line_of
@@ -55,6 +54,7 @@ from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import DataFile
 from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 LEAST_ROWS = 1_000_000

@@ -15,7 +15,6 @@ from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import DATE, TIMESTAMP
@@ -27,6 +26,7 @@ from impctl.plan.sql.clock import NEVER, zone_of
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.workload.models import ExpirySpec, TableSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,10 +15,8 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.data.identifiers import quoted
-from impctl.data.schema import Column
+from impctl.data.schema import Column, quoted
 from impctl.data.vector import Bools, Ints, from_arrow
 from impctl.errors import AssumptionBrokenError, ImpctlError
 from impctl.expr.evaluate import Condition
@@ -32,6 +30,7 @@ from impctl.tables.change.net import netted
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import ColumnStatistics, column_statistics
+from impctl.types import AttributeId, ColumnName, TableName
 
 
 def constraint_facts(tables: PinnedTables, scans: Iterable[Scan]) -> tuple[Fact, ...]:

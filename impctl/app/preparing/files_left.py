@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from impctl.sketch.chances import Mixture
+from impctl.sketch.likelihood import Mixture
 from impctl.tables.file_spans import FileSpans
 from impctl.values import dataclass
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.keyed_sketches import evened, groups_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_by_table, wanted_files
@@ -21,12 +20,13 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.literals import DIALECT, boundary
 from impctl.capture.use import Guard, place_filters, table_filters
 from impctl.plan.nodes import scans_of
-from impctl.sketch.intervals import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.sketch.partition import BoundaryValue
+from impctl.sketch.sketch import MAX_INTERVALS, Interval, RangeFilter, range_filter
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.read_parts import ReadPart, parted_read
 from impctl.tables.snapshot import DataFile
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
 _SHOWN = MAX_INTERVALS

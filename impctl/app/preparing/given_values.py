@@ -17,9 +17,9 @@ from decimal import Decimal
 from numbers import Integral, Real
 from reprlib import repr as shortened
 
-from impctl.aliases import ParameterValue
 from impctl.errors import UsageError
-from impctl.expr.zones import fixed_offset
+from impctl.expr.types import fixed_offset
+from impctl.types import ParameterValue
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId, ColumnName
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.plan.nodes import Aggregate, ComputedColumn, Plan, Project, Scan, nodes_of
+from impctl.types import AttributeId, ColumnName
 
 
 def group_columns(root: Plan, scan: Scan) -> list[ColumnName]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AccessId, TableName
 from impctl.data.vector import Vector, from_arrow
 from impctl.plan.rules.joined_columns import ScanColumn, Tied
 from impctl.tables.key_spans import key_spans
@@ -20,6 +19,7 @@ from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot, bytes_of
 from impctl.tables.statistics import file_bounds
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 
 _FEW_ROWS = 50_000

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.plan.fixpoint_tables import is_recursive
 from impctl.plan.safety.barriers import keyed_groups
 from impctl.plan.safety.judging import Judges
-from impctl.sketch.fragments import FragmentSet
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
+from impctl.types import AccessId
 
 Groups = Collection[frozenset[AccessId]]
 

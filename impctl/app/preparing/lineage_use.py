@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.choice import Chosen
 from impctl.app.preparing.facts import facts_of
 from impctl.app.preparing.occurrences import occurrences
@@ -22,6 +21,7 @@ from impctl.plan.answer_lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, nodes_of, scans_of
 from impctl.plan.safety.status import Status
 from impctl.plan.safety.verdict import Verdict, check_kept, states_of
+from impctl.types import AccessId, ColumnName, TableName
 from impctl.workload.models import Lineage
 
 LINEAGE_UNUSED = "lineage_unused"

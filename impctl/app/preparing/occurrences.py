@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from impctl.aliases import AccessId
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.plan.nodes import Scan
+from impctl.types import AccessId
 
 _ALIAS = re.compile(r"\s+(?:as\s+)?`?([a-z_]\w*)`?", re.IGNORECASE)
 _CLAUSES = frozenset(

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation, localcontext
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
-from impctl.expr.numbers import INTEGRAL_BITS
-from impctl.sketch.equidepth import aligned_boundaries, equidepth_boundaries
-from impctl.sketch.fragments import FragmentSet
+from impctl.expr.numeric import INTEGRAL_BITS
+from impctl.sketch.boundaries import aligned_boundaries, equidepth_boundaries
 from impctl.sketch.partition import PARTITIONABLE, BoundaryValue, RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.bounds import ColumnBounds
 from impctl.tables.sample import sample_values
 from impctl.tables.value_weights import column_spread, starts_of, with_overlaps
+from impctl.types import ColumnName, TableName
 from impctl.workload.models import BoundaryLiteral, PartitionSpec
 from impctl.workload.reading import suggestion
 

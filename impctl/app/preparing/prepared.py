@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.preparing.expiry import LiveAt, has_expiry
 from impctl.app.preparing.query_source import QuerySource
 from impctl.app.workbench.pinned import PinnedTables
@@ -26,6 +25,7 @@ from impctl.plan.sql.clock import RUN, Clock
 from impctl.plan.sql.parameters import BoundSql, bind
 from impctl.plan.sql.statement import NO_EXPIRY
 from impctl.plan.sql.views import expand_views
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage, QuerySpec
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from impctl.aliases import AccessId, AttributeId, ColumnName, TableName
 from impctl.app.preparing.joined_files import Uris, narrow
 from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import Source
@@ -21,10 +20,11 @@ from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.rules.joined_columns import Tied, tied_columns
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.scan_conditions import scan_conditions
-from impctl.sketch.intervals import RangeFilter
+from impctl.sketch.sketch import RangeFilter
 from impctl.tables.prune import prune
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import AccessId, AttributeId, ColumnName, TableName
 
 
 def wanted_files(

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Self
 
-from impctl.aliases import TableName
 from impctl.errors import ImpctlError, ProblemsFoundError
+from impctl.types import TableName
 from impctl.values import dataclass
 
 

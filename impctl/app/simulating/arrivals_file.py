@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from impctl.aliases import TableName
 from impctl.app.simulating.arrived import Replay, replay_of
 from impctl.app.simulating.late import Late, spread
 from impctl.errors import Location, Problem, UsageError, WorkloadError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.types import TableName
 from impctl.workload.load import read_file
 from impctl.workload.reading import shown, suggestion
 

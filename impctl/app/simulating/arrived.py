@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from itertools import accumulate
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.keeping.numbers import ROWS_UNKNOWN
-from impctl.forecast.arrival import Arrival, History, effective_times
+from impctl.forecast import Arrival, History, effective_times
+from impctl.types import TableName
 from impctl.values import dataclass
 
 

@@ -11,14 +11,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from impctl.aliases import TableName
 from impctl.app.results.amounts import moment_text
 from impctl.app.simulating.arrived import Replay, commits_of
 from impctl.app.simulating.late import Late, spread
 from impctl.app.workbench.histories import known_histories
 from impctl.app.workbench.workbench import Workbench
-from impctl.forecast.arrival import Arrival, History, effective_times
+from impctl.forecast import Arrival, History, effective_times
 from impctl.store.reader import StoreReader
+from impctl.types import TableName
 
 BY_STORE = "the histories of the tables"
 

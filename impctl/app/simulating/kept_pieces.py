@@ -18,7 +18,6 @@ from dataclasses import field, replace
 from functools import cached_property
 from math import inf
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.expected import Expectations
 from impctl.app.maintaining.keeping.bounds import Bound, chosen_within, late_runs
 from impctl.app.maintaining.keeping.choice import Kept, graphs_of, kept_within
@@ -30,6 +29,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.evaluated import Modes, evaluate
 from impctl.circuits.keeping.graph import Graph, Mode, Node, Piece, Work
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

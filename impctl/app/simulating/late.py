@@ -18,10 +18,10 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import zip_longest
 
-from impctl.aliases import TableName
 from impctl.app.simulating.arrived import time_of
 from impctl.errors import Location, Problem, UsageError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
+from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.durations import seconds_in, written
 from impctl.workload.positions import Lines, YamlFault, compose

@@ -12,9 +12,9 @@ from dataclasses import field
 from enum import StrEnum
 from functools import cached_property
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.estimates import Size, estimated
 from impctl.store.records import RunCost, RunKind
+from impctl.types import TableName
 from impctl.values import dataclass
 
 Tables = frozenset[TableName]

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.looking import trigger_of
 from impctl.app.maintaining.estimates import recorded
 from impctl.app.maintaining.keeping.bounds import bounds_of
@@ -26,6 +25,7 @@ from impctl.app.simulating.step_costs import StepCosts
 from impctl.app.simulating.virtual_run import Ran, VirtualRun
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName, TableName
 from impctl.workload.models import QuerySpec
 from impctl.workload.trigger_models import Trigger
 

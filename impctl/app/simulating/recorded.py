@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from impctl.aliases import QueryName
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRecord
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _STEPS = frozenset({"exact", "touch", "recapture"})

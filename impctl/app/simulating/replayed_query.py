@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.when import Costs, Waiting
 from impctl.app.simulating.arrived import Commits, merged
 from impctl.app.simulating.step_costs import Step, StepCosts
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.trigger_models import Trigger
 

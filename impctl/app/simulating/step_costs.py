@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.due.costs import UNKNOWN_S
 from impctl.app.simulating.kept_pieces import MostPriced, Price, price_of_step
 from impctl.app.simulating.lines import CostsBy, QueryLines
+from impctl.types import TableName
 from impctl.values import dataclass
 
 Tables = frozenset[TableName]

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from sqlglot.dialects.spark import Spark
 
-from impctl.aliases import ColumnName, TableName
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]*[A-Za-z_/][A-Za-z0-9_./-]*")

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AttributeId
 from impctl.app.results.subject import named_before
 from impctl.data.schema import BOOLEAN, Column, Kind, Schema, SqlType, other
 from impctl.errors import QueryError, UsageError
+from impctl.expr.evaluate import find_blocker
 from impctl.expr.nodes import Expr, substitute
-from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
+from impctl.types import AttributeId
 
 _TABLE = "answer"
 _QUERY = "query"

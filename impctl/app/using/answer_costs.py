@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.answer_runs import Estimate, Fixed, answer_runs, by_runs, start_of
 from impctl.app.workbench.workbench import Workbench
+from impctl.errors import count_text
 from impctl.expr.nodes import Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -32,10 +32,10 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.plural import count_text
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile
 from impctl.tables.storage import local_path
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy
 

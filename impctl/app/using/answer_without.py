@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableName
 from impctl.app.maintaining.answer_changes import changes_between
 from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery
@@ -43,6 +42,7 @@ from impctl.plan.nodes import (
     Sort,
     nodes_of,
 )
+from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 from impctl.workload.reading import suggestion

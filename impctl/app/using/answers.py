@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.answer import RowValue, rows_of
@@ -20,10 +19,11 @@ from impctl.capture.literals import DIALECT
 from impctl.capture.use import Guard, filter_condition, local_name, rewrite_sql
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Join, nodes_of
-from impctl.sketch.intervals import RangeFilter
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import RangeFilter
 from impctl.store.records import StoredSketch
 from impctl.tables.snapshot import bytes_of
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ Out of scope: bringing anything up to date (`app.using.fresh_sketch`).
 
 from __future__ import annotations
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.definition import stored_query
 from impctl.app.capturing.kept_ending import known_ending
 from impctl.app.capturing.moments import stored_moments
@@ -23,6 +22,7 @@ from impctl.errors import ImpctlError
 from impctl.expr.nodes import Expr
 from impctl.plan.ending import Ending
 from impctl.stopwatch import Stopwatch
+from impctl.types import QueryName
 from impctl.workload.models import AnsweredBy
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.capturing.pins import catch_up, moved_meanwhile
 from impctl.app.capturing.uncaptured import captured_query
@@ -27,6 +26,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.flows import BlockedError
 from impctl.errors import QueryError, UsageError
 from impctl.store.reader import StoreReader
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import AnsweredBy, QuerySpec
 

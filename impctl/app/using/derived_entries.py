@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.recursion_limits import limits_of
@@ -24,6 +23,7 @@ from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
 from impctl.store.records import StoredSketch
+from impctl.types import AccessId, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

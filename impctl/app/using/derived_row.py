@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, TableName
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.wanted_files import files_by_table, wanted_files
 from impctl.app.results.answer import RowValue, rows_of
@@ -36,6 +35,7 @@ from impctl.plan.nodes import Plan, Scan, Select, attributes_of, scans_of
 from impctl.plan.rules.order import apply_rules
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows
+from impctl.types import AccessId, ColumnName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from impctl.aliases import AccessId, TableName, TableVersion
 from impctl.app.maintaining.answer_changes import RowsOf
 from impctl.app.preparing.filters import Pruned
 from impctl.app.preparing.keyed_sketches import evened
@@ -37,6 +36,7 @@ from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import BATCH_ROWS, read_batches
+from impctl.types import AccessId, TableName, TableVersion
 
 if TYPE_CHECKING:
     import pyarrow as pa

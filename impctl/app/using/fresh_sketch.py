@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
 from impctl.app.capturing.definition import check_definition, stored_query
 from impctl.app.capturing.moments import moved_moments, still
@@ -23,6 +22,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Query
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

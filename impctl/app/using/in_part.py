@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.app.preparing.facts import fact_of, facts_of
 from impctl.app.results.results import NO_SKETCH
 from impctl.app.using.fresh_sketch import Fresh
@@ -21,6 +20,7 @@ from impctl.plan.safety.part_failures import Interval, Sizes, part_failure
 from impctl.plan.safety.status import Refusal
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
+from impctl.types import AccessId, AttributeId
 
 _HINT = "rewrite the query so that it cannot fail, for instance with `nullif(y, 0)` or `try_divide`"
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
 from impctl.engine.operators.kept import AnswerRows
 from impctl.expr.nodes import Expr
 from impctl.plan.ending import Ending
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName
 
 if TYPE_CHECKING:
     import pyarrow as pa

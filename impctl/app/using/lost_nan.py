@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.sketch.intervals import RangeFilter
+from impctl.sketch.sketch import RangeFilter
 from impctl.tables.hidden_values import hiding_columns
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import TableName, TableVersion
 
 
 def losing_nan(

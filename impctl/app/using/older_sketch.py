@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.chosen_way import is_same_circuit, restored_verdict
 from impctl.app.capturing.definition import check_definition, is_stamp_of_this_release, stored_query
 from impctl.app.capturing.moments import stored_moments
@@ -27,6 +26,7 @@ from impctl.errors import HistoryGoneError, RecaptureNeededError, TableRecreated
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.tables.source import oldest_version
+from impctl.types import TableName, TableVersion
 from impctl.workload.models import MaintainMode, QuerySpec
 
 Versions = Mapping[TableName, TableVersion]

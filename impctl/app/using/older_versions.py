@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from numbers import Integral
 from reprlib import repr as shortened
 
-from impctl.aliases import TableName, TableVersion
 from impctl.errors import HistoryGoneError, UsageError
 from impctl.plan.names import TableNames
+from impctl.types import TableName, TableVersion
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion
 

@@ -6,9 +6,9 @@ Out of scope: names of queries (`app.workbench`).
 
 from __future__ import annotations
 
-from impctl.aliases import QueryName
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
+from impctl.types import QueryName
 
 
 def only_query(desk: Workbench) -> QueryName:

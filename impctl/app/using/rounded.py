@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.answer import RowValue, rows_of
 from impctl.app.workbench.workbench import Workbench
@@ -18,6 +17,7 @@ from impctl.capture.render import render_plan
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import attributes_of, scans_of
 from impctl.plan.rules.rounding import with_rounding
+from impctl.types import TableName, TableVersion
 
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]
 

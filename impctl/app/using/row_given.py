@@ -14,12 +14,12 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from reprlib import repr as shortened
 
-from impctl.aliases import ParameterValue
 from impctl.app.preparing.given_values import parsed
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, IsNull, Literal, LiteralValue
 from impctl.plan.nodes import Attribute
+from impctl.types import ParameterValue
 from impctl.workload.reading import suggestion
 
 RowGiven = Sequence[str] | Mapping[str, object]

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of, guards_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.capture.plain_condition import plain_condition
 from impctl.capture.use import rewrite_sql
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
-from impctl.sketch.intervals import MAX_INTERVALS, range_filter
+from impctl.sketch.sketch import MAX_INTERVALS, range_filter
 from impctl.store.records import StoredSketch
 from impctl.tables.hidden_values import hiding_columns
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 
 _MOST_INTERVALS = 256

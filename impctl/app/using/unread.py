@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.prepared import column_like_clock
 from impctl.app.results.results import NOT_USED
 from impctl.app.using.answers import with_one_schema
@@ -18,6 +17,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, NotReadError, QueryError
 from impctl.plan.sql.named_tables import named_tables
 from impctl.plan.sql.parameters import bind
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.preparing.filters import Pruned, filters_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.plan.nodes import Scan
-from impctl.sketch.intervals import RangeFilter, fragments_between
+from impctl.sketch.sketch import RangeFilter, fragments_between
 from impctl.store.records import StoredSketch
 from impctl.tables.read_parts import ReadPart
 from impctl.tables.snapshot import bytes_of
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import SketchUse
 

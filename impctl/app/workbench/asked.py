@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.app.workbench.settings import DEFAULT_INTERVAL, SimulateRequest
 from impctl.errors import UsageError
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 

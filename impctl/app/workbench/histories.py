@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import ImpctlError
-from impctl.forecast.arrival import History
+from impctl.forecast import History
 from impctl.store.reader import StoreReader
 from impctl.tables.change.commit_history import commit_history
+from impctl.types import TableName, TableVersion
 
 Texts = Mapping[TableName, Mapping[TableVersion, str]]
 """Entries of logs that were read already."""

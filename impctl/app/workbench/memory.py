@@ -17,12 +17,12 @@ from impctl.workload.load import read_text, workload_of
 from impctl.workload.models import Workload
 
 if TYPE_CHECKING:
-    from impctl.aliases import AccessId, ColumnName
     from impctl.plan.nodes import Plan, Query
     from impctl.plan.reuse.verdict import ReuseVerdict
     from impctl.plan.rules.answered import AnswerPlan
     from impctl.plan.rules.planned import PlannedQueries
     from impctl.plan.safety.facts import Fact
+    from impctl.types import AccessId, ColumnName
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 

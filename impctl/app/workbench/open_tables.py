@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 
-from impctl.aliases import TableName
 from impctl.app.workbench.workbench import Workbench
 from impctl.tables.change.arrivals import Seen
+from impctl.types import TableName
 
 _LONGEST = 600.0
 """Seconds after which tables are opened anew."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.workbench.histories import Texts, gone_on
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
 from impctl.store.faults import suppress_full
 from impctl.store.store import Store
+from impctl.types import TableName, TableVersion
 
 CHANGE_UNEXPECTED = "change_unexpected"
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from impctl.aliases import TableName
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UsageError
 from impctl.store.scratch import BENCH_SCRATCH, scratch_folder
 from impctl.tables.storage import local_path
 from impctl.tables.write.clone import clone_table
+from impctl.types import TableName
 from impctl.workload.models import TableSpec
 
 

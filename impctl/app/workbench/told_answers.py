@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from impctl.aliases import QueryName
 from impctl.store.ledger import Ledger
+from impctl.types import QueryName
 
 _APART = 1.0
 """Seconds between two writes: one waits for the disk, longer than telling an answer takes."""

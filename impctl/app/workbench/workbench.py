@@ -16,7 +16,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from impctl.aliases import QueryName
 from impctl.app.workbench.build_mark import build_mark
 from impctl.app.workbench.memory import Memory
 from impctl.app.workbench.output import check_output
@@ -25,14 +24,15 @@ from impctl.app.workbench.reporter import Reporter, SilentReporter
 from impctl.app.workbench.sessions import OwnSession, Sessions
 from impctl.app.workbench.settings import Settings, lock_timeout_of, policy_of, spark_of, store_of
 from impctl.app.workbench.told_answers import ToldAnswers
-from impctl.data.identifiers import name_parts
 from impctl.data.memory import give_back
+from impctl.data.schema import name_parts
 from impctl.errors import UsageError
 from impctl.stopwatch import Stopwatch
 from impctl.store.reader import StoreReader
 from impctl.store.store import Store
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path
+from impctl.types import QueryName
 from impctl.workload.load import load_spark_profile
 from impctl.workload.models import InsertSpec, Policy, QuerySpec, SparkSpec, Workload
 from impctl.workload.reading import suggestion

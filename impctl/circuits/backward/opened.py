@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import Column, Flow
 from impctl.circuits.plumbing import Opened, Plumbing
 from impctl.data.schema import LONG
@@ -22,6 +21,7 @@ from impctl.engine.operators.fixpoint import Fixpoint, Numbering
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.used_rows import ROW, UsedRows
 from impctl.plan.nodes import Plan
+from impctl.types import AccessId, AttributeId
 
 
 def numbering_of(name: str, leaves: int) -> Numbering:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import TableName
 from impctl.bench.quantity import number
 from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day_together
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 from impctl.circuits.keeping.many_queries import divided
 from impctl.circuits.keeping.state_choice import THIN, Choices, choices_of
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _Sharers = Mapping[tuple[tuple[TableName, ...], int], int]

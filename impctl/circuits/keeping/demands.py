@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import TableName
 from impctl.circuits.keeping.graph import Demand, Mode, Node, PerKind, Piece, Work
+from impctl.types import TableName
 from impctl.values import dataclass
 
 Read = tuple[tuple[TableName, ...], float]

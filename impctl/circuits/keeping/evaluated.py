@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName
 from impctl.circuits.keeping.demands import own
 from impctl.circuits.keeping.graph import Demand, Graph, Mode, Work
+from impctl.types import TableName
 from impctl.values import dataclass
 
 Modes = Mapping[str, Mode]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from enum import IntEnum, StrEnum
 
-from impctl.aliases import TableName
+from impctl.types import TableName
 from impctl.values import dataclass
 
 PerKind = tuple[float, ...]

@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field
 
-from impctl.aliases import AttributeId, TableName
 from impctl.circuits.compile import Compiled
 from impctl.circuits.keeping.demands import chance_of_hit
 from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, PerKind, Piece, Work
 from impctl.circuits.keeping.priors import PRIORS, Priors
 from impctl.engine.operator import Operator
+from impctl.types import AttributeId, TableName
 from impctl.values import dataclass
 
 _MS = 1e-6

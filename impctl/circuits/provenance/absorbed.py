@@ -10,7 +10,6 @@ Out of scope: what the operator does (`engine.operators.absorbed_fixpoint`), tel
 
 from __future__ import annotations
 
-from impctl.aliases import FixpointId
 from impctl.circuits.flows import BlockedError, Flow, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.provenance.ingredients import Apart, OfTable, taken_apart
@@ -22,6 +21,7 @@ from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint, Ingredient
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import Fixpoint, Plan, Scan
+from impctl.types import FixpointId
 from impctl.values import dataclass
 
 _ABSORBED = "cannot be maintained with `provenance: absorption`"

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.flows import BlockedError
 from impctl.expr.nodes import Cast
 from impctl.plan.nodes import (
@@ -35,6 +34,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import reads_fixpoint
+from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, FixpointId, TableName
 from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.makings import MakingList
@@ -26,6 +25,7 @@ from impctl.engine.fixpoint.absorption import Absorbs, Absorption
 from impctl.engine.fixpoint.derivations import Grounded
 from impctl.engine.fixpoint.row_numbers import NUMBER
 from impctl.errors import ImpctlError
+from impctl.types import ColumnName, FixpointId, TableName
 from impctl.values import dataclass
 
 _ZONE = "UTC"

@@ -16,8 +16,7 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 from impctl.circuits.provenance.makings import Makings
-from impctl.data.ragged import slice_positions
-from impctl.data.vector import Ints
+from impctl.data.vector import Ints, slice_positions
 
 
 class Lineage:

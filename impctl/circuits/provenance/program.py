@@ -18,7 +18,6 @@ from itertools import count
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.circuits.answers import arrow_column, arrow_type
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import BlockedError, Source, typed
@@ -34,7 +33,7 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
 from impctl.engine.fixpoint.limits import LIMITS, Limits
-from impctl.expr.spans import exactly
+from impctl.expr.error_bounds import exactly
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -54,6 +53,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.recursion import reads_fixpoint
+from impctl.types import AccessId
 from impctl.values import dataclass
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.circuits.flows import Source
 from impctl.circuits.moving import passing
 from impctl.circuits.reading.readable import Readable
@@ -25,6 +24,7 @@ from impctl.engine.batch import Batch
 from impctl.plan.rules.column_behind import column_behind
 from impctl.plan.rules.indispensable import indispensable
 from impctl.plan.rules.joined_columns import Tied, tied_columns
+from impctl.types import AccessId, ColumnName
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]
 """Rows of a source's table with one of each list's values in each of these columns; more may come

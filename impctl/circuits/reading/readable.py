@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.circuits.flows import Column, Flow
 from impctl.data.schema import INTEGER
 from impctl.engine.operator import Operator
@@ -27,6 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
+from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
 
 FRAGMENT_COLUMN: ColumnName = "__impctl_fragment"

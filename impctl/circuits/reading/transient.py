@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import Flow, Source
 from impctl.circuits.reading.readable import Readable
@@ -21,6 +20,7 @@ from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.circuit import Circuit
 from impctl.engine.consolidate import consolidated
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId
 
 _NAMES = "read/"
 

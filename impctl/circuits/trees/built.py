@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.calls import Calls, read_calls
 from impctl.circuits.flows import (
     Column,
@@ -43,6 +42,7 @@ from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
 from impctl.plan.nodes import ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 Planted = dict[int, Flow]

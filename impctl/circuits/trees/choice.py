@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Protocol
 
-from impctl.aliases import TableName
 from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.costs.sides import FanOuts
 from impctl.circuits.trees.costs.times import STEP_ROWS
@@ -25,6 +24,7 @@ from impctl.circuits.trees.shaping import planned_blocks
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan
 from impctl.plan.render_expr import expr_text, shortened
+from impctl.types import TableName
 from impctl.values import dataclass
 
 _NOT_ESTIMATED = "its fan-out is unknown: a key is computed, or a node has several tables"

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Span, columns_of, walk
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.functions import VOLATILE
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _EQUALITIES = (CompareOp.EQUAL, CompareOp.NULL_SAFE_EQUAL)

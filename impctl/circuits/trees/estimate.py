@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from impctl.aliases import AccessId, TableName
 from impctl.circuits.trees.costs.index_join import index_cost
 from impctl.circuits.trees.costs.sides import FanOuts, condition_on
 from impctl.circuits.trees.costs.times import index_ms, rows_joined, tree_ms, tuples_touched
@@ -19,6 +18,7 @@ from impctl.circuits.trees.costs.tree import tree_cost
 from impctl.circuits.trees.shape import TreeShape
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Plan, scans_of
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from impctl.aliases import AttributeId
 from impctl.engine import spread
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
@@ -22,6 +21,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
+from impctl.types import AttributeId
 
 _WITH_BOUNDS = frozenset({"sum", "avg", *spread.FUNCTIONS})
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import TableName
 from impctl.circuits.trees.bags import Bags, with_all_columns, without_cores
 from impctl.circuits.trees.early import late_part
 from impctl.circuits.trees.nodes import Branch, Kept, Layout, nodes_of_layout
@@ -23,6 +22,7 @@ from impctl.circuits.trees.taken_apart import Asked, TakenApart, taken_apart
 from impctl.engine.trees.spec import Edge
 from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Distinct, Plan, Sort, scans_of
+from impctl.types import TableName
 
 Changed = Mapping[TableName, int]
 """How many rows of each table change; 0 of a table that is not named."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.trees.relations import relations_of
 from impctl.circuits.trees.taken_apart import Shown
 from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute, walk
@@ -24,6 +23,7 @@ from impctl.plan.nodes import (
     attributes_of,
     inputs_of,
 )
+from impctl.types import AttributeId
 
 
 def joined_columns(root: Plan, joins: Plan) -> tuple[ComputedColumn, ...]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.trees.classes import KeyClass, equality_of, is_same
 from impctl.circuits.trees.relations import Beside
 from impctl.circuits.trees.shape import Merging
@@ -34,6 +33,7 @@ from impctl.expr.nodes import (
     columns_of,
 )
 from impctl.plan.nodes import JoinKind
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _EDGES = {JoinKind.SEMI: Edge.SEMI, JoinKind.ANTI: Edge.ANTI, JoinKind.LEFT: Edge.LEFT}

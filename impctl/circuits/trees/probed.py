@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import chain
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.circuits.flows import Column, Flow, known_type, known_type_of, refuse_approximate
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.shape import CircleRows
@@ -20,6 +19,7 @@ from impctl.engine.probing.spec import Circle, Probed
 from impctl.expr.nodes import ColumnRef, Expr, conjuncts, substitute
 from impctl.plan.nodes import Plan, Scan, Select, attributes_of
 from impctl.sketch.partition import RangePartition
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 _Source = tuple[object, ...]

@@ -8,10 +8,10 @@ Out of scope: fragments that are counted (`engine.trees.node`).
 
 from __future__ import annotations
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.circuits.trees.shape import ShapeNode
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import Join, JoinKind, Plan, Scan, Select, Sort
+from impctl.types import AccessId, ColumnName
 
 _LEFT = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT})
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.trees.shape import Values
 from impctl.expr.nodes import Expr, Span, columns_of, conjuncts, substitute
 from impctl.plan.nodes import Join, JoinKind, Plan, Project, Select, Sort, attributes_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _BESIDE = frozenset({JoinKind.SEMI, JoinKind.ANTI, JoinKind.LEFT, JoinKind.RIGHT})

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.engine.trees.spec import Edge, Mode
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.nodes import Aggregate, ComputedColumn, Plan
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 

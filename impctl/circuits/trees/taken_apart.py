@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.circuits.trees.bags import Bags
 from impctl.circuits.trees.classes import Equality, KeyClass, classes_of, equality_of
 from impctl.circuits.trees.exact_columns import bounded_columns
@@ -20,6 +19,7 @@ from impctl.circuits.trees.shape import Merging
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
 from impctl.plan.nodes import Plan, attributes_of
 from impctl.plan.render_expr import Names, expr_text
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 Calls = Mapping[int, tuple[Expr, ...]]

@@ -18,7 +18,7 @@ from impctl.app.results.results import QueryResult
 from impctl.app.writing.formats import RowsFormat
 from impctl.cli.output.wording import versions_text
 from impctl.cli.output.wrapped import columns_of
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def write_rows(

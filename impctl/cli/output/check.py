@@ -15,7 +15,7 @@ from impctl.app.results.unsketched import SKETCH_NONE
 from impctl.cli.output.explain import answer_texts, attribute_lines
 from impctl.cli.output.wording import mode_text
 from impctl.cli.output.wrapped import wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _NO_SKETCH = "no sketch possible"
 

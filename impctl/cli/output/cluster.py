@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from impctl.app.results.amounts import duration_text, plain, size_text
 from impctl.app.results.clustered import ClusteredSketch, ClusterResult
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def cluster_lines(result: ClusterResult) -> list[str]:

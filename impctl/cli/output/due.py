@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from impctl.app.results.amounts import duration_text, moment_text
 from impctl.app.results.due import DueResult, FreshEntry
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def due_word(result: DueResult) -> str:

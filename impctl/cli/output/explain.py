@@ -22,7 +22,7 @@ from impctl.app.results.explanations import (
 )
 from impctl.cli.output.wording import expected_text, mode_text
 from impctl.cli.output.wrapped import wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _DEEPEST = 12
 """Levels of a plan that are indented; deeper ones would leave no room for words."""

@@ -16,7 +16,7 @@ from impctl.app.results.results import MaintainResult, Outcome
 from impctl.cli.output.json import JsonOutput
 from impctl.cli.output.protocol import show
 from impctl.cli.output.wording import mode_text
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def json_line(outcome: Outcome, run: FollowedRun, stdout: TextIO) -> None:

@@ -26,7 +26,7 @@ from impctl.cli.output.wording import (
     sketches_text,
     versions_text,
 )
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _NOW = {"stale": "replaces a sketch that is not current", "current": "the stored sketch is current"}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from impctl.app.results.amounts import duration_text, plain, size_text
 from impctl.app.results.gained import COSTS_MORE, NOT_USED_YET, GainResult
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def gain_lines(result: GainResult) -> list[str]:

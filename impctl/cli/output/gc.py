@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from impctl.app.results.amounts import size_text
 from impctl.app.results.collected import GcEntry, GcResult
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def gc_lines(result: GcResult) -> Iterator[str]:

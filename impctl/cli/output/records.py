@@ -20,7 +20,7 @@ from impctl.app.measuring.figure_tables import (
 )
 from impctl.app.results.amounts import duration_text
 from impctl.app.results.results import Record, RecordComparison, RecordKind
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _WIDTH = 80
 

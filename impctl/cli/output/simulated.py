@@ -22,7 +22,7 @@ from impctl.app.results.amounts import (
 from impctl.app.results.simulated import RecordedRuns, SimulatedSetting, SimulateResult
 from impctl.cli.output.table import table_lines
 from impctl.cli.output.wrapped import wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 if TYPE_CHECKING:
     from impctl.app.writing.texts import TextColumn

@@ -24,7 +24,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.cli.output.wrapped import wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _LABEL = 9
 

@@ -78,7 +78,7 @@ from impctl.cli.output.wording import (
     versions_text,
 )
 from impctl.cli.output.wrapped import width_for, wrapped
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 class TextOutput:

@@ -14,7 +14,7 @@ from impctl.app.results.answer import RowValue
 from impctl.app.results.changed import STATE
 from impctl.app.results.why import WhyResult, WithoutResult
 from impctl.cli.output.wording import versions_text
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 _CLAIMS = {
     "smallest": "a smallest set: fewer rows cannot derive it",

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from impctl.app.results.amounts import CONTROL, number_text, plain, size_text
 from impctl.app.results.explanations import ExpectedReading
 from impctl.app.results.results import LeftEntry, RangesEntry, SketchEntry, VerifyResult
-from impctl.plural import count_text
+from impctl.errors import count_text
 
 
 def plain_sql(text: str) -> str:

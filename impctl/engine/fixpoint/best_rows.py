@@ -14,13 +14,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.operator import Keeper
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 RANK, LOW, HAS = "rank", "low", "has"

@@ -20,10 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import key_codes, normalise
+from impctl.data.keys import distinct_values, key_codes, normalise, starts_in
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import distinct_values, starts_in
 from impctl.data.vector import Bools, Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
@@ -32,6 +30,7 @@ from impctl.engine.fixpoint.moves import ToldInTheEnd, slots_for
 from impctl.engine.fixpoint.touched_rows import RANK, WAS, TouchedRows
 from impctl.engine.row_index import RowIndex
 from impctl.engine.tags import RowTags, SetTags, Tags
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -15,9 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from impctl.data.ragged import slice_positions
-from impctl.data.sorted_rows import distinct_values
-from impctl.data.vector import Ints
+from impctl.data.keys import distinct_values
+from impctl.data.vector import Ints, slice_positions
 from impctl.values import dataclass
 
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, stacked_batches
@@ -24,6 +23,7 @@ from impctl.engine.fixpoint.moves import ToldInTheEnd, slots_for
 from impctl.engine.fixpoint.numbered_rows import TouchedNumbers
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.tags import no_fragments
+from impctl.types import AttributeId
 
 HEAD, BODY = "impctl/head", "impctl/body"
 """The columns of such a row, both numbers."""

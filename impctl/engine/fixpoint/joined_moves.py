@@ -16,11 +16,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import key_codes, normalise
-from impctl.data.ragged import slice_positions
-from impctl.data.sorted_rows import distinct_values
-from impctl.data.vector import Ints, Vector
+from impctl.data.keys import distinct_values, key_codes, normalise
+from impctl.data.vector import Ints, Vector, slice_positions
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.fixpoint.moves import Admit, Dismiss, Moves, Told, slots_for
 from impctl.engine.fixpoint.partners import Derived, Partners
@@ -31,6 +28,7 @@ from impctl.engine.fixpoint.thin_fronts import ChangedRows, ThinFronts
 from impctl.engine.fixpoint.touched_rows import FIRST, LAST, TouchedRows
 from impctl.engine.fixpoint.views import IndexView, Views
 from impctl.engine.tags import Tags
+from impctl.types import AttributeId
 
 _MOST_WAITING = 64
 """Steps whose changes wait at most."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.engine.circuit import Circuit
 from impctl.engine.operators.join import Join
 from impctl.engine.operators.project import Project
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _ROWS, _TABLE = -1, -2

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
@@ -21,6 +20,7 @@ from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.consolidate import identity_of
 from impctl.engine.disagreement import never_held
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _WEIGHT = "weight"

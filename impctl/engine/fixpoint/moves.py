@@ -13,15 +13,13 @@ from typing import Protocol
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import are_told_by_codes, group_normal
-from impctl.data.order import ascending
-from impctl.data.sorted_rows import distinct_values, starts_in
+from impctl.data.keys import are_told_by_codes, ascending, distinct_values, group_normal, starts_in
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.tags import Tags, no_fragments
+from impctl.types import AttributeId
 
 Dismiss = Callable[[int], bool]
 """Asked before so many rows go: whether they may; counts them."""

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
@@ -23,6 +22,7 @@ from impctl.engine.fixpoint.ranked_rows import NAMES, RankedRows
 from impctl.engine.fixpoint.touched_rows import ALL, TouchedRows
 from impctl.engine.tags import FRAGMENT_BITS, RowTags
 from impctl.errors import UnsupportedError
+from impctl.types import AttributeId
 
 _NUMBER = "number"
 MOST = (1 << FRAGMENT_BITS) - 1

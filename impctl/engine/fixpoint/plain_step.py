@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.joined_step import JoinedStep, ends_of, passed
 from impctl.engine.operators.join import Join
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _RANK = -1

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, from_stored
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _RANK, _ALL, _LOW = "rank", "all", "low"

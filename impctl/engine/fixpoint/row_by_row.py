@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from impctl.data.keys import code_of
-from impctl.data.order import ascending
+from impctl.data.keys import ascending, code_of
 from impctl.engine.disagreement import never_held
 from impctl.engine.fixpoint.partners import Derived, Partners
 from impctl.engine.fixpoint.ranked_rows import NAMES

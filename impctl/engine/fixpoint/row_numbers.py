@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_normal
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.disagreement import never_held
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 NUMBER = "number"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impctl.data.sorted_rows import distinct_values, starts_in
+from impctl.data.keys import distinct_values, starts_in
 from impctl.data.vector import Bools, Ints
 from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.fixpoint.valued_links import BODY, NET, OFFSET, Links

@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.order import when_many
+from impctl.data.keys import when_many
 from impctl.data.pages import search
-from impctl.data.ragged import slice_positions
-from impctl.data.vector import Ints
+from impctl.data.vector import Ints, slice_positions
 from impctl.engine.fixpoint.plain_step import PlainStep
 from impctl.engine.row_index import IndexRun, check_size
 from impctl.engine.tags import Tags
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _NONE = np.zeros(0, dtype=np.int64)

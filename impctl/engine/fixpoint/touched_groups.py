@@ -14,10 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import Grouping, group_normal
+from impctl.data.keys import Grouping, distinct_values, group_normal, starts_in
 from impctl.data.schema import LONG
-from impctl.data.sorted_rows import distinct_values, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
@@ -25,6 +23,7 @@ from impctl.engine.disagreement import never_held
 from impctl.engine.extremes import ranks_of
 from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK, BestRows
 from impctl.engine.fixpoint.slots import Slots
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _NAMES = (RANK, LOW)

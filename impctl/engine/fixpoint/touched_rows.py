@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import are_told_by_codes, same_keys
+from impctl.data.keys import are_told_by_codes, ascending, same_keys
 from impctl.data.memory import reserve
-from impctl.data.order import ascending
 from impctl.data.pages import search
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat
@@ -25,6 +23,7 @@ from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import never_held
 from impctl.engine.fixpoint.ranked_rows import NAMES, RankedRows
 from impctl.engine.runs import are_told_by_code
+from impctl.types import AttributeId
 
 RANK, ALL, LOW = range(3)
 WAS = 3

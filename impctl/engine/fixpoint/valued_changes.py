@@ -14,8 +14,7 @@ from copy import copy
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.order import ascending
+from impctl.data.keys import ascending
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -35,6 +34,7 @@ from impctl.engine.fixpoint.valued_rows import (
 )
 from impctl.engine.operators.recursion import NO_BODY
 from impctl.engine.tags import Tags, no_fragments, stacked
+from impctl.types import AttributeId
 
 
 class ValuedChanges:

@@ -14,10 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from impctl.data.order import when_many
-from impctl.data.ragged import slice_positions
-from impctl.data.sorted_rows import starts_in
-from impctl.data.vector import Ints
+from impctl.data.keys import starts_in, when_many
+from impctl.data.vector import Ints, slice_positions
 from impctl.engine.batch import Batch
 from impctl.engine.fixpoint.valued_rows import (
     FIRST,

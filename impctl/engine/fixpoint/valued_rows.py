@@ -17,9 +17,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from impctl.data.keys import key_codes
+from impctl.data.keys import distinct_values, key_codes
 from impctl.data.pages import search
-from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint.best_rows import HAS, LOW, RANK, BestRows
 from impctl.engine.fixpoint.valued_step import ValuedStep

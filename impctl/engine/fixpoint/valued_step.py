@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.best_rows import Grouped
@@ -20,6 +19,7 @@ from impctl.engine.fixpoint.plain_step import WHOLE_NUMBERS
 from impctl.engine.operators.join import Join
 from impctl.engine.operators.project import Project
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _ADDED = frozenset({Kind.BYTE, Kind.SHORT, Kind.INTEGER, Kind.LONG})

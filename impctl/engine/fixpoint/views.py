@@ -12,12 +12,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Sized
 from typing import Any, TypeAlias, TypeVar
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import are_codes
 from impctl.data.pages import InPages
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.row_index import IndexRun
 from impctl.engine.runs import Run
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _SMALL = 4_096

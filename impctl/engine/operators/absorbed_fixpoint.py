@@ -25,9 +25,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import distinct_values
 from impctl.data.schema import LONG, SqlType
-from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
@@ -40,6 +39,7 @@ from impctl.engine.fixpoint.row_numbers import NUMBER, RowNumbers, RowsByNumber
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion, apart_in_memory
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _HEAD = "head"

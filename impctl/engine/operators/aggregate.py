@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_normal
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints, Vector, concat, from_stored
@@ -40,8 +39,9 @@ from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
 from impctl.engine.runs import Run
 from impctl.engine.tags import GroupTags, RowTags, Tags, no_fragments
-from impctl.expr.spans import refuse_unsure
+from impctl.expr.error_bounds import refuse_unsure
 from impctl.sketch.partition import RangePartition
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _GROUP = "group"

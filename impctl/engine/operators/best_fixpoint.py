@@ -23,7 +23,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -38,6 +37,7 @@ from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
 from impctl.engine.fixpoint.valued_step import valued_step
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
+from impctl.types import AttributeId
 
 
 class BestFixpoint(Recursion):

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
-from impctl.expr.spans import between, ends, exactly, is_known, is_open, unsure_value
+from impctl.expr.error_bounds import between, ends, exactly, is_known, is_open, unsure_value
+from impctl.types import AttributeId
 
 
 class _Bounds(Operator):

@@ -24,9 +24,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import distinct_values
 from impctl.data.schema import SqlType
-from impctl.data.sorted_rows import distinct_values
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
@@ -42,6 +41,7 @@ from impctl.engine.fixpoint.thin_fronts import THIN
 from impctl.engine.fixpoint.touched_rows import TouchedRows
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _LARGE = 0.75

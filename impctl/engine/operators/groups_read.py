@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch
@@ -23,6 +22,7 @@ from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operator import Operator
 from impctl.engine.operators.aggregate import Aggregate
+from impctl.types import AttributeId
 
 
 class GroupsRead(Operator):

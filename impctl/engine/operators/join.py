@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import normalise
 from impctl.data.memory import reserve
 from impctl.data.schema import SqlType
@@ -26,6 +25,7 @@ from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.engine.operator import Operator
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.disagreement import loading
@@ -29,6 +28,7 @@ from impctl.engine.trees.enumerated import JoinedTree, Shown
 from impctl.engine.trees.node import NodeState
 from impctl.engine.trees.row_changes import Moved
 from impctl.engine.trees.spec import JoinTree
+from impctl.types import AttributeId
 
 
 class JoinedRows(Operator):

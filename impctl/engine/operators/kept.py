@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from impctl.aliases import AttributeId
 from impctl.data.pages import StoredTable
 from impctl.data.schema import SqlType
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -22,7 +21,8 @@ from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import loading, never_held
 from impctl.engine.operator import Keeper, Operator
 from impctl.engine.row_index import RowIndex
-from impctl.expr.spans import exactly, is_open, unsure_value
+from impctl.expr.error_bounds import exactly, is_open, unsure_value
+from impctl.types import AttributeId
 
 Runs = Mapping[str, Sequence[tuple[int, StoredTable]]]
 """Stored runs by the names of their keepers."""

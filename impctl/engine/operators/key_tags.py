@@ -11,12 +11,12 @@ which tells what derives rows whatever becomes of them.
 
 from __future__ import annotations
 
-from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
 from impctl.engine.operators.scan import fragments_of
 from impctl.engine.tags import RowTags, no_fragments
 from impctl.sketch.partition import RangePartition
+from impctl.types import AttributeId
 
 
 class KeyTags(Operator):

@@ -19,7 +19,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.data.vector import Ints
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -28,6 +27,7 @@ from impctl.engine.fixpoint.levelled_rows import LevelledRows
 from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
 from impctl.engine.operator import Keeper
 from impctl.engine.operators.recursion import Recursion
+from impctl.types import AttributeId
 
 
 class Levels(Recursion):

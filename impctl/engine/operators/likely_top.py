@@ -18,14 +18,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import start_of, starts_in
 from impctl.data.schema import DOUBLE, LONG, SqlType
-from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Ints, Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.operators.top import Cut, First, Limit, Top
 from impctl.engine.order_codes import OrderKey, codes_of
-from impctl.expr.spans import unsure_value
+from impctl.expr.error_bounds import unsure_value
+from impctl.types import AttributeId
 
 
 class LikelyTop(Top):

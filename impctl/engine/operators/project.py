@@ -10,15 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import same_keys
-from impctl.data.once import once
-from impctl.data.vector import Bools, Vector
+from impctl.data.vector import Bools, Vector, once
 from impctl.engine.batch import Batch, difference
 from impctl.engine.consolidate import identity_of
 from impctl.engine.operator import Operator
 from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import ColumnRef, Expr
+from impctl.types import AttributeId
 
 
 class Project(Operator):

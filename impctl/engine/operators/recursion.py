@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.circuit import Circuit
 from impctl.engine.operator import Operator
 from impctl.engine.tags import apart, no_fragments
+from impctl.types import AttributeId
 
 NO_BODY = -1
 """The stamp of a derivation that no row of T takes part in: below all others."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
+from impctl.types import AttributeId
 
 
 class Repeat(Operator):

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from impctl.aliases import AttributeId, ColumnName
-from impctl.data.once import Once, once
 from impctl.data.schema import SqlType
-from impctl.data.vector import Ints, Vector, from_arrow
+from impctl.data.vector import Ints, Once, Vector, from_arrow, once
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
 from impctl.sketch.partition import Fragments, RangePartition
+from impctl.types import AttributeId, ColumnName
 
 
 class Scan:

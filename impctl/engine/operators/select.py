@@ -9,15 +9,14 @@ sketch too small. Not to be confused with a filter by the current sketch, which 
 
 from __future__ import annotations
 
-from impctl.aliases import AttributeId
-from impctl.data.once import once
-from impctl.data.vector import Bools
+from impctl.data.vector import Bools, once
 from impctl.engine.batch import Batch, difference
 from impctl.engine.operator import Operator
 from impctl.errors import NotExactError
+from impctl.expr.compare import Truth
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import Expr
-from impctl.expr.truth import Truth
+from impctl.types import AttributeId
 
 
 class Select(Operator):

@@ -19,7 +19,6 @@ from decimal import Decimal
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, Kind, SqlType
 from impctl.data.vector import Ints, Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -30,6 +29,7 @@ from impctl.engine.operators.bounds import Rejoined
 from impctl.engine.operators.select import Select
 from impctl.engine.row_index import RowIndex
 from impctl.errors import ImpctlError
+from impctl.expr.compare import Truth
 from impctl.expr.evaluate import Evaluator
 from impctl.expr.nodes import (
     ColumnRef,
@@ -41,7 +41,7 @@ from impctl.expr.nodes import (
     columns_of,
     with_children,
 )
-from impctl.expr.truth import Truth
+from impctl.types import AttributeId
 
 _NOTHING = Literal(False, BOOLEAN)
 

@@ -16,9 +16,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from impctl.aliases import AttributeId
+from impctl.data.keys import start_of, starts_in
 from impctl.data.schema import INTEGER, LONG, SqlType
-from impctl.data.sorted_rows import start_of, starts_in
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.arrangement import Arrangement
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
@@ -29,6 +28,7 @@ from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, codes_of, exact_ranks
 from impctl.engine.refill import Refill
 from impctl.engine.row_index import RowIndex
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _SPARE = 8

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.engine.batch import Batch, stacked_batches
 from impctl.engine.operator import Operator
 from impctl.engine.tags import no_fragments
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -14,12 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
-from impctl.data.keys import group_rows, normalise
-from impctl.data.ragged import slice_positions
+from impctl.data.keys import group_rows, normalise, start_of, starts_in
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
-from impctl.data.sorted_rows import start_of, starts_in
-from impctl.data.vector import Bools, Ints, Vector, all_null, concat
+from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.consolidate import consolidated
 from impctl.engine.disagreement import never_held
@@ -27,6 +24,7 @@ from impctl.engine.operator import Operator
 from impctl.engine.order_codes import OrderKey, exact_ranks
 from impctl.engine.row_index import RowIndex
 from impctl.errors import NotExactError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 RANKS = frozenset({"row_number", "rank", "dense_rank", "percent_rank", "cume_dist"})

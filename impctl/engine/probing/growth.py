@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import key_codes, normalise
 from impctl.data.vector import Bools, Ints, Vector
 from impctl.engine.batch import Batch
@@ -21,6 +20,7 @@ from impctl.engine.probing.spec import Circle, Class
 from impctl.engine.probing.stores import View
 from impctl.engine.tags import Tags
 from impctl.errors import InvariantError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 LOT = 1_000_000

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.errors import InvariantError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 Class = int

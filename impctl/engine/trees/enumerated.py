@@ -15,11 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import Grouping, group_rows
-from impctl.data.ragged import slice_positions
 from impctl.data.schema import SqlType
-from impctl.data.vector import Bools, Ints, Vector, all_null, concat
+from impctl.data.vector import Bools, Ints, Vector, all_null, concat, slice_positions
 from impctl.engine.aggregate_column import ROWS
 from impctl.engine.batch import Batch, empty_batch
 from impctl.engine.disagreement import disagreement
@@ -29,6 +27,7 @@ from impctl.engine.trees.node import LIVE, NodeState
 from impctl.engine.trees.spec import NO_SLOTS, Edge
 from impctl.engine.trees.values import product
 from impctl.errors import JoinTooLargeError
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

@@ -13,13 +13,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import INTEGRAL, TEMPORAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, concat, from_stored
 from impctl.engine.accumulators import Values
 from impctl.engine.arrangement import Arrangement, Located
 from impctl.engine.runs import Run, find_in
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _NARROW_DIGITS = 18

@@ -32,7 +32,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Bools, Ints, Vector
@@ -49,6 +48,7 @@ from impctl.engine.trees.once import once_columns
 from impctl.engine.trees.ordered import OrderedColumns
 from impctl.engine.trees.spec import NO_SLOTS, Edge, JoinTree, Mode
 from impctl.engine.trees.values import Part, product
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 NUMBER, HELD, LIVE = "number", "held", "live"

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.aliases import AttributeId
 from impctl.engine.accumulators import Accumulator, Values
 from impctl.engine.aggregate_column import parts_of
 from impctl.engine.distinct_values import DistinctValues
 from impctl.engine.extremes import Extreme
 from impctl.engine.trees.alive import AliveChange
 from impctl.engine.trees.spec import JoinTree
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

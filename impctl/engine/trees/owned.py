@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from impctl.data.keys import Grouping, group_rows, normalise
-from impctl.data.sorted_rows import starts_in
+from impctl.data.keys import Grouping, group_rows, normalise, starts_in
 from impctl.data.vector import Ints, Vector
 from impctl.engine.accumulators import Count, Values, takes_bounds
 from impctl.engine.aggregate_column import ROWS
@@ -25,7 +24,7 @@ from impctl.engine.tags import Pairs
 from impctl.engine.trees.keyed import Tuples
 from impctl.engine.trees.node import NUMBER, NodeState
 from impctl.engine.trees.values import changed, clear_empty, counted_in
-from impctl.expr.spans import is_known, unsure_value
+from impctl.expr.error_bounds import is_known, unsure_value
 from impctl.values import dataclass
 
 

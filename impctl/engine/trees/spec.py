@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import StrEnum
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import SqlType
 from impctl.engine.accumulators import Count, ExactSum
 from impctl.engine.aggregate_column import AggregateColumn, parts_of
@@ -22,6 +21,7 @@ from impctl.engine.extremes import Extreme, has_rank
 from impctl.engine.ordered_values import First
 from impctl.errors import InvariantError, UnsupportedError
 from impctl.sketch.partition import RangePartition
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 TypedColumns = tuple[tuple[AttributeId, SqlType], ...]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, assert_never
 
-from impctl.aliases import AccessId, AttributeId, FixpointId
 from impctl.expr.nodes import ColumnRef, Expr, transform
 from impctl.plan.nodes import (
     Aggregate,
@@ -42,6 +41,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId, FixpointId
 
 Names = Mapping[AttributeId, AttributeId]
 

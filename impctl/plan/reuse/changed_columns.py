@@ -7,7 +7,6 @@ Out of scope: whether one condition implies the other (`plan.reuse.implication`)
 
 from __future__ import annotations
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
     And,
     Cast,
@@ -24,6 +23,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.plan.fingerprint import expr_text
+from impctl.types import AttributeId
 
 Difference = frozenset[AttributeId] | None
 """Columns that alone tell apart what only the captured plan has; None where more differs."""

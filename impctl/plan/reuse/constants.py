@@ -16,8 +16,7 @@ from decimal import Decimal
 
 from impctl.data.schema import BOOLEAN, DATE, DOUBLE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType
 from impctl.expr.nodes import Cast, Expr, Literal
-from impctl.expr.types import common_type, type_of
-from impctl.expr.zones import WIDEST_OFFSET
+from impctl.expr.types import WIDEST_OFFSET, common_type, type_of
 from impctl.plan.fingerprint import expr_text
 from impctl.values import dataclass
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import assert_never
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.fingerprint import is_same
 from impctl.plan.functions import ORDER_DEPENDENT
@@ -52,6 +51,7 @@ from impctl.plan.safety.judging import PlanJudge
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.wording import Wording, condition_name
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _WORDLESS = Wording("", {})

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
-from impctl.aliases import AccessId
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Fixpoint, Plan, Recursive, nodes_of, scans_of
+from impctl.types import AccessId
 
 
 def has_recursion_like(asked: Plan, captured: Plan) -> bool:

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
@@ -25,6 +24,7 @@ from impctl.plan.reuse.same_recursion import has_recursion_like, held_accesses
 from impctl.plan.rules.order import core_of
 from impctl.plan.safety.facts import Fact
 from impctl.plan.safety.verdict import Verdict, check_safety, of_core
+from impctl.types import AccessId, ColumnName
 from impctl.values import dataclass
 
 _LOOKED_AT = "a LIMIT of the query reads"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import (
@@ -27,6 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.rules.order import apply_rules
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 

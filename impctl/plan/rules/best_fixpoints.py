@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.best_only import BestOnly, BestValue
 from impctl.plan.best_reads import NotBestOnlyError, Wanted, best_of_groups, best_only
@@ -32,6 +31,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.ways import LeafWay, NotFollowedError, ways_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _Told = TypeVar("_Told")

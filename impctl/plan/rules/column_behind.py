@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import (
     Aggregate,
@@ -26,6 +25,7 @@ from impctl.plan.nodes import (
     attributes_of,
 )
 from impctl.plan.rules.joined_columns import ScanColumn
+from impctl.types import AttributeId
 
 _BY_LEFT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 _BY_RIGHT = frozenset({JoinKind.INNER, JoinKind.RIGHT})

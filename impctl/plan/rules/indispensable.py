@@ -8,7 +8,6 @@ Out of scope: which rows of an access are needed (`plan.rules.joined_columns`).
 
 from __future__ import annotations
 
-from impctl.aliases import AccessId
 from impctl.plan.nodes import (
     Aggregate,
     Join,
@@ -19,6 +18,7 @@ from impctl.plan.nodes import (
     SetOperation,
     inputs_of,
 )
+from impctl.types import AccessId
 
 
 def indispensable(plan: Plan) -> frozenset[AccessId]:

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, InList, Literal, conjuncts
 from impctl.plan.nodes import (
     Aggregate,
@@ -39,6 +38,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.rules.push_selections import push_selections
 from impctl.plan.scan_conditions import scan_conditions
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 

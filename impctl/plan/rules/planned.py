@@ -14,13 +14,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from impctl.aliases import QueryName, TableName
 from impctl.data.schema import Schema
 from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Catalog, Plan, Query, TopK
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.statement import NO_EXPIRY, parse_query
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
 KEPT = 256

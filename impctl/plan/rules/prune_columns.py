@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
@@ -45,6 +44,7 @@ from impctl.plan.nodes import (
     with_inputs,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AttributeId
 
 Needed = frozenset[AttributeId]
 

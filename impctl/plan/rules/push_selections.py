@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import assert_never
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import (
     And,
@@ -61,6 +60,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.one_row import OneRow
 from impctl.plan.recursion import stable_columns
+from impctl.types import AttributeId
 
 Predicates = tuple[Expr, ...]
 

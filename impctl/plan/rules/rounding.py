@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import DOUBLE, Kind
 from impctl.expr.nodes import (
     Arithmetic,
@@ -54,6 +53,7 @@ from impctl.plan.nodes import (
     attributes_of,
     with_inputs,
 )
+from impctl.types import AttributeId
 
 Errors = Mapping[AttributeId, Expr]
 """For inexact columns of a plan, an expression over its columns: by how much they may differ."""

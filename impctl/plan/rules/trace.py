@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Column
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, conjuncts
 from impctl.plan.nodes import (
@@ -36,6 +35,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.one_row import OneRow
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 _LEFT_KEPT = (JoinKind.INNER, JoinKind.LEFT)

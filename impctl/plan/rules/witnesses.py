@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import INTEGER, Column, Kind
 from impctl.expr.nodes import (
     And,
@@ -58,6 +57,7 @@ from impctl.plan.safety.grouping import LARGEST, SMALLEST, grouped_keys
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status
 from impctl.plan.safety.verdict import Verdict, states_of
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 _CHOOSES = "its sketch holds one derivation of each row (all derivations if Spark captures it)"

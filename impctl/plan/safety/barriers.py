@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from impctl.aliases import AccessId, ColumnName
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -30,6 +29,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.safety.judging import Analysis, PlanJudge
 from impctl.plan.safety.status import Status
+from impctl.types import AccessId, ColumnName
 
 _OUTER = (JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL)
 

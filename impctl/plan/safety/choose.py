@@ -3,7 +3,7 @@
 Law: the accesses chosen are safe together (each alone is not enough: two keys may exclude each
 other); an access without a safe attribute stays unsketched, which is always sound. What the user
 asks for is taken or refused with the reason, never replaced.
-Out of scope: what a sketch costs (the caller says), proposing boundaries (`sketch.equidepth`).
+Out of scope: what a sketch costs (the caller says), proposing boundaries (`sketch.boundaries`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import AccessId, ColumnName, QueryName, TableName
 from impctl.errors import Location, UnsafeSketchError
 from impctl.expr.nodes import Span
 from impctl.plan.answer_lineage import for_all
@@ -35,6 +34,7 @@ from impctl.plan.safety.hints import hint_of
 from impctl.plan.safety.judging import Judges
 from impctl.plan.safety.verdict import Verdict, check_kept
 from impctl.sketch.partition import PARTITIONABLE
+from impctl.types import AccessId, ColumnName, QueryName, TableName
 from impctl.values import dataclass
 
 _TRIED, _NAMED = 30, 3

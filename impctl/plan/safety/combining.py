@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, SetKind, SetOperation, attributes_of
 from impctl.plan.safety.direction import Columns
@@ -21,6 +20,7 @@ from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn
 from impctl.plan.safety.status import Keys, NodeState, Status, refused, with_equalities
 from impctl.plan.safety.wording import Wording, objection_text
+from impctl.types import AccessId, AttributeId
 
 
 def join(node: Join, left: NodeState, right: NodeState, wording: Wording) -> NodeState:

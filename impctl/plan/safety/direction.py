@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import (
     Arithmetic,
     ArithmeticOp,
@@ -32,6 +31,7 @@ from impctl.plan.safety.monotone import relation_of_call
 from impctl.plan.safety.numbers import number_of
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import signs_of
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 RISING = (Relation.EQUAL, Relation.AT_MOST)

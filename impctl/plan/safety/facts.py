@@ -17,10 +17,10 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import assert_never
 
-from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.data.schema import DOUBLE, SqlType
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, IsNull, Literal, Not
 from impctl.plan.nodes import Scan
+from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
@@ -23,6 +22,7 @@ from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import Keys, NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording
+from impctl.types import AccessId, AttributeId
 
 LARGEST = frozenset({"max", "bool_or", "any", "some"})
 SMALLEST = frozenset({"min", "bool_and", "every"})

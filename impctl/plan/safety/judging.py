@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
-from impctl.aliases import AccessId, ColumnName, FixpointId, TableName
 from impctl.expr.nodes import substitute
 from impctl.plan.nodes import (
     Fixpoint,
@@ -43,6 +42,7 @@ from impctl.plan.safety.transfer import (
     state_of,
 )
 from impctl.plan.safety.wording import Wording
+from impctl.types import AccessId, ColumnName, FixpointId, TableName
 from impctl.values import dataclass
 
 

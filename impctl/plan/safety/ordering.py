@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span
 from impctl.expr.types import type_of
@@ -25,6 +24,7 @@ from impctl.plan.safety.signs import signs_of
 from impctl.plan.safety.status import NodeState, Refusal, Status, equal_columns, refused
 from impctl.plan.safety.wording import Wording, difference
 from impctl.plan.whole_windows import is_whole
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _RANKS = frozenset({"rank", "dense_rank"})

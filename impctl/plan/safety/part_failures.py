@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from fractions import Fraction
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.data.schema import BOOLEAN, STRING, Kind, SqlType
 from impctl.expr.nodes import (
     Arithmetic,
@@ -67,6 +66,7 @@ from impctl.plan.safety.signs import learn, signs_of
 from impctl.plan.safety.status import Refusal, Status
 from impctl.plan.safety.verdict import node_states
 from impctl.plan.safety.wording import Wording
+from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
 
 Interval = tuple[Fraction, Fraction]

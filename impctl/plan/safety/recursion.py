@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.plan.answer_lineage import is_open
 from impctl.plan.fixpoint_tables import leaves_of, table_of
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of, scans_of
@@ -27,6 +26,7 @@ from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, KnownS
 from impctl.plan.safety.relation import Relation
 from impctl.plan.safety.status import NodeState, Status, equal_columns, refused
 from impctl.plan.safety.wording import difference
+from impctl.types import AccessId, AttributeId, ColumnName
 
 
 def leaf(node: Recursive, key: int | None = None) -> NodeState:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from decimal import Decimal
 from functools import reduce
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import (
     And,
@@ -42,6 +41,7 @@ from impctl.plan.safety.call_signs import signs_of_call
 from impctl.plan.safety.facts import NOTHING, KnownSigns, Signs, may_be_nan
 from impctl.plan.safety.normal_form import normalised
 from impctl.plan.safety.numbers import EXACT_FLOAT, number_of
+from impctl.types import AttributeId
 
 _LONG_DIGITS = 18
 """Digits that a BIGINT always holds."""

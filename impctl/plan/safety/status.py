@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 
-from impctl.aliases import AccessId, AttributeId
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr, Span, conjuncts
 from impctl.plan.nodes import Attribute
 from impctl.plan.safety.direction import Columns
 from impctl.plan.safety.facts import KnownSigns
 from impctl.plan.safety.relation import Relation
+from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 
 

@@ -13,7 +13,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import assert_never
 
-from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Kind
 from impctl.expr.nodes import Call, ColumnRef, Expr, walk
 from impctl.plan.expressions import expressions_of
@@ -53,6 +52,7 @@ from impctl.plan.safety.status import (
     with_equalities,
 )
 from impctl.plan.safety.wording import Wording, condition_name, objection_text
+from impctl.types import AttributeId, ColumnName
 
 
 def state_of(

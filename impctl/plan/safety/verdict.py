@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import field, replace
 from typing import Self
 
-from impctl.aliases import AccessId, AttributeId, ColumnName
 from impctl.errors import InvariantError, UsageError
 from impctl.expr.nodes import Span
 from impctl.plan.functions import ORDER_DEPENDENT
@@ -34,6 +33,7 @@ from impctl.plan.safety.facts import Fact, FactKind, FactSource
 from impctl.plan.safety.grouping import grouped_keys
 from impctl.plan.safety.judging import Analysis, Judges, PlanJudge
 from impctl.plan.safety.status import NodeState, Refusal, Status
+from impctl.types import AccessId, AttributeId, ColumnName
 from impctl.values import dataclass
 
 __all__ = [

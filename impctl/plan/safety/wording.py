@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from impctl.aliases import AttributeId
 from impctl.expr.nodes import Call, ColumnRef, Expr, IsNull, Span, children, columns_of
-from impctl.expr.one_row import ONE_ROW
+from impctl.expr.signature import ONE_ROW
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -25,6 +24,7 @@ from impctl.plan.nodes import (
 from impctl.plan.render_expr import shortened
 from impctl.plan.safety.preserved import Objection
 from impctl.plan.safety.relation import Relation
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _LONGEST = 60

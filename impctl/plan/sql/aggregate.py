@@ -14,7 +14,6 @@ from itertools import combinations, product
 
 from sqlglot import exp
 
-from impctl.aliases import AttributeId
 from impctl.data.schema import BOOLEAN, BYTE, DOUBLE, LONG, Kind, SqlType, other
 from impctl.expr.nodes import (
     ColumnRef,
@@ -34,6 +33,7 @@ from impctl.plan.sql.call import arguments_of, function_name
 from impctl.plan.sql.context import known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.text import SqlText
+from impctl.types import AttributeId
 from impctl.values import dataclass
 
 _PLACEHOLDER = "?aggregate"

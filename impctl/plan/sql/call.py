@@ -27,6 +27,7 @@ from impctl.data.schema import (
     decimal,
     from_delta,
 )
+from impctl.expr.functions import number_type
 from impctl.expr.nodes import (
     Arithmetic,
     ArithmeticOp,
@@ -43,7 +44,6 @@ from impctl.expr.nodes import (
     Not,
     Span,
 )
-from impctl.expr.number_functions import number_type
 from impctl.expr.types import type_of, uncounted
 from impctl.plan.functions import (
     AGGREGATES,

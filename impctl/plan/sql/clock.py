@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from impctl.errors import UsageError
-from impctl.expr.zones import fixed_offset
+from impctl.expr.types import fixed_offset
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import BOOLEAN
-from impctl.errors import QueryError
+from impctl.errors import QueryError, count_text
 from impctl.expr.nodes import (
     Cast,
     Compare,
@@ -38,7 +38,6 @@ from impctl.plan.sql.relation import Environment, FromSource, part, read_from
 from impctl.plan.sql.scope import Names, Scope
 from impctl.plan.sql.single_value import read_single
 from impctl.plan.sql.subquery import bare, closed, unwrapped
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 _UNKNOWN = ("table_unknown", "column_unknown")

@@ -13,7 +13,6 @@ from dataclasses import field
 
 from sqlglot import exp
 
-from impctl.aliases import AccessId, AttributeId, FixpointId, TableName
 from impctl.data.schema import Kind, SqlType
 from impctl.expr.nodes import Expr, Span
 from impctl.expr.types import is_nullable, type_of
@@ -21,6 +20,7 @@ from impctl.plan.live_rows import LiveRows
 from impctl.plan.names import TableNames
 from impctl.plan.nodes import Attribute, Catalog, Plan
 from impctl.plan.sql.text import SqlText
+from impctl.types import AccessId, AttributeId, FixpointId, TableName
 from impctl.values import dataclass
 
 MAX_ACCESSES = 1_000

@@ -15,6 +15,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import INTEGER, Kind, SqlType, from_spark
+from impctl.errors import count_text
 from impctl.expr.nodes import Expr, Span
 from impctl.plan.nodes import Attribute, Explode, Plan
 from impctl.plan.sql.call import arguments_of, function_name
@@ -22,7 +23,6 @@ from impctl.plan.sql.context import Reading, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.scope import Names, Scope, relation_scope, side_by_side
 from impctl.plan.sql.text import SqlText
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 _AS_VIEW = "`LATERAL VIEW explode(x) t AS element`"

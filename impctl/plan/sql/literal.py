@@ -26,8 +26,8 @@ from impctl.data.schema import (
     SqlType,
     decimal,
 )
-from impctl.expr.nearest_float import nearest_float
 from impctl.expr.nodes import Literal, Span
+from impctl.expr.numeric import nearest_float
 from impctl.expr.types import MAX_PRECISION
 from impctl.plan.sql.text import SqlText
 

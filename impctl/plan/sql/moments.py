@@ -4,7 +4,7 @@ Law: a constant is computed here only where it is what Spark computes: texts in 
 nothing open, and a TIMESTAMP without a zone of its own where the session's is a fixed offset from
 UTC. In a region (`Europe/Berlin`) it stays a cast for Spark to do (docs/decisions/0022), and so
 does all that fails or leaves the range of dates.
-Out of scope: functions of columns (`expr.date_functions`), other constants (`plan.sql.literal`).
+Out of scope: functions of columns (`expr.temporal`), other constants (`plan.sql.literal`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from sqlglot import exp
 
 from impctl.data.schema import DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, SqlType, other
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Call, Cast, Expr, Literal, Span
-from impctl.expr.support import find_blocker
-from impctl.expr.types import type_of
-from impctl.expr.zones import fixed_offset
+from impctl.expr.types import fixed_offset, type_of
 from impctl.plan.sql.text import SqlText
 
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from impctl.aliases import QueryName, TableName
 from impctl.plan.functions import (
     AGGREGATES,
     FOREIGN,
@@ -23,6 +22,7 @@ from impctl.plan.functions import (
     WINDOW_ONLY,
 )
 from impctl.plan.sql.text import read_text
+from impctl.types import QueryName, TableName
 
 _DENIED = (
     exp.QueryTransform,

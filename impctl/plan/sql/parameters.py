@@ -23,9 +23,9 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.errors import TokenError
 from sqlglot.tokens import Token, TokenType  # type: ignore[attr-defined]  # re-exported silently
 
-from impctl.aliases import ParameterValue, QueryName
 from impctl.errors import Location, UsageError
 from impctl.plan.sql.clock import BARE, NOW, Clock, ClockUse, clock_uses
+from impctl.types import ParameterValue, QueryName
 from impctl.values import dataclass
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

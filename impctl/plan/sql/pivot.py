@@ -14,6 +14,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import LONG, Kind
+from impctl.errors import count_text
 from impctl.expr.nodes import (
     And,
     Case,
@@ -48,7 +49,6 @@ from impctl.plan.sql.context import Reading, attribute_for, known_type
 from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
 from impctl.plan.sql.scope import Names, Scope, ScopeEntry
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 _SKIPPING_NULL = frozenset(

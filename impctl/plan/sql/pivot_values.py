@@ -14,9 +14,8 @@ from decimal import Decimal, localcontext
 
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Expr, Literal, LiteralValue, columns_of
-from impctl.expr.support import find_blocker
 from impctl.expr.types import MAX_PRECISION
 
 _EXACT_DIGITS = 100

@@ -16,6 +16,7 @@ from dataclasses import field, replace
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
+from impctl.errors import count_text
 from impctl.expr.nodes import Span
 from impctl.plan.names import is_path
 from impctl.plan.nodes import Attribute, Join, JoinKind, Plan, Scan, Select, attributes_of
@@ -35,7 +36,6 @@ from impctl.plan.sql.scope import (
     side_by_side,
 )
 from impctl.plan.sql.using import equal_names, merged_scope, same_names
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 _KINDS = {

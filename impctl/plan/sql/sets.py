@@ -12,6 +12,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import DOUBLE, INTEGRAL, Kind, SqlType
+from impctl.errors import count_text
 from impctl.expr.nodes import Cast, Expr
 from impctl.expr.types import common_type, rounded_type
 from impctl.plan.nodes import (
@@ -27,7 +28,6 @@ from impctl.plan.sql.expr import ExprReader
 from impctl.plan.sql.order import limited, read_order
 from impctl.plan.sql.relation import Environment, refuse_parts
 from impctl.plan.sql.scope import Names, relation_scope
-from impctl.plural import count_text
 
 _KINDS: dict[type[exp.Expression], SetKind] = {
     exp.Union: SetKind.UNION,

@@ -26,7 +26,7 @@ from impctl.expr.nodes import (
     Expr,
     Span,
 )
-from impctl.expr.one_row import one_row
+from impctl.expr.signature import one_row
 from impctl.expr.types import groups_as_compared, type_of
 from impctl.plan.functions import AGGREGATES
 from impctl.plan.nodes import (

@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from sqlglot import exp
 
-from impctl.aliases import QueryName, TableName
 from impctl.errors import Location, NotReadError, QueryError
 from impctl.plan.functions import TIME_WINDOWS
 from impctl.plan.live_rows import LiveRows
@@ -27,6 +26,7 @@ from impctl.plan.sql.relation import Environment
 from impctl.plan.sql.select import read_select
 from impctl.plan.sql.sets import ordered, read_set_operation
 from impctl.plan.sql.text import SqlText, read_by_none, read_text
+from impctl.types import QueryName, TableName
 
 NO_EXPIRY: Mapping[TableName, LiveRows] = MappingProxyType({})
 

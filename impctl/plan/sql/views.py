@@ -17,12 +17,12 @@ from typing import Any
 from sqlglot import exp
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]  # re-exported silently
 
-from impctl.aliases import QueryName, TableName
-from impctl.data.identifiers import quoted
+from impctl.data.schema import quoted
 from impctl.expr.nodes import Span
 from impctl.plan.names import FullName, TableNames
 from impctl.plan.sql.relation import part
 from impctl.plan.sql.text import SqlText, read_text
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 
 Views = Mapping[FullName, tuple[TableName, str]]

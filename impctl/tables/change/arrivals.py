@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 
-from impctl.aliases import TableVersion
 from impctl.tables.commit_mark import commit_mark
 from impctl.tables.source import DeltaSource, advance, refresh
 from impctl.tables.storage import local_path
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 _Stat = tuple[int, int, int]

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName, TableVersion
-from impctl.data.once import Once
 from impctl.data.schema import TEMPORAL, Kind
+from impctl.data.vector import Once
 from impctl.errors import (
     HistoryGoneError,
     LogDiffersError,
@@ -38,6 +37,7 @@ from impctl.tables.commits import Commits, read_commits
 from impctl.tables.schema import TableSchema, read_schema
 from impctl.tables.snapshot import CHANGE_FEED, Snapshot
 from impctl.tables.source import DeltaSource, other_history, recreated
+from impctl.types import ColumnName, TableVersion
 from impctl.values import dataclass
 
 Weights = npt.NDArray[np.int64]

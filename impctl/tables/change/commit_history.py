@@ -12,14 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError
-from impctl.forecast.arrival import KEPT, Arrival, History
+from impctl.forecast import KEPT, Arrival, History
 from impctl.tables.change.commit_time import commit_time
 from impctl.tables.change.size import SignedRows, signed_rows
 from impctl.tables.commits import Action, Commits, read_entry
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 _ELSEWHERE = 40

@@ -2,7 +2,7 @@
 
 Law: seconds since 1970, finite and not negative; what a commit says that can be no time (text, NaN,
 more than some thousand years) counts as not said. Times are as written, so they may lie in the
-future or go back: who reckons with them sets that right (`forecast.arrival`,
+future or go back: who reckons with them sets that right (`forecast`,
 `app.maintaining.due.pending`). Out of scope: what else a commit says of itself.
 """
 
@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from impctl.aliases import TableVersion
 from impctl.tables.commits import Action
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path
+from impctl.types import TableVersion
 
 _SAID = ("inCommitTimestamp", "timestamp")
 """Milliseconds since 1970; the first is kept in order by its writer, the second a machine's clock.

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from impctl.aliases import TableVersion
 from impctl.tables.change.commit_time import commit_time
 from impctl.tables.change.size import change_size, records_added
 from impctl.tables.commits import Commits, read_commits
 from impctl.tables.source import DeltaSource
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 

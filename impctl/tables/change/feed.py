@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.data.schema import Kind, SqlType
 from impctl.errors import StorageError, TableError
 from impctl.tables.arrow_types import to_arrow_type
@@ -29,6 +28,7 @@ from impctl.tables.failures import READ_FAILURES, failure_text, is_missing
 from impctl.tables.rows import bare_rows, spellings
 from impctl.tables.snapshot import Snapshot, logged_file, null_when_empty
 from impctl.tables.source import DeltaSource
+from impctl.types import ColumnName, TableName, TableVersion
 
 _VERSION = "_commit_version"
 OWN_COLUMNS = frozenset({CHANGE_TYPE, _VERSION, "_commit_timestamp"})

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from impctl.aliases import ColumnName, TableVersion
 from impctl.data.schema import STRING, Column
 from impctl.errors import HistoryGoneError
 from impctl.tables.commits import Commits
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Snapshot, logged_file
+from impctl.types import ColumnName, TableVersion
 from impctl.values import dataclass
 
 CHANGE_TYPE = "_change_type"

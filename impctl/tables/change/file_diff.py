@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.tables.change.net import netted
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Positions, Snapshot
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 _NONE: Positions = np.zeros(0, dtype=np.int64)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from impctl.aliases import TableVersion
 from impctl.errors import HistoryGoneError
 from impctl.tables.change.copies import copied_by_others
 from impctl.tables.commits import Commits, read_commits
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import file_uri, local_path
+from impctl.types import TableVersion
 
 
 def why_gone(source: DeltaSource, since: TableVersion) -> str | None:

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.types import ColumnName
 
 
 def has_lone_doubles(footer: pq.FileMetaData, doubles: Iterable[ColumnName]) -> bool:

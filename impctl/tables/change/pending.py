@@ -6,11 +6,11 @@ change itself (`tables.change.changes`).
 
 from __future__ import annotations
 
-from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError
 from impctl.tables.change.size import change_size
 from impctl.tables.commits import read_commits
 from impctl.tables.source import DeltaSource
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 

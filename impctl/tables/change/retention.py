@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 
-from impctl.aliases import TableVersion
 from impctl.errors import TableError
 from impctl.tables.change.commit_time import commit_time
 from impctl.tables.commits import Commits, read_entry
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.source import DeltaSource
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 LOG_RETENTION = "delta.logRetentionDuration"

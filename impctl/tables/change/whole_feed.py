@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from impctl.aliases import ColumnName
 from impctl.tables.change.lone_doubles import doubles_of, rewrote_lone_doubles
 from impctl.tables.commits import Commits
 from impctl.tables.data_files import DataFiles
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import Snapshot, logged_file
+from impctl.types import ColumnName
 
 _WRITER = "delta-rs"
 _IMAGES: Mapping[str, Mapping[str, int]] = {

@@ -19,16 +19,14 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
-from impctl.data.keys import key_codes
-from impctl.data.order import ascending
+from impctl.data.keys import ascending, key_codes, starts_in
 from impctl.data.schema import SqlType
-from impctl.data.sorted_rows import starts_in
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Expr, walk
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 MANY_ROWS = 4_000_000

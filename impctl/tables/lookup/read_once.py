@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Column
 from impctl.tables.lookup.row_groups import RowGroup, row_groups
 from impctl.tables.rows import FileReader, bare_rows
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 
 MOST_BYTES = 128 << 20
 """What a run may hold of columns: the keys of some ten million rows."""

@@ -12,8 +12,8 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 _EPOCH = dt.date(1970, 1, 1).toordinal()

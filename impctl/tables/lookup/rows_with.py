@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.tables.lookup.read_once import ReadOnce
 from impctl.tables.lookup.row_groups import RowGroup
 from impctl.tables.lookup.wanted_values import WantedValues
 from impctl.tables.prune import prune_to_values
 from impctl.tables.snapshot import DataFile, Snapshot
+from impctl.types import ColumnName
 
 
 def rows_with(

@@ -15,12 +15,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from impctl.aliases import TableVersion
 from impctl.tables.commits import read_commits
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.source import DeltaSource
 from impctl.tables.storage import local_path, object_store, read_text
 from impctl.tables.write.batch_identity import PREFIX, brought_in, version_with
+from impctl.types import TableVersion
 
 _FORGETTING = "delta.setTransactionRetentionDuration"
 _HINT = "_delta_log/_last_checkpoint"

@@ -15,11 +15,11 @@ from typing import Any
 
 from deltalake import CommitProperties, Transaction
 
-from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError, StorageError, UsageError
 from impctl.tables.commits import Action, Commits, read_commits
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.source import DeltaSource, open_failure
+from impctl.types import TableVersion
 from impctl.values import dataclass
 
 PREFIX = "impctl/apply/"

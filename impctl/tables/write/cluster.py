@@ -13,13 +13,13 @@ from collections.abc import Sequence
 
 from deltalake import CommitProperties
 
-from impctl.aliases import ColumnName, TableVersion
 from impctl.errors import ImpctlError, TableError
 from impctl.tables.failures import READ_FAILURES
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.writable import check_rewritable, check_writable
+from impctl.types import ColumnName, TableVersion
 from impctl.values import dataclass
 
 FILES = 200

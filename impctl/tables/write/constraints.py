@@ -12,11 +12,10 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Kind, SqlType
 from impctl.data.vector import from_arrow
 from impctl.errors import ImpctlError, TableError, UsageError
-from impctl.expr.evaluate import Condition
+from impctl.expr.evaluate import Condition, find_blocker
 from impctl.expr.nodes import (
     And,
     ColumnRef,
@@ -32,11 +31,11 @@ from impctl.expr.nodes import (
     columns_of,
     walk,
 )
-from impctl.expr.support import find_blocker
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Scan
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.update_sql import read_condition
+from impctl.types import ColumnName
 
 _NODES = (And, Or, Not, Compare, InList, IsNull, Like, ColumnRef, Literal)
 _FOREIGN = ("\\", '"', "--", "/*")

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from impctl.aliases import ColumnName
 from impctl.errors import StorageError, UsageError
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.snapshot import CHANGE_FEED
+from impctl.types import ColumnName
 
 
 def create_table(

@@ -16,9 +16,9 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import assert_never
 
-from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGRAL, LONG, Column, Kind, SqlType
 from impctl.errors import UnsupportedError
+from impctl.expr.evaluate import find_blocker
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -40,9 +40,9 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.expr.numbers import NEGATED_DIGITS
-from impctl.expr.support import find_blocker
+from impctl.expr.numeric import NEGATED_DIGITS
 from impctl.expr.types import as_decimal, common_type, narrowed, type_of
+from impctl.types import AttributeId, ColumnName
 
 _NAMES = {
     Kind.BOOLEAN: "BOOLEAN",

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from deltalake.exceptions import CommitFailedError
 
-from impctl.aliases import TableVersion
 from impctl.errors import (
     EvaluationError,
     ImpctlError,
@@ -22,6 +21,7 @@ from impctl.errors import (
 )
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.source import DeltaSource, refresh
+from impctl.types import TableVersion
 
 _ROW_FAILURES = (
     "cast error",

@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import INTEGRAL, Column, Kind
 from impctl.errors import StorageError, UsageError
 from impctl.tables.arrow_types import arrow_type, to_arrow_type
@@ -24,6 +23,7 @@ from impctl.tables.calendars import check_calendar, hybrid_columns
 from impctl.tables.failures import READ_FAILURES, failure_text
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.inserted_rows import complete, insertable, known
+from impctl.types import ColumnName
 
 _Test = Callable[[pa.DataType], bool]
 

@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema as DeltaSchema
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import Column, Kind, SqlType
 from impctl.errors import UsageError
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.snapshot import Snapshot, null_when_empty
+from impctl.types import ColumnName
 
 _DECIMAL_TEXT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _DATE_TEXT = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)

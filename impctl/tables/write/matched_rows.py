@@ -17,13 +17,11 @@ import numpy as np
 import pyarrow as pa
 from deltalake import QueryBuilder
 
-from impctl.aliases import AttributeId, ColumnName
 from impctl.data.schema import Column
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.evaluate import Condition
+from impctl.expr.evaluate import Condition, find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of
-from impctl.expr.support import find_condition_blocker
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.prune_condition import prune_by_condition
 from impctl.tables.rows import FileReader, read_batches
@@ -32,6 +30,7 @@ from impctl.tables.source import DeltaSource
 from impctl.tables.write.datafusion import UntranslatableError, is_one_of
 from impctl.tables.write.failures import plain_failures
 from impctl.tables.write.update_sql import read_condition, where_text
+from impctl.types import AttributeId, ColumnName
 from impctl.values import dataclass
 
 _NAME = "updated_table"

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.aliases import TableVersion
 from impctl.errors import StorageError
 from impctl.tables.failures import READ_FAILURES, failure_text
+from impctl.types import TableVersion
 
 
 def append_rows(path: str, rows: pa.Table, options: Mapping[str, str] | None = None) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from datetime import date
 from types import MappingProxyType
 
-from impctl.aliases import ColumnName
 from impctl.data.schema import BOOLEAN, Column, Kind
 from impctl.errors import ImpctlError, Location, QueryError, UsageError
 from impctl.expr.nodes import And, Expr, Literal
@@ -22,6 +21,7 @@ from impctl.plan.nodes import Plan, Project, Scan, Select
 from impctl.plan.sql.statement import parse_query
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.datafusion import UntranslatableError, predicate_text, quoted, value_text
+from impctl.types import ColumnName
 
 _TABLE = "updated_table"
 _UNREADABLE = "query_syntax"

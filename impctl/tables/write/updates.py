@@ -17,7 +17,6 @@ from typing import Any, assert_never
 import pyarrow as pa
 from deltalake import CommitProperties, write_deltalake
 
-from impctl.aliases import ColumnName, TableName, TableVersion
 from impctl.errors import ImpctlError, Location, RetryableError, UsageError
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.source import DeltaSource, refresh
@@ -30,6 +29,7 @@ from impctl.tables.write.matched_rows import MatchedRows, matched_rows
 from impctl.tables.write.update_sql import assignment_texts
 from impctl.tables.write.writable import check_rewritable, check_writable
 from impctl.tables.write.written_table import WrittenTable
+from impctl.types import ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 

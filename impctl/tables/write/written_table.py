@@ -14,7 +14,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from impctl.aliases import TableVersion
 from impctl.errors import ImpctlError, StorageError
 from impctl.tables.commits import Commits, read_entry
 from impctl.tables.failures import failure_text
@@ -22,6 +21,7 @@ from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.source import DeltaSource, advance, recreated, refresh
 from impctl.tables.write.applied_batches import AppliedBatches
 from impctl.tables.write.batch_identity import Stamp
+from impctl.types import TableVersion
 
 _TO_DO = "nothing was written to it; to write to it, run the command again"
 

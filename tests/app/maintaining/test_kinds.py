@@ -13,7 +13,7 @@ import pytest
 from impctl.app.maintaining.expected import TAKES_OVER, Expectations
 from impctl.app.maintaining.kinds import DAY, Expected, Kind, expected_of, kinds_of
 from impctl.errors import Location
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast import Arrival, History
 from impctl.workload.models import ComingSpec, TableSpec
 
 NOW = 2e9

@@ -7,7 +7,7 @@ import pytest
 
 from impctl.app.preparing.files_left import FilesLeft
 from impctl.data.schema import LONG
-from impctl.sketch.chances import Mixture
+from impctl.sketch.likelihood import Mixture
 from impctl.sketch.partition import RangePartition
 from impctl.tables.bounds import FileBounds
 from impctl.tables.file_spans import FileSpans, file_spans

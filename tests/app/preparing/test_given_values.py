@@ -7,8 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.aliases import ParameterValue
 from impctl.app.preparing.given_values import parsed
+from impctl.types import ParameterValue
 
 NOON = datetime(2024, 1, 31, 12)
 

@@ -13,8 +13,8 @@ from impctl.errors import Location
 from impctl.plan.nodes import Query
 from impctl.plan.rules.order import apply_rules, core_of
 from impctl.plan.sql.parameters import BoundSql
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.network import read

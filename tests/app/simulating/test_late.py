@@ -14,7 +14,7 @@ from impctl.app.simulating import late as late_rows
 from impctl.app.simulating.histories import late_histories
 from impctl.app.simulating.late import Late, late_from, spread
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival, History
+from impctl.forecast import Arrival, History
 from tests.support.random_cases import random_seeds
 
 FOREVER = 1e12

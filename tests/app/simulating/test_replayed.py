@@ -22,7 +22,7 @@ from impctl.app.simulating.recorded import runs_in
 from impctl.app.simulating.setting import disks_from, settings_of, trigger_from
 from impctl.app.simulating.step_costs import StepCosts
 from impctl.errors import UsageError
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
 from impctl.store.records import RunCost, RunKind, RunRecord
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 from tests.cli.examples import EXAMPLES

@@ -26,7 +26,7 @@ from impctl.app.simulating.lines import CostsBy, QueryLines
 from impctl.app.simulating.replayed_query import ReplayedQuery, Stream
 from impctl.app.simulating.step_costs import StepCosts
 from impctl.app.simulating.virtual_run import Ran, VirtualRun
-from impctl.forecast.arrival import Arrival
+from impctl.forecast import Arrival
 from impctl.store.records import RunCost, RunKind
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Alone, Trigger

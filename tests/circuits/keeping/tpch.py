@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from impctl.aliases import TableName
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.keeping.graph import Graph, KindOfChange
 from impctl.circuits.keeping.graph_of import Numbers, graph_of
@@ -22,6 +21,7 @@ from impctl.engine.operators.join import Join
 from impctl.engine.operators.select import Select
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
+from impctl.types import TableName
 from impctl.workload.load import load_workload
 from tests.circuits.trees.catalogs import TPCH
 from tests.circuits.trees.drawn import core

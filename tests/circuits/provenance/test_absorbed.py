@@ -16,7 +16,6 @@ from functools import partial
 
 import pytest
 
-from impctl.aliases import AccessId
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
@@ -29,6 +28,7 @@ from impctl.plan.nodes import Fixpoint, Query, nodes_of
 from impctl.plan.rules.answered import answer_plan
 from impctl.plan.rules.order import apply_rules
 from impctl.plan.safety.verdict import check_safety
+from impctl.types import AccessId
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import DRAWN, QUERIES, SIZES, Case, case_of, expected

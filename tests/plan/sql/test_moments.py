@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from impctl.data.vector import from_arrow
-from impctl.expr.evaluate import Evaluator
+from impctl.expr.evaluate import Evaluator, find_blocker
 from impctl.expr.nodes import Expr, Literal
-from impctl.expr.support import find_blocker
 from tests.plan.catalogs import selected
 from tests.support.schemas import schema_of
 

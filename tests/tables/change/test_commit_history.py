@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.forecast.arrival import KEPT, Arrival, History, effective_times
+from impctl.forecast import KEPT, Arrival, History, effective_times
 from impctl.tables.change import commit_history as module
 from impctl.tables.change.commit_history import commit_history
 from impctl.tables.source import open_source

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from impctl.aliases import AccessId, ColumnName, TableName, TableVersion
 from impctl.app.preparing.joined_files import Uris
 from impctl.app.preparing.wanted_files import files_under, wanted_files
 from impctl.app.workbench.workbench import Workbench
@@ -31,6 +30,7 @@ from impctl.tables.lookup.read_once import ReadOnce
 from impctl.tables.lookup.rows_with import rows_with
 from impctl.tables.rows import read_batches, read_rows
 from impctl.tables.snapshot import Snapshot
+from impctl.types import AccessId, ColumnName, TableName, TableVersion
 from impctl.values import dataclass
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
 from impctl.app.capturing.frames import tagged_frame
 from impctl.app.preparing.joined_files import Uris
 from impctl.app.preparing.wanted_files import wanted_files
@@ -34,6 +33,7 @@ from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.prune import prune_to_values
 from impctl.tables.snapshot import Snapshot
+from impctl.types import AccessId, AttributeId, TableName, TableVersion
 from impctl.values import dataclass
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 
-from impctl.aliases import AccessId, AttributeId, TableName, TableVersion
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.workbench.workbench import Workbench
@@ -23,6 +22,7 @@ from impctl.expr.nodes import Expr
 from impctl.sketch.partition import RangePartition
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import SideRead
+from impctl.types import AccessId, AttributeId, TableName, TableVersion
 from impctl.values import dataclass
 
 

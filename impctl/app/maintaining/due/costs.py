@@ -13,12 +13,12 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.pending import Pending
 from impctl.app.maintaining.due.when import Costs
 from impctl.app.maintaining.estimates import Size, estimated
 from impctl.store.records import RunCost, RunKind
+from impctl.types import QueryName, TableName
 from impctl.workload.trigger_models import Trigger
 
 OPENING_S = 0.05

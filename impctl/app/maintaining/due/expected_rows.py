@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import cached_property
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.kinds import DAY
 from impctl.app.workbench.workbench import Workbench
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName, TableName
 
 _RATHER = 0.5
 """Changes that are expected of a kind, from which on it is thought to come."""

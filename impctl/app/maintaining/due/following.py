@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.due.looking import looked_at, now_of
 from impctl.app.maintaining.due.pending import CommitLog
 from impctl.app.maintaining.due.timetable import Timetable
@@ -18,6 +17,7 @@ from impctl.app.maintaining.due.when import Due, shortest_bounds
 from impctl.app.workbench.settings import DEFAULT_MAX_WAIT, FollowRequest
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 

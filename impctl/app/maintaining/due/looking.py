@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.due.costs import costs_of
 from impctl.app.maintaining.due.expected_rows import RowsToCome
 from impctl.app.maintaining.due.pending import CommitLog, pending_of
@@ -21,6 +20,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery, TablePin
+from impctl.types import QueryName
 from impctl.workload.models import QuerySpec
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 

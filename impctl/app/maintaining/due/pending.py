@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import field
 from datetime import UTC, date, datetime, time, timedelta
 
-from impctl.aliases import TableName, TableVersion
 from impctl.app.capturing.definition import is_captured_alike
 from impctl.app.capturing.moments import expires, moved_moments
 from impctl.app.capturing.pins import catch_up, is_current
@@ -24,6 +23,7 @@ from impctl.plan.sql.clock import NEVER, RUN, read_moment, zone_of
 from impctl.store.records import StoredQuery, TablePin
 from impctl.tables.change.committed import Committed, committed_since
 from impctl.tables.source import DeltaSource
+from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

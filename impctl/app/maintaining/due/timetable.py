@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from sortedcontainers import SortedKeyList
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.due.costs import OPENING_FIRST_S, OPENING_S, Margin
 from impctl.app.maintaining.due.when import Due, Pace, Waiting, dues, taken
+from impctl.types import QueryName
 from impctl.values import dataclass
 
 _QUIET = 600.0

@@ -20,10 +20,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.pending import Pending
 from impctl.app.results.amounts import duration_text
+from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.durations import written
 from impctl.workload.trigger_models import Alone, Trigger

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from impctl.aliases import QueryName, TableName
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.results.amounts import duration_text
@@ -22,6 +21,7 @@ from impctl.circuits.keeping.choice import StateChoice, choose
 from impctl.circuits.keeping.evaluated import Modes, evaluate
 from impctl.circuits.keeping.graph import Graph, Mode, restricted
 from impctl.circuits.keeping.state_choice import choices_of
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.durations import written
 from impctl.workload.models import QuerySpec

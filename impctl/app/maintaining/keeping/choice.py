@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import Unheld, bounds_of, chosen_within, late_runs
 from impctl.app.maintaining.keeping.conversion import Wanted
@@ -35,6 +34,7 @@ from impctl.circuits.keeping.prices import priced
 from impctl.circuits.strategy import SideChoice, Strategy
 from impctl.errors import ImpctlError, RecaptureNeededError
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy, QuerySpec, StateKept
 

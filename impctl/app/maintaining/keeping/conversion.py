@@ -14,7 +14,6 @@ from typing import Self
 
 import pyarrow as pa
 
-from impctl.aliases import ColumnName
 from impctl.app.capturing.chosen_way import chosen_buffers, chosen_way
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.partners.by_files import FilePartners
@@ -33,6 +32,7 @@ from impctl.engine.row_index import RowIndex
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord
 from impctl.store.store import Store
+from impctl.types import ColumnName
 from impctl.values import dataclass
 
 CONVERTED = "state_converted"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.keeping.bounds import unheld_text
 from impctl.app.maintaining.keeping.choice import Kept, kept_within
 from impctl.app.maintaining.keeping.opened import state_bytes
@@ -21,6 +20,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.keeping.graph import Mode
 from impctl.circuits.strategy import Strategy
 from impctl.store.reader import StoreReader
+from impctl.types import QueryName
 
 _STAYS = "converting saves too little: "
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from impctl.aliases import TableName
 from impctl.app.capturing.kept_ending import result_bytes
 from impctl.app.maintaining.expected import Expectations, expectations
 from impctl.app.maintaining.keeping.bounds import unheld_text
@@ -30,6 +29,7 @@ from impctl.data.memory import give_back
 from impctl.errors import ImpctlError
 from impctl.store.records import Chosen
 from impctl.store.store import Store
+from impctl.types import TableName
 from impctl.workload.models import QuerySpec
 
 BUDGET_EXCEEDED = "budget_exceeded"

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.cost_model import learned as line_through
 from impctl.circuits.keeping.demands import own
 from impctl.circuits.keeping.evaluated import Modes
 from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, PerKind
 from impctl.circuits.keeping.prices import Learned
 from impctl.store.records import RunCost, RunKind, RunParts, buffer_name
+from impctl.types import TableName
 from impctl.values import dataclass
 
 FEWEST = 3

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from impctl.aliases import QueryName, TableName
 from impctl.store.records import Chosen
+from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

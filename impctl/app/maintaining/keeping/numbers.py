@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.keeping.buffers import Facts, bounded_of
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.maintaining.kinds import Expected
@@ -17,6 +16,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.circuits.keeping.graph import KindOfChange
 from impctl.circuits.keeping.graph_of import Numbers
 from impctl.circuits.strategy import row_bytes
+from impctl.types import TableName
 
 ROWS_UNKNOWN = 100
 """Rows of a change whose log does not tell."""

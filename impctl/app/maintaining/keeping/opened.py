@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from impctl.aliases import QueryName
 from impctl.app.capturing.chosen_way import check_circuit
 from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.pins import catch_up, check_pins
@@ -16,9 +15,10 @@ from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
 from impctl.engine.operator import Operator
-from impctl.sketch.mode import Mode
+from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
+from impctl.types import QueryName
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec
 

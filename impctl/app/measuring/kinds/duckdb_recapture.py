@@ -18,7 +18,6 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from impctl.aliases import AccessId, TableName
 from impctl.app.capturing.kept_plan import kept_plan
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.using.text import is_for_others
@@ -34,12 +33,13 @@ from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
 from impctl.plan.safety.verdict import Verdict
 from impctl.plan.sql.recursive.levels import without_levels
-from impctl.sketch.fragments import FragmentSet
 from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.tables.storage import local_path
+from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 
 Fragments = Mapping[AccessId, FragmentSet]

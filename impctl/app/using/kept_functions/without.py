@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
-from impctl.aliases import TableName
 from impctl.app.maintaining.answer_changes import RowsOf, changes_between
 from impctl.app.using.answer_without import Without, conditions_by_table, rows_left_out
 from impctl.app.using.engine_answer import LeftOut
@@ -27,6 +26,7 @@ from impctl.circuits.provenance.kept import leaves_of, rows_without
 from impctl.engine.batch import Batch
 from impctl.plan.nodes import Fixpoint, Plan, Scan, inputs_of, with_inputs
 from impctl.plan.rules.answered import AnswerPlan
+from impctl.types import TableName
 
 _MADE = "made"
 

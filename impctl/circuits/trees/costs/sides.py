@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from impctl.aliases import AttributeId, ColumnName, TableName
 from impctl.circuits.trees.rows import all_of
 from impctl.data.schema import SqlType
+from impctl.expr.evaluate import find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, columns_of, conjuncts, substitute
-from impctl.expr.support import find_condition_blocker
 from impctl.plan.nodes import Plan, Project, Scan, Select, nodes_of, scans_of
 from impctl.tables.keys.fan_out import KeyColumns
+from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 
 

@@ -14,10 +14,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from impctl.aliases import TableName
 from impctl.circuits.trees.costs.index_join import JoinedAccess
 from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost
 from impctl.engine.trees.spec import Mode
+from impctl.types import TableName
 from impctl.values import dataclass
 
 STEP_ROWS = 1_000

@@ -18,7 +18,7 @@ from dataclasses import replace
 from sqlglot import exp
 
 from impctl.data.schema import Kind
-from impctl.errors import QueryError
+from impctl.errors import QueryError, count_text
 from impctl.plan.nodes import Attribute, Fixpoint, Plan, Recursive, attributes_of
 from impctl.plan.recursion import approximate_columns
 from impctl.plan.sql.recursive.body import body_of
@@ -28,7 +28,6 @@ from impctl.plan.sql.relation import CommonTable, Environment, name_span, part, 
 from impctl.plan.sql.sets import refuse_misread
 from impctl.plan.sql.subquery import unwrapped
 from impctl.plan.sql.text import read_by_none
-from impctl.plural import count_text
 from impctl.values import dataclass
 
 _UNION_PARTS = frozenset({"this", "expression", "distinct", "with"})

@@ -17,7 +17,6 @@ from typing import Any
 
 from sqlglot import exp
 
-from impctl.aliases import AttributeId, FixpointId
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import (
@@ -42,6 +41,7 @@ from impctl.plan.nodes import (
 )
 from impctl.plan.sql.marks import is_membership
 from impctl.plan.sql.text import SqlText
+from impctl.types import AttributeId, FixpointId
 from impctl.values import dataclass
 
 

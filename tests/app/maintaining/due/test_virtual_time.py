@@ -15,13 +15,13 @@ from math import inf
 
 import pytest
 
-from impctl.aliases import QueryName
 from impctl.app.maintaining.due.costs import FIRST_MARGIN, OPENING_FIRST_S, OPENING_S
 from impctl.app.maintaining.due.moments import next_moment
 from impctl.app.maintaining.due.pending import Change, Pending
 from impctl.app.maintaining.due.timetable import Timetable
 from impctl.app.maintaining.due.when import Costs, Due, Waiting, dues
 from impctl.app.simulating.noise import Noise, noisy, steady
+from impctl.types import QueryName
 from impctl.workload.cron import read_cron
 from impctl.workload.trigger_models import ON_COMMIT, Trigger
 

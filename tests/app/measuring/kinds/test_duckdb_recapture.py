@@ -17,7 +17,7 @@ from impctl.bench.parquet_sql import ParquetSql
 from impctl.capture.render_expr import render_expr
 from impctl.data.schema import LONG
 from impctl.expr.nodes import ColumnRef
-from impctl.expr.one_row import SEVERAL_ROWS, one_row
+from impctl.expr.signature import SEVERAL_ROWS, one_row
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.source import open_source
 from tests.tables import handmade

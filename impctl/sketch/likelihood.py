@@ -1,20 +1,16 @@
-"""How likely each fragment is in a sketch, by a sample of groups, some of them in the provenance.
-
-Law: an estimate, which no answer rests on. A fragment with a sampled group of the provenance is in;
-one that the sample covers whole, without such a group, is out; of the rest each group that was not
-seen may be one, as often as those seen nearby were, since provenance lies together as often as not.
-What lies between two places that were seen is like one of them, the nearer the likelier.
-Out of scope: files (`tables.file_spans`), drawing the sample (`tables.file_sample`).
-"""
+"""How likely each range is in a sketch, estimated from a sample of groups."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 import numpy as np
 import numpy.typing as npt
 
+from impctl.data.vector import Ints
+from impctl.sketch.partition import RangePartition
+from impctl.sketch.sketch import FragmentSet
 from impctl.values import dataclass
 
 Floats = npt.NDArray[np.float64]
@@ -287,3 +283,34 @@ def rate_where_not_zero(mean: float) -> float:
         else:
             high = middle
     return low
+
+
+_ROUNDING = 1e-9
+"""The cube root of 8 must be no less than 2."""
+
+
+def share_after(
+    fragments: FragmentSet, partition: RangePartition, rows: Ints, files: int, columns: Sized
+) -> float:
+    """The share of so many files that would be left, in the order of so many columns.
+
+    `rows` per fragment, shape (size,).
+    """
+    held = np.zeros(partition.size, dtype=np.bool_)
+    held[list(fragments.ids)] = True
+    slices = max(1, int(files ** (1 / len(columns)) + _ROUNDING))
+    if not held.any():
+        return 0.0
+    # A range without a row lies in the file that its neighbours are in, or in none.
+    held, counts = np.roll(held & (rows > 0), 1), np.roll(rows, 1)
+    if not held.any():
+        return 1.0 / slices
+    ends = np.cumsum(counts, dtype=np.int64)
+    total = int(ends[-1])
+    first = (ends - counts)[held] * slices // total
+    last = (ends[held] * slices - 1) // total
+    # Each run of slices begins at its first and is over after its last.
+    steps = np.zeros(slices + 1, dtype=np.int64)
+    np.add.at(steps, first, 1)
+    np.add.at(steps, last + 1, -1)
+    return float((np.cumsum(steps)[:-1] > 0).sum()) / slices

@@ -1,18 +1,53 @@
-"""Equi-depth boundaries, from a sample of values or from values with their weights.
-
-Law: boundaries are strictly increasing values of the attribute's type, at most `ranges - 1`; how
-well balanced they are depends on what is known of the values, soundness never does.
-Out of scope: taking samples, weighing values (`tables`).
-"""
+"""Boundaries of ranges that hold about equally many rows each."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Self
 
-from impctl.sketch.partition import BoundaryValue
-from impctl.sketch.value_weights import ValueWeights
+import numpy as np
+
+from impctl.data.vector import Ints
+from impctl.sketch.partition import BoundaryValue, RangePartition
+from impctl.sketch.sketch import Renumbering
 from impctl.values import dataclass
+
+
+@dataclass(frozen=True)
+class ValueWeights:
+    """Values and the rows that each stands for."""
+
+    values: tuple[BoundaryValue, ...]
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[BoundaryValue, float]]) -> Self:
+        """From pairs in any order; those of one value are added up, those without weight left."""
+        result: dict[BoundaryValue, float] = {}
+        for value, weight in pairs:
+            if weight > 0:
+                result[value] = result.get(value, 0.0) + weight
+        # Values alone are compared in a third of the time that pairs take.
+        ordered = tuple(sorted(result))
+        return cls(ordered, tuple(map(result.__getitem__, ordered)))
+
+    @cached_property
+    def before(self) -> tuple[float, ...]:
+        """Rows before each value, and all rows at the end; shape (values + 1,)."""
+        return tuple(accumulate(self.weights, initial=0.0))
+
+    @property
+    def total(self) -> float:
+        return self.before[-1]
+
+    def rows_before(self, value: BoundaryValue) -> float:
+        """Rows with less than this value."""
+        return self.before[bisect_left(self.values, value)]
+
 
 _LEAST, _MOST = 0.67, 1.5
 """How much of its share a range may hold so that it starts where a file does."""
@@ -124,3 +159,74 @@ def _cut(weights: ValueWeights, last: float, share: float) -> tuple[BoundaryValu
     if rows > last + share * _MOST and weights.before[at - 1] > last:
         at, rows = at - 1, weights.before[at - 1]
     return weights.values[min(at, len(weights.values) - 1)], rows
+
+
+HEAVY = 2
+"""Sampled boundaries alone make ranges up to about half as large again as their share."""
+
+
+def heavy_ranges(rows: Ints, wanted: int) -> Ints:
+    """Ids of the ranges to split; `rows` per range, shape (ranges,), `wanted` ranges in all."""
+    return np.flatnonzero(rows * wanted > HEAVY * rows.sum())
+
+
+def evened(
+    partition: RangePartition, counts: Ints, wanted: int, sample: Sequence[BoundaryValue]
+) -> RangePartition:
+    """The partition with heavy ranges split and light ones merged; as it is where the largest range
+    would come out larger, as it may where fewer ranges are wanted than there are.
+
+    `counts` has shape (fragments,); `sample` are values in the heavy ranges.
+    """
+    finer = with_splits(partition, counts[:-1], wanted, sample)
+    new = merged_to(finer, estimated_rows(partition, finer, counts, sample)[:-1], wanted)
+    largest = int(estimated_rows(partition, new, counts, sample)[:-1].max())
+    return partition if largest > int(counts[:-1].max()) else new
+
+
+def with_splits(
+    partition: RangePartition, rows: Ints, wanted: int, sample: Sequence[BoundaryValue]
+) -> RangePartition:
+    """The partition with its heavy ranges split; `sample` are values in those, in any order."""
+    by_range: dict[int, list[BoundaryValue]] = {}
+    for value in sample:
+        by_range.setdefault(bisect_right(partition.boundaries, value), []).append(value)
+    cuts: list[BoundaryValue] = []
+    for fragment in heavy_ranges(rows, wanted).tolist():
+        inside = by_range.get(fragment, [])
+        pieces = max(2, round(int(rows[fragment]) * wanted / int(rows.sum())))
+        cuts += equidepth_boundaries(inside, pieces)
+    return replace(partition, boundaries=tuple(sorted({*partition.boundaries, *cuts})))
+
+
+def estimated_rows(
+    partition: RangePartition,
+    finer: RangePartition,
+    counts: Ints,
+    sample: Sequence[BoundaryValue],
+) -> Ints:
+    """Rows per fragment of `finer`; those of a split range by the parts' shares of the sample.
+
+    `counts` are those of `partition`; both of shape (fragments,).
+    """
+    renumbering = Renumbering(partition, finer)
+    result = renumbering.carried(counts)
+    drawn = np.zeros(finer.size, dtype=np.int64)
+    for value in sample:
+        drawn[bisect_right(finer.boundaries, value)] += 1
+    for fragment in np.flatnonzero(renumbering.targets < 0).tolist():
+        parts = slice(int(renumbering.first[fragment]), int(renumbering.last[fragment]) + 1)
+        shares = drawn[parts] / max(int(drawn[parts].sum()), 1)
+        result[parts] += (shares * int(counts[fragment])).astype(np.int64)
+    return result
+
+
+def merged_to(partition: RangePartition, rows: Ints, wanted: int) -> RangePartition:
+    """The partition with the lightest neighbours merged until `wanted` ranges are left."""
+    counts = rows.astype(np.int64)
+    kept = np.arange(len(partition.boundaries))
+    while len(counts) > max(wanted, 1):
+        at = int(np.argmin(counts[:-1] + counts[1:]))
+        counts[at] += counts[at + 1]
+        counts, kept = np.delete(counts, at + 1), np.delete(kept, at)
+    return replace(partition, boundaries=tuple(partition.boundaries[at] for at in kept.tolist()))

@@ -3,7 +3,7 @@
 Law: the result's bound holds what the function gives for every value within the argument's. What is
 no DOUBLE has no bound, so it must come out alike over all of them, else NotExactError: such a value
 is sure, or is not used. A monotone function lies between its values at both ends.
-Out of scope: arithmetic (`expr.numbers`), comparing (`expr.compare`).
+Out of scope: arithmetic (`expr.numeric`), comparing (`expr.compare`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 from impctl.data.schema import DOUBLE, Kind, SqlType
 from impctl.data.vector import Bools, Floats, Vector
 from impctl.errors import EvaluationError, NotExactError
-from impctl.expr.numbers import EXACT_DOUBLE, fit_decimals, magnitude
-from impctl.expr.rounding import outer, rounded, scaled_by
+from impctl.expr.numeric import EXACT_DOUBLE, fit_decimals, magnitude, outer, rounded, scaled_by
 
 Function = Callable[[Sequence[Vector], SqlType], Vector]
 

@@ -1,23 +1,47 @@
-"""Arithmetic on columns as Spark does it with ANSI on.
-
-Law: integers and decimals are exact, and a result that does not fit its type is an error, never
-wrapped, but where Spark itself cuts off: the sign of a long decimal is turned in 34 digits, and
-`div` of decimals keeps 64 bits. Doubles carry a bound on how far they may lie from Spark's own
-result. A NULL slot never raises. Out of scope: comparison (`expr.compare`), casts between families
-(`expr.cast`).
-"""
+"""Arithmetic, rounding and functions of numbers as Spark computes them with ANSI on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from decimal import ROUND_HALF_EVEN, ROUND_HALF_UP, Context, Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from impctl.data.schema import DOUBLE, Kind, SqlType, decimal
 from impctl.data.vector import INT64_MAX, INT64_MIN, Bools, Floats, Ints, Vector
 from impctl.errors import EvaluationError
 from impctl.expr.nodes import ArithmeticOp
+from impctl.expr.types import SHORT_AVERAGE
+
+_SURELY_ZERO = 1e-50
+"""Far below half of the least single-precision number, 7e-46."""
+
+
+def nearest_float(text: str) -> float:
+    """The single-precision number nearest to a decimal, as a double; infinite beyond the last."""
+    double = float(text)
+    if math.isinf(double):
+        return double
+    if abs(double) < _SURELY_ZERO:
+        return math.copysign(0.0, double)
+    with np.errstate(over="ignore"):
+        near = np.float32(double)
+        around = (near, np.nextafter(near, -np.inf), np.nextafter(near, np.inf))
+    if not np.isfinite(near):
+        return float(near)
+    exact = Fraction(Decimal(text))
+    finite = [one for one in around if np.isfinite(one)]
+    return float(min(finite, key=lambda one: (abs(Fraction(float(one)) - exact), _is_odd(one))))
+
+
+def _is_odd(value: np.float32) -> bool:
+    """Whether the last bit of the mantissa is set."""
+    return bool(value.view(np.int32) & 1)
+
 
 UNIT = 2.0**-53
 """Half the spacing of doubles at 1: the largest relative error of one rounding."""
@@ -310,3 +334,134 @@ def _to_digits(value: int) -> int:
     unit: int = 10 ** max(len(str(abs(value))) - NEGATED_DIGITS, 0)
     lower, rest = divmod(value, unit)
     return unit * (lower + (2 * rest > unit or (2 * rest == unit and lower % 2 == 1)))
+
+
+MOST_DIGITS = 15
+"""Digits after (or before) the point that doubles are rounded to here."""
+_FEW_DIGITS = 15
+"""So many digits of a text name its double alone."""
+_SMALL = 1e-3
+"""Below, Java before 19 wrote at least two digits, not always the shortest."""
+_LARGE = 2.0**50
+"""Scaled values up to here have a fraction that sums with a half can be told from."""
+_WIDE = Context(prec=400)
+
+
+def scaled_by(values: Floats, digits: int) -> Floats:
+    """The values times ten to the `digits`, rounded once."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return values * 10.0**digits if digits >= 0 else values / 10.0**-digits
+
+
+def rounded(values: Floats, digits: int, *, to_even: bool) -> tuple[Any, Bools]:
+    """Finite values times ten to the `digits`, as whole numbers, and which of them are sure."""
+    scaled = scaled_by(values, digits)
+    with np.errstate(invalid="ignore"):
+        tie = np.abs(scaled - np.floor(scaled) - 0.5)
+        is_plain = (np.abs(scaled) < _LARGE) & (tie > np.abs(scaled) * (8 * UNIT))
+    nearest = np.where(is_plain, np.rint(np.where(is_plain, scaled, 0.0)), 0.0)
+    whole: Any = nearest.astype(np.int64)
+    sure = is_plain.copy()
+    for at in np.flatnonzero(~is_plain).tolist():
+        result = _of_text(float(values[at]), digits, to_even=to_even)
+        sure[at] = result is not None
+        if result is not None and not INT64_MIN <= result <= INT64_MAX:
+            whole = whole.astype(object)
+        whole[at] = result or 0
+    return whole, sure
+
+
+def _of_text(value: float, digits: int, *, to_even: bool) -> int | None:
+    """By the shortest text; None where Java may have written another."""
+    text = Decimal(repr(value))
+    mode = ROUND_HALF_EVEN if to_even else ROUND_HALF_UP
+    is_long = len(text.normalize(_WIDE).as_tuple().digits) > _FEW_DIGITS
+    if is_long or not _SMALL <= abs(value) < EXACT_DOUBLE:
+        return None
+    return int(text.scaleb(digits, _WIDE).to_integral_value(mode, _WIDE))
+
+
+def outer(low: Floats, high: Floats, digits: int) -> tuple[Floats, Floats]:
+    """What values between these two, scaled and rounded in any way, lie between.
+
+    Whole numbers, up to 2^50; beyond, where rounding changes nothing that counts, both moved by 1.
+    """
+    least, most = scaled_by(low, digits), scaled_by(high, digits)
+    with np.errstate(invalid="ignore", over="ignore"):
+        least = least - np.abs(least) * (8 * UNIT)
+        most = most + np.abs(most) * (8 * UNIT)
+        is_small = np.maximum(np.abs(least), np.abs(most)) < _LARGE
+        first = np.where(is_small, np.floor(least + 0.5), least - 1.0)
+        last = np.where(is_small, np.floor(most + 0.5), most + 1.0)
+    return first, last
+
+
+Integers = npt.NDArray[np.int64]
+
+_TIE = 1e-4
+"""How near to a half a scaled average may come before its text is looked at."""
+
+
+def mean(total: Vector, count: Vector, result: SqlType) -> Vector:
+    """`total / count` in AVG's result type, NULL for count 0; shape (n,)."""
+    some = count.values > 0
+    valid = some & total.validity()
+    divisor = np.where(some, count.values, 1)
+    shown = None if bool(valid.all()) else valid
+    if result.kind is Kind.DECIMAL:
+        dividend = np.where(valid, total.values, 0)
+        if result.precision <= SHORT_AVERAGE:
+            divisor = np.where(valid, divisor, 1)
+            return Vector(result, _of_short_decimals(dividend, divisor, result), shown)
+        values = divide_decimals(dividend, total.type.scale, divisor, 0, result.scale)
+        return Vector(result, fit_decimals(values, result), shown)
+    values = total.values.astype(np.float64) / divisor
+    error = None
+    if total.error is not None:
+        with np.errstate(invalid="ignore"):
+            spread = total.error / divisor * (1 + 8 * UNIT) + np.abs(values) * (2 * UNIT)
+        error = np.where(total.error == 0, 0.0, np.where(np.isnan(spread), np.inf, spread))
+    return Vector(DOUBLE, values, shown, error)
+
+
+def most_rows(result: SqlType) -> int:
+    """Rows of short decimals that doubles sum exactly in any order; `result` is AVG's type."""
+    return EXACT_DOUBLE // int(10 ** (result.precision - 4))
+
+
+def _of_short_decimals(total: Integers, count: Integers, result: SqlType) -> Integers:
+    """Unscaled averages of decimals whose AVG is DECIMAL(p + 4, s + 4), p at most 11."""
+    most = most_rows(result)
+    if bool(np.any(count > most)):
+        digits, scale = result.precision - 4, result.scale - 4
+        raise EvaluationError(
+            f"Spark computes AVG over DECIMAL({digits}, {scale}) of more than {most:,} rows as a "
+            "sum of doubles, which depends on the row order",
+            code="average_of_doubles",
+            hint=f"use AVG of `CAST(... AS DECIMAL(12, {scale}))`, which is exact",
+        )
+    averages = total.astype(np.float64) / count / 10.0 ** (result.scale - 4)
+    scaled = np.abs(averages) * 10.0**result.scale
+    whole = np.floor(scaled)
+    rounded = np.where(scaled - whole >= 0.5, whole + 1, whole)
+    unscaled: Integers = np.where(averages < 0, -rounded, rounded).astype(np.int64)
+    for at in np.flatnonzero(_near_tie(scaled, whole)).tolist():
+        unscaled[at] = _rounded_text(float(averages[at]), result.scale)
+    return unscaled
+
+
+def _near_tie(scaled: Floats, whole: Floats) -> Bools:
+    """Where the text of the average may round otherwise than the scaled average does.
+
+    Scaling errs by a few units of the last place, which from 10^14 on is every average.
+    """
+    room = np.maximum(_TIE, scaled * (8 * UNIT))
+    near: Bools = np.abs(scaled - whole - 0.5) <= room
+    # Next to a whole number the floor may be off by one.
+    near |= (scaled - whole <= room) | (scaled - whole >= 1 - room)
+    return near
+
+
+def _rounded_text(average: float, scale: int) -> int:
+    """Spark casts a double to a decimal by its shortest text, rounded half up."""
+    return int(Decimal(repr(average)).scaleb(scale).quantize(Decimal(1), rounding=ROUND_HALF_UP))

@@ -2,7 +2,7 @@
 
 Law: days and microseconds count from 1970-01-01 in the proleptic Gregorian calendar, as Spark's.
 TIMESTAMP comes as local time, and a TIMESTAMP that is given back is one.
-Out of scope: the session's time zone (`expr.zones`), text to and from dates (`expr.cast`),
+Out of scope: the session's time zone (`expr.types`), text to and from dates (`expr.cast`),
 intervals.
 """
 
