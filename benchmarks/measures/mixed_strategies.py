@@ -4,7 +4,7 @@ Law: every way answers at the newest versions and counts all it does for that, f
 newest version on. `none` reads the table; `recapture` holds sketches in memory and finds a stale
 one anew by the fastest pass there is, without any state; `incremental` is what `impctl query` does:
 stored sketches, maintained when stale. The last two reuse a sketch of other constants where
-`plan.reuse.verdict` allows it, and capture one where no sketch serves.
+`reuse.verdict` allows it, and capture one where no sketch serves.
 Out of scope: which operations come (`operations`), comparing the answers (`mixed`).
 """
 
@@ -28,7 +28,7 @@ from impctl.app.using.reuse import mapped, reused, verdict_of
 from impctl.app.verify import verify
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch

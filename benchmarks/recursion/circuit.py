@@ -24,12 +24,12 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import Schema
 from impctl.errors import UnsupportedError, UsageError
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.boundaries import equidepth_boundaries
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import compare
+from impctl.sql.statement import parse_query
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass

@@ -23,7 +23,7 @@ from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.way import Way
 from impctl.errors import UnsupportedError
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.tables.rows import read_rows

@@ -30,7 +30,7 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.remembered import remember_histories
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.memory import give_back
-from impctl.plan.safety.choose import counts_every_row
+from impctl.safety.choose import counts_every_row
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredSketch
 from impctl.types import QueryName

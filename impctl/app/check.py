@@ -26,7 +26,7 @@ from impctl.app.using.answering import who_answers
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UnsafeSketchError
-from impctl.plan.safety.judging import Judges
+from impctl.safety.judge import Judges
 from impctl.types import QueryName
 from impctl.workload.json_schema import workload_json_schema
 from impctl.workload.models import PartitionSpec, QuerySpec

@@ -39,7 +39,7 @@ from impctl.app.using.ties import cut_order
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import EvaluationError, RetryableError
-from impctl.plan.order_dependence import loose_columns
+from impctl.plan.properties import loose_columns
 from impctl.sketch.sketch import compare
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import RunRecord, StoredQuery

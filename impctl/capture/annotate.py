@@ -21,6 +21,7 @@ from impctl.capture.collect import collect, distinct_fragments
 from impctl.capture.ties import with_ties
 from impctl.data.schema import INTEGER, Column
 from impctl.errors import UnsafeSketchError
+from impctl.plan.lineage import follow, reads, trace
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -39,8 +40,7 @@ from impctl.plan.nodes import (
     scans_of,
     with_inputs,
 )
-from impctl.plan.rules.trace import follow, reads, trace
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.types import AccessId, AttributeId
 from impctl.values import dataclass
 

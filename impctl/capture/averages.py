@@ -14,7 +14,6 @@ from dataclasses import replace
 from impctl.data.schema import Kind
 from impctl.errors import QueryError
 from impctl.expr.nodes import ColumnRef, Expr, Mean, transform, walk
-from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     AggregateOutput,
@@ -26,10 +25,11 @@ from impctl.plan.nodes import (
     Project,
     Select,
     attributes_of,
+    expressions_of,
     inputs_of,
     with_inputs,
 )
-from impctl.plan.rules.prune_columns import prune_columns
+from impctl.rules.prune import prune_columns
 
 
 def whole_averages(root: Plan) -> Plan:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from impctl.data.schema import Kind, SqlType
-from impctl.plan.live_rows import LiveRows
+from impctl.plan.nodes import LiveRows
 from impctl.sketch.partition import BoundaryValue
 from impctl.sketch.sketch import Interval, RangeFilter
 from impctl.types import ColumnName

@@ -30,6 +30,7 @@ from impctl.plan.nodes import (
     Fixpoint,
     Join,
     JoinKind,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -45,7 +46,6 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
 )
-from impctl.plan.one_row import OneRow
 from impctl.types import AccessId, AttributeId, FixpointId
 from impctl.values import dataclass
 

@@ -2,7 +2,7 @@
 
 Law: the rows are those that some run of `ORDER BY ... LIMIT`, or of a filter on `row_number`, may
 give, the rows before an OFFSET too. Without an order that tells rows apart, that is every row.
-Out of scope: which top-k nodes are barriers (`plan.safety.verdict`).
+Out of scope: which top-k nodes are barriers (`safety.judge`).
 """
 
 from __future__ import annotations

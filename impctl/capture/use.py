@@ -25,11 +25,9 @@ from impctl.capture.render_expr import bracketed, column
 from impctl.data.schema import name_parts
 from impctl.errors import QueryError
 from impctl.expr.nodes import Span, columns_of
-from impctl.plan.expressions import expressions_of
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.nodes import Query, Scan, nodes_of, scans_of
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.plan.nodes import LiveRows, Query, Scan, expressions_of, nodes_of, scans_of
 from impctl.sketch.sketch import FragmentSet, Interval, RangeFilter, fragments_between, range_filter
+from impctl.sql.text import without_levels
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass
 

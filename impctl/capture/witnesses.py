@@ -2,7 +2,7 @@
 
 Law: rows and columns are those of the node; each branch is a rank of at most one, which Spark cuts
 before it shuffles. Reading the child once per order costs less than ranking all rows by each.
-Out of scope: which rows decide (`plan.rules.witnesses`).
+Out of scope: which rows decide (`rules.witnesses`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from impctl.plan.nodes import (
     Witness,
     attributes_of,
 )
-from impctl.plan.rules.witnesses import first_by
+from impctl.rules.witnesses import first_by
 
 
 def spelled_out(node: Witness) -> Plan:

@@ -35,8 +35,8 @@ from impctl.expr.nodes import (
     conjuncts,
     substitute,
 )
-from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import Attribute, SortKey
+from impctl.rules.finalize import Ending, FirstRows
 from impctl.types import AttributeId
 
 _ARROW = {

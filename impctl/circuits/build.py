@@ -51,13 +51,14 @@ from impctl.engine.operators import aggregate, one_row, scan
 from impctl.engine.operators.kept import AnswerRows
 from impctl.engine.ordered_values import First
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
-from impctl.plan.answer_lineage import is_open
+from impctl.plan.lineage import is_open
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
     Fixpoint,
     Join,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -71,9 +72,8 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.one_row import OneRow
-from impctl.plan.rules.answered import AnswerPlan
-from impctl.plan.scan_conditions import scan_conditions
+from impctl.plan.properties import scan_conditions
+from impctl.rules.finalize import AnswerPlan
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId, AttributeId
 

@@ -2,8 +2,8 @@
 
 Law: a plan that compiles is maintained exactly (the sketch equals a recapture's unless a sum of
 doubles lay too close to call, which widens it); what the engine cannot compute as Spark does is
-named with its place, never approximated. Compile after `plan.rules` split AVG into SUM and COUNT.
-Out of scope: whether the sketch is safe (`plan.safety.verdict`), touch mode (`circuits.way`).
+named with its place, never approximated. Compile after `rules` split AVG into SUM and COUNT.
+Out of scope: whether the sketch is safe (`safety.judge`), touch mode (`circuits.way`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from impctl.plan.nodes import (
     scans_of,
 )
 from impctl.plan.recursion import keyed_rows
-from impctl.plan.rules.answered import AnswerPlan
+from impctl.rules.finalize import AnswerPlan
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId, AttributeId, ColumnName, TableName
 from impctl.values import dataclass

@@ -6,7 +6,7 @@ root on a branch of their own, and above the barrier rows carry none of these fr
 whatever is left of a row there, its fragments are counted already. The last step needs no barrier:
 its rows, ties included, are what is counted. A witness node is no barrier: its rows go on with
 their fragments, each as often as it is first by some order.
-Out of scope: when the first rows over sketches are those over the tables (`plan.safety.ordering`).
+Out of scope: when the first rows over sketches are those over the tables (`safety.transfer`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from impctl.engine.operators.top import Cut, Limit, Top
 from impctl.engine.order_codes import OrderKey
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import SortKey, TopK, Witness
-from impctl.plan.rules.witnesses import first_by
+from impctl.rules.witnesses import first_by
 from impctl.types import AttributeId
 
 

@@ -20,8 +20,8 @@ from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.expr.types import type_of
+from impctl.plan.explain import expr_text, shortened
 from impctl.plan.nodes import Attribute, Join, Plan, SetOperation
-from impctl.plan.render_expr import expr_text, shortened
 from impctl.types import AccessId, AttributeId, TableName
 from impctl.values import dataclass
 

@@ -5,7 +5,7 @@ Law, with k the join keys and d the distinct rows: R semi S = R join d(k of S); 
 NULL; full outer adds the other side. A condition that mixes both sides beyond equal keys decides
 per row of R, so there the semi join is R join d(rows of R with a partner). NOT IN: a NULL on the
 right leaves nothing, a NULL on the left stays only while the right side is empty.
-Out of scope: whether the right side may be sketched at all (`plan.safety.verdict`).
+Out of scope: whether the right side may be sketched at all (`safety.judge`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from impctl.expr.nodes import (
 )
 from impctl.expr.types import common_type, type_of
 from impctl.plan.nodes import Join, JoinKind, Select, attributes_of, scans_of
-from impctl.plan.rules.column_behind import is_narrowed
+from impctl.rules.joined_columns import is_narrowed
 from impctl.types import AttributeId
 from impctl.values import dataclass
 

@@ -10,7 +10,7 @@ keyed on a column: then rows carry the fragment of their own value, for every ac
 place that reads an entry has a fixpoint of its own. Where the answer's lineage alone is asked for,
 rows carry numbers, and so do the leaves of the step: a row derived tells those of its bodies.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
-the tables (`plan.safety`), the loop (`engine.operators.fixpoint`).
+the tables (`safety`), the loop (`engine.operators.fixpoint`).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from impctl.engine.operators.levels import Levels
 from impctl.engine.operators.lineage import Lineage
 from impctl.engine.operators.recursion import NO_BODY, Recursion
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
-from impctl.plan.best_only import BestOnly
 from impctl.plan.nodes import (
     Attribute,
+    BestOnly,
     ComputedColumn,
     Fixpoint,
     Join,

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 from impctl.circuits.join_order import Joined, JoinInput, chain_of
 from impctl.expr.nodes import Expr, columns_of, conjuncts
-from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
@@ -29,6 +28,7 @@ from impctl.plan.nodes import (
     Select,
     SetOperation,
     attributes_of,
+    expressions_of,
     inputs_of,
 )
 from impctl.types import AttributeId

@@ -3,7 +3,7 @@
 Law: UNION ALL is the sum; UNION its distinct rows; INTERSECT the distinct rows of the left side
 that are among those of the right; EXCEPT those that are not, without the right side's fragments.
 NULL equals NULL. INTERSECT ALL and EXCEPT ALL count the copies on either side and repeat.
-Out of scope: whether a side may be sketched (`plan.safety.verdict`).
+Out of scope: whether a side may be sketched (`safety.judge`).
 """
 
 from __future__ import annotations

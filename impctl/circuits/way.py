@@ -22,8 +22,8 @@ from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.engine.fixpoint.absorption import Absorbs
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.answered import AnswerPlan
-from impctl.plan.safety.verdict import Verdict
+from impctl.rules.finalize import AnswerPlan
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.types import AccessId, TableName

@@ -33,8 +33,8 @@ from impctl.plan.nodes import (
     WindowCall,
     attributes_of,
 )
-from impctl.plan.rules.split_averages import split_averages
-from impctl.plan.whole_windows import is_whole
+from impctl.plan.properties import is_whole
+from impctl.rules.normalize import split_averages
 
 
 def build_window(builder: Plumbing, node: Window) -> Flow:

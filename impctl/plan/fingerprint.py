@@ -6,7 +6,7 @@ constants or operators differ. Columns are numbered in the order the plan makes 
 hash leaves out the constants of conditions and the counts of LIMIT, and nothing else, so that it is
 equal for the instances of one parametrised query, in whatever order their conditions stand.
 Out of scope: plans that are equivalent but built differently; they may differ. Which instance may
-use the sketch of another (`plan.reuse.verdict`).
+use the sketch of another (`reuse.verdict`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from impctl.plan.nodes import (
     Explode,
     Fixpoint,
     Join,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -51,7 +52,6 @@ from impctl.plan.nodes import (
     Witness,
     inputs_of,
 )
-from impctl.plan.one_row import OneRow
 from impctl.types import AttributeId, FixpointId
 
 _FORMAT = "plan 1"

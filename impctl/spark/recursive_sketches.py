@@ -21,10 +21,12 @@ from typing import TYPE_CHECKING
 
 from impctl.data.schema import LONG
 from impctl.engine.fixpoint.limits import LIMITS, Limits
-from impctl.plan.answer_lineage import is_open
-from impctl.plan.fixpoint_tables import (
+from impctl.plan.lineage import is_open
+from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
+from impctl.plan.recursion import (
     column_names,
     deriving,
+    keyed_rows,
     leaves_of,
     of_rows,
     outer_fixpoints,
@@ -32,11 +34,9 @@ from impctl.plan.fixpoint_tables import (
     step_over_table,
     table_of,
 )
-from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
-from impctl.plan.recursion import keyed_rows
-from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.recursion import facts_of_rows
-from impctl.plan.safety.verdict import Verdict, carried, states_of
+from impctl.safety.facts import Fact
+from impctl.safety.judge import Verdict, carried, states_of
+from impctl.safety.transfer import facts_of_rows
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.failures import plain_failures

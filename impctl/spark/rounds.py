@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 from impctl.capture.render import render_plan
 from impctl.engine.fixpoint.limits import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
-from impctl.plan.best_only import BestOnly
-from impctl.plan.fixpoint_tables import (
+from impctl.plan.nodes import BestOnly, Fixpoint, Plan, scans_of
+from impctl.plan.recursion import (
     column_names,
+    is_linear,
     leaves_of,
     outer_fixpoints,
     over_tables,
+    reads_fixpoint,
     step_over_table,
     table_of,
 )
-from impctl.plan.nodes import Fixpoint, Plan, scans_of
-from impctl.plan.recursion import is_linear, reads_fixpoint
 from impctl.spark.run import selected
 from impctl.types import AccessId
 from impctl.values import dataclass

@@ -27,7 +27,7 @@ from impctl.data.schema import Kind
 from impctl.data.vector import from_arrow
 from impctl.errors import UsageError
 from impctl.plan.nodes import Join, Plan, Query, attributes_of, nodes_of, scans_of
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.spark.failures import plain_failures

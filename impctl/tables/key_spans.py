@@ -3,7 +3,7 @@
 Law: every value of the column in these files lies in a span, NULL left aside, which joins with
 nothing; a file is left out only if no value in it lies in one. NaN joins with NaN and is in no
 statistics, so it is told apart. What is not known is everything.
-Out of scope: which columns join (`plan.rules.joined_columns`).
+Out of scope: which columns join (`rules.joined_columns`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ logic and by Spark's order of values: NaN is greater than all others and not in 
 -0.0 equals 0.0, a text maximum that may be cut is unknown, and so is whatever is not told. What is
 not looked into (arithmetic, functions, casts, other types than the column's) may be anything.
 Out of scope: ranges of sketches (`tables.prune`), which conditions a plan has
-(`plan.scan_conditions`).
+(`plan.properties`).
 """
 
 from __future__ import annotations

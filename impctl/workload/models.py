@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, Literal
 
 from impctl.errors import Location
-from impctl.plan.names import FullName, TableNames
+from impctl.sql.names import FullName, TableNames
 from impctl.types import ColumnName, ParameterValue, QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.trigger_models import Trigger
@@ -122,7 +122,7 @@ _FOLLOWED = {
     Moves.DAILY: "current_date",
     Moves.HOURLY: "date_trunc('hour', current_timestamp)",
 }
-"""Names as of `plan.sql.clock`."""
+"""Names as of `sql.parameters`."""
 
 
 @dataclass(frozen=True, slots=True)

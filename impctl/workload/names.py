@@ -10,7 +10,7 @@ import re
 
 from yaml.nodes import Node
 
-from impctl.plan.names import TableNames
+from impctl.sql.names import TableNames
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.reading import FileReading, suggestion, written_at

@@ -4,7 +4,7 @@ Law: a table is one source, however many names it has: an entry with the path an
 earlier one gives that table another name. Only an entry that has `partitions` or an `expiry` of its
 own is a source of its own, so that one table can have several divisions side by side, and be read
 with its expired rows and without. No name stands for two tables.
-Out of scope: what stands at a path (`tables`), what a name in SQL means (`plan.names`).
+Out of scope: what stands at a path (`tables`), what a name in SQL means (`sql.names`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from impctl.data.schema import name_parts
-from impctl.plan.names import (
+from impctl.sql.names import (
     CATALOG_SCHEME,
     SPARK_CATALOG,
     SPARK_SCHEMA,

@@ -1,7 +1,7 @@
 """The section `views` of the workload file: names for SELECT texts that queries may read.
 
 Law: no view is called as a table or another view is. The texts are taken as they stand.
-Out of scope: what they mean, and whether views need each other in a circle (`plan.sql.views`).
+Out of scope: what they mean, and whether views need each other in a circle (`sql.views`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from yaml.nodes import Node, ScalarNode
 
 from impctl.data.schema import name_parts
-from impctl.plan.names import FullName
+from impctl.sql.names import FullName
 from impctl.workload.models import ViewSpec
 from impctl.workload.names import DeclaredTables, is_table_name
 from impctl.workload.reading import FileReading, inside, shown, written_at

@@ -24,7 +24,7 @@ from impctl.app.using.changed import Answer, Changed
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import RecaptureNeededError
-from impctl.plan.sql.clock import Clock
+from impctl.sql.parameters import Clock
 from impctl.store.disk import RealDisk
 from impctl.tables.write.create import create_table
 from tests.support import kept_workload

@@ -26,9 +26,9 @@ from impctl.circuits.way import answering_way
 from impctl.data.schema import Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import carried, check_safety
 from tests.behaviour.spark_trials import (
     Case,
     _arrow,

@@ -39,7 +39,7 @@ from impctl.app.workbench.sessions import SessionBeside
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import Workbench, open_workbench
 from impctl.errors import EvaluationError, ImpctlError, NotExactError, QueryError, UsageError
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
 from impctl.workload.models import AnsweredBy, Policy
 from tests.behaviour.random_batches import RandomBatches
 

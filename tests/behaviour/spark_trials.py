@@ -27,10 +27,10 @@ from impctl.circuits.way import choose_way
 from impctl.data.schema import DOUBLE, Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, attributes_of, scans_of
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.facts import Fact
-from impctl.plan.safety.verdict import Verdict, carried, check_kept
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.facts import Fact
+from impctl.safety.judge import Verdict, carried, check_kept
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.sketch.sketch import FragmentSet, range_filter
 from impctl.types import AccessId

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.sql.text import without_levels
 from tests.behaviour.recursive_workload import (
     BAGS,
     all_by_duckdb,

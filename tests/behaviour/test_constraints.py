@@ -15,7 +15,7 @@ from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction
 
 from impctl.app.preparing.facts import _said_by_checks
-from impctl.plan.safety.facts import FactKind
+from impctl.safety.facts import FactKind
 from impctl.tables.snapshot import take_snapshot
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Capsys, Cli

@@ -15,7 +15,7 @@ import impctl
 from impctl.app.preparing import prepared
 from impctl.circuits import identity
 from impctl.errors import RecaptureNeededError
-from impctl.plan.rules import planned
+from impctl.rules import optimize
 from impctl.store.store import Store
 from tests.support.run_cli import Cli
 from tests.support.small_workload import WORKLOAD
@@ -25,12 +25,12 @@ Capture = Callable[[], None]
 
 def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a fault that was mended since: no group is large enough."""
-    parse = planned.parse_query
+    parse = optimize.parse_query
 
     def read(sql: str, *arguments: Any, **named: Any) -> Any:
         return parse(sql.replace("> 2", "> 9"), *arguments, **named)
 
-    monkeypatch.setattr(planned, "parse_query", read)
+    monkeypatch.setattr(optimize, "parse_query", read)
 
 
 def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from impctl.capture.annotate import PassKind, SketchPass, sketch_passes
 from impctl.data.schema import Schema
 from impctl.errors import QueryError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import Verdict, check_safety
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG as OPERATORS
 from tests.circuits.test_laws import PARTITIONS
 from tests.plan.random_plans import CATALOG

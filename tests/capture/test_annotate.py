@@ -11,10 +11,10 @@ from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError, UnsafeSketchError
 from impctl.expr.nodes import CompareOp, conjuncts
 from impctl.plan.nodes import Join, TopK, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import check_safety
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

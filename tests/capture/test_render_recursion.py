@@ -13,8 +13,8 @@ from impctl.capture.literals import DIALECT
 from impctl.capture.render import render_plan
 from impctl.errors import QueryError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.rules.optimize import apply_rules
+from impctl.sql.text import without_levels
 from tests.circuits.test_bags import QUERIES
 from tests.circuits.test_recursion import COLUMNS, case_of_sql, some_row
 from tests.plan.network import REACHED, plan_of

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from impctl.capture.use import place_filters
 from impctl.data.schema import LONG
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, RangeFilter, fragments_between, range_filter
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("a bigint, b bigint")}

@@ -26,10 +26,10 @@ from impctl.data.schema import (
 )
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import MAX_INTERVALS, FragmentSet, range_filter
 from impctl.spark.run import run_sql
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

@@ -29,10 +29,10 @@ from impctl.data.vector import Vector
 from impctl.errors import NotExactError
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import Verdict, carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from impctl.types import AccessId, TableName
 from tests.support.arrow_rows import arrow_rows
 from tests.support.reference_expr import Value

@@ -17,7 +17,7 @@ import pyarrow as pa
 from impctl.circuits.session import TableChange
 from impctl.data.schema import SqlType
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.safety.judge import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from tests.plan.keyed_sketches import evened
 from tests.plan.random_plans import CATALOG

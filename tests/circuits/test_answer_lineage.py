@@ -26,10 +26,10 @@ from impctl.engine.fixpoint.numbered_rows import NumberedRows
 from impctl.engine.operators.backward import Backward
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import UnsupportedError
-from impctl.plan.answer_lineage import for_answer, is_open
+from impctl.plan.lineage import for_answer, is_open
 from impctl.plan.nodes import Fixpoint, TopK, nodes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
 from tests.circuits import moving_cases
 from tests.circuits.test_plans_against_reference import several_cases
 from tests.circuits.test_recursion import (

@@ -20,7 +20,7 @@ from impctl.engine.fixpoint.limits import LEVEL_LIMITS
 from impctl.engine.operators.levels import Levels
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Distinct, Fixpoint, Plan, nodes_of
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.test_recursion import (
     COLUMNS,
     DRAWN,

@@ -20,10 +20,10 @@ from impctl.engine.fixpoint.limits import Limits
 from impctl.engine.operators.best_fixpoint import BestFixpoint
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.carried_queries import (
     BOUNDARIES,
     Drawn,

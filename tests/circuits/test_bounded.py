@@ -19,8 +19,8 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_cases

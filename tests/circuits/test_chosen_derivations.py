@@ -24,9 +24,9 @@ from impctl.data.schema import LONG, Column
 from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import check_safety
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of
 from tests.circuits.test_recursion import (

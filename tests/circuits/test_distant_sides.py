@@ -23,8 +23,8 @@ from impctl.data.vector import Ints, Vector
 from impctl.engine.distant_rows import DistantRows
 from impctl.engine.key_filter import KeyFilter
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.support.algebra import rows

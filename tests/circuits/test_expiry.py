@@ -29,13 +29,12 @@ from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Vector
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.expr.nodes import Literal
-from impctl.plan.live_rows import LiveRows
 from impctl.plan.moved_conditions import moved_conditions
-from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.nodes import LiveRows, scans_of
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.circuits.moving_cases import ALL_KEPT, Planned
 from tests.support.arrow_rows import arrow_rows

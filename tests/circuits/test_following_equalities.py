@@ -15,9 +15,9 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, LONG, Column, Schema
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.arrow_rows import arrow_rows
 
 COLUMNS = Schema((Column("k", LONG), Column("n", LONG), Column("p", LONG), Column("i", INTEGER)))

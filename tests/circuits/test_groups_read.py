@@ -31,9 +31,9 @@ from impctl.engine.operator import Operator
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.groups_read import GroupsRead
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from impctl.types import TableName
 from tests.circuits.conversion_cases import converted
 from tests.support.arrow_rows import arrow_rows

@@ -14,10 +14,10 @@ from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.random_queries import ARROW, SCHEMA
 
 BY_G = RangePartition("t", "g", INTEGER, (1, 2))

@@ -24,11 +24,11 @@ from impctl.circuits.way import answering_way
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import (
     PARTITIONS,

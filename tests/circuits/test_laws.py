@@ -18,9 +18,9 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DATE, INTEGER, LONG, STRING, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows
 from tests.support.random_cases import random_seeds
 from tests.support.restored_query import Stored, counts_of, restored

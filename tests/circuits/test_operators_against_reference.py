@@ -16,8 +16,8 @@ import pytest
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_laws import CATALOG, PARTITIONS
 from tests.plan.trials import accurate_sketches
 from tests.support.algebra import FIRST_ROWS, QUERIES, rows

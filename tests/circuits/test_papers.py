@@ -18,9 +18,9 @@ from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.runs import Run
 from impctl.engine.tags import FRAGMENT_BITS
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 
 
 def session_of(

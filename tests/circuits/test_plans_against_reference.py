@@ -31,10 +31,10 @@ from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.trees.shape import TreeShape
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import FactSource, Verdict, check_safety
-from impctl.plan.sql.parameters import BoundSql
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import FactSource, Verdict, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.parameters import BoundSql
 from impctl.workload.models import JoinStrategy, Lineage, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.circuits.conversion_cases import (
     SomeDistant,

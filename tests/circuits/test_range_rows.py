@@ -16,10 +16,10 @@ from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import CountBelowZeroError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
+from impctl.sql.statement import parse_query
 from tests.support.random_queries import SCHEMA, Row, random_change, table_of
 
 DOUBLES = RangePartition("t", "d", DOUBLE, (0.0, 2.0))

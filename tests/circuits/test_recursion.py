@@ -36,10 +36,10 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support.carried_queries import BOUNDARIES, Drawn, Row, fragments_read, rows_kept
 from tests.support.random_cases import random_cases
 from tests.support.reference_fixpoint import (

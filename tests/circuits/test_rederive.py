@@ -21,11 +21,11 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Renumbering
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases, seen_in
 from tests.support.random_queries import (
     PARTITIONS,

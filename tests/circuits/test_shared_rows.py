@@ -28,7 +28,7 @@ from impctl.engine.operators.scan import Scan
 from impctl.engine.operators.select import Select
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import Rows, changes_of, partitions_of, table_of
 from tests.plan.trials import make_trial
 from tests.support.random_cases import random_cases

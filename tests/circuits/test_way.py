@@ -13,8 +13,8 @@ from impctl.circuits.way import Way, choose_way
 from impctl.data.schema import INTEGER, STRING
 from impctl.engine.accumulators import FloatSum
 from impctl.plan.nodes import Aggregate, Project, nodes_of, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from tests.plan.catalogs import read

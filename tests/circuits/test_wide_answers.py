@@ -17,8 +17,8 @@ import pytest
 from impctl.circuits.compile import compile_answer
 from impctl.circuits.flows import BlockedError
 from impctl.plan.nodes import Query, attributes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
 from tests.behaviour.answer_trials import _by_run, _by_state, _ordered, _values
 from tests.behaviour.spark_trials import _is_an_answer, _plain, make_case
 from tests.support.random_cases import random_cases, seen_in

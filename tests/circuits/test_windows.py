@@ -23,10 +23,10 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, STRING, Column, Schema, decimal
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.test_plans_against_reference import several_cases as random_plans
 from tests.circuits.unsure_cases import add_in_order, several_cases
 from tests.plan.trials import fragment_of

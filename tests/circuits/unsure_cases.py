@@ -23,10 +23,10 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import Verdict, carried, check_safety
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.support import reference_aggregate
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import seen_in

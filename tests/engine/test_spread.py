@@ -20,7 +20,7 @@ from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
 from impctl.engine.operators.project import Project as ProjectOperator
 from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
 from impctl.plan.nodes import Aggregate, nodes_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 
 Buffer = tuple[float, float, float]

@@ -43,7 +43,7 @@ from impctl.expr.functions import FUNCTIONS
 from impctl.expr.nodes import Expr
 from impctl.expr.signature import ONE_ROW
 from impctl.plan.nodes import Project
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 
 MOMENTS = [
     None, 0, -1, 1_711_846_799_999_999, 1_711_846_800_000_000, -12_219_292_800_000_001,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 
-from impctl.plan.answer_lineage import is_open
+from impctl.plan.lineage import is_open
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of
 from impctl.plan.recursion import keyed_rows
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.types import AccessId
 from tests.support.reference_plan import Annotated
 

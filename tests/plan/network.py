@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

@@ -16,15 +16,15 @@ from impctl.data.schema import LONG, Column
 from impctl.errors import QueryError
 from impctl.plan.explain import describe
 from impctl.plan.fingerprint import fingerprint, template
+from impctl.plan.lineage import trace
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, Query, Recursive, Scan, Witness, nodes_of, scans_of
-from impctl.plan.order_dependence import deciding
-from impctl.plan.reuse.alignment import aligned
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.trace import trace
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.plan.properties import deciding
+from impctl.reuse.align import aligned
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, check_safety
 from tests.plan.network import (
     BY_REGION,
     CLOSURE,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.network import CLOSURE, REACHED, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_plan import bag, evaluate

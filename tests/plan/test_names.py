@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from impctl.data.schema import name_parts
-from impctl.plan.names import TableNames, path_key
+from impctl.sql.names import TableNames, path_key
 
 NAMES = TableNames(
     {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Select, nodes_of
-from impctl.plan.recursion_notes import recursion_notes
-from impctl.plan.rules.order import apply_rules
+from impctl.plan.recursion import recursion_notes
+from impctl.rules.optimize import apply_rules
 from tests.plan.network import CLOSURE, REACHED, plan_of
 
 STAYS = "conditions on `x` apply to its first part, because no step changes these columns"

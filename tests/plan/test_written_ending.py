@@ -12,12 +12,10 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG, STRING, decimal
 from impctl.expr.nodes import Expr, Literal, LiteralValue, walk
-from impctl.plan.ending import Ending, FirstRows
 from impctl.plan.nodes import Attribute, ComputedColumn, SortKey
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
-from impctl.plan.written_ending import read_ending, written_ending
+from impctl.rules.finalize import Ending, FirstRows, answer_plan, read_ending, written_ending
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
 from tests.support.random_queries import SCHEMA, random_sql
 

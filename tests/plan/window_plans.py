@@ -26,7 +26,7 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.plan.call_types import call_type
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition

@@ -25,8 +25,8 @@ from impctl.plan.nodes import (
     attributes_of,
     scans_of,
 )
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, carried
 from tests.plan.focused_plans import FocusedMaker
 from tests.plan.trials import Trial, make_trial, random_partition
 

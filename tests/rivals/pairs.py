@@ -21,11 +21,10 @@ from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import core_of, whole_answer
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 
 Groups = Mapping[int, int]
 """The sum of every group that is in the answer."""

@@ -23,8 +23,8 @@ from impctl.app.results.results import QueryResult
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
 from impctl.plan.nodes import scans_of
-from impctl.plan.sql.statement import parse_query
 from impctl.sketch.sketch import range_filter
+from impctl.sql.statement import parse_query
 from impctl.store.records import StoredQuery
 from impctl.tables.prune import prune
 from impctl.tables.schema import read_schema

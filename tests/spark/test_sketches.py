@@ -16,14 +16,14 @@ from impctl.capture.use import rewrite_sql
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.errors import UnsafeSketchError, UsageError
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import range_filter
 from impctl.spark.run import run_sql
 from impctl.spark.sketches import capture_sketches
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import quarter_then_rest
 
 pytestmark = pytest.mark.spark

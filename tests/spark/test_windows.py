@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.spark.sketches import capture_sketches
+from impctl.sql.statement import parse_query
 from tests.circuits.test_windows import QUERIES, SALES, anew, changes, planned, random_row, table_of
 from tests.support.random_cases import quarter_then_rest
 

@@ -20,7 +20,7 @@ from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.best_rows import BestRows
 from impctl.engine.fixpoint.limits import Limits
 from impctl.plan.nodes import Plan, Query, scans_of
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
 from impctl.types import AccessId
 from tests.support.reference_plan import bag
 from tests.support.restored_query import Stored, restored

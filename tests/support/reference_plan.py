@@ -21,6 +21,7 @@ from impctl.plan.nodes import (
     Fixpoint,
     Join,
     JoinKind,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -38,7 +39,6 @@ from impctl.plan.nodes import (
     inputs_of,
     nodes_of,
 )
-from impctl.plan.one_row import OneRow
 from impctl.types import AccessId, AttributeId, ColumnName, FixpointId, TableName
 from tests.support.reference_aggregate import aggregate_value
 from tests.support.reference_expr import (

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from impctl.plan.best_only import BestOnly
-from impctl.plan.nodes import Attribute
+from impctl.plan.nodes import Attribute, BestOnly
 from impctl.types import AccessId, AttributeId
 from tests.support.reference_expr import ReferenceFailure, Value, identity, sort_key
 

@@ -38,8 +38,8 @@ from impctl.errors import (
 )
 from impctl.expr.nodes import Span
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.rules.finalize import answer_plan
+from impctl.safety.judge import Verdict, check_safety
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery

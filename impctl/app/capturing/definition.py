@@ -17,7 +17,7 @@ from typing import Any
 from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import quoted
 from impctl.errors import RecaptureNeededError, masked
-from impctl.plan.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
+from impctl.sql.names import SPARK_CATALOG, SPARK_SCHEMA, FullName
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.types import TableName

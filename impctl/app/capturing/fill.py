@@ -24,7 +24,7 @@ from impctl.circuits.trees.choice import TreesAsRecorded
 from impctl.circuits.way import Way
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
 from impctl.types import AccessId

@@ -5,7 +5,7 @@ query's only by the very program that wrote it (`app.workbench.build_mark`), and
 tables' log entries are there to compare. All else that the reading of the query rests on is for
 whoever asks to compare: its definition, the release, the constants of the clock, the tables and
 their versions.
-Out of scope: the form in which it is written (`plan.written_ending`).
+Out of scope: the form in which it is written (`rules.finalize`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from impctl.types import QueryName
 
 if TYPE_CHECKING:
     # A run with nothing to do has no use for plans.
-    from impctl.plan.ending import Ending
-    from impctl.plan.rules.answered import AnswerPlan
+    from impctl.rules.finalize import AnswerPlan, Ending
 
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
@@ -35,7 +34,7 @@ def result_bytes(store: StoreReader, query: QueryName) -> int:
 
 def ending_to_store(answer: AnswerPlan | None) -> tuple[Any, ...]:
     """What is stored of it; nothing where no answer is kept, or SQL has to be read to tell it."""
-    from impctl.plan.written_ending import written_ending
+    from impctl.rules.finalize import written_ending
 
     mark = build_mark()
     if answer is None or not mark:
@@ -55,7 +54,7 @@ def has_ending(tables: PinnedTables, stored: StoredQuery) -> bool:
 
 def known_ending(tables: PinnedTables, stored: StoredQuery) -> Ending | None:
     """How the answer is made of what is kept; None where SQL has to be read to know."""
-    from impctl.plan.written_ending import read_ending
+    from impctl.rules.finalize import read_ending
 
     if not has_ending(tables, stored):
         return None

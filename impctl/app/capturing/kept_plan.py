@@ -5,7 +5,7 @@ by default it is the query's own plan, where witnesses are asked for (`lineage: 
 which what one row decides has that row's lineage only; where the answer's alone is (`lineage:
 answer`), rows of recursions that it does not stem from have none. Engine, Spark and verification
 keep sketches by the same one. Queries themselves never run by it.
-Out of scope: where witnesses are enough (`plan.rules.witnesses`), building the circuit
+Out of scope: where witnesses are enough (`rules.witnesses`), building the circuit
 (`app.capturing.chosen_way`).
 """
 
@@ -17,12 +17,12 @@ from dataclasses import replace
 from impctl.app.preparing.lineage_use import sketched_nodes
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import Column
-from impctl.plan.answer_lineage import answer_notes
+from impctl.plan.lineage import answer_notes
 from impctl.plan.nodes import Fixpoint, Plan, Query, Witness, nodes_of
-from impctl.plan.rules.answered import AnswerPlan
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.witnesses import witnessed
-from impctl.plan.safety.verdict import Verdict, carried
+from impctl.rules.finalize import AnswerPlan
+from impctl.rules.optimize import core_of
+from impctl.rules.witnesses import witnessed
+from impctl.safety.judge import Verdict, carried
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId
 from impctl.values import dataclass

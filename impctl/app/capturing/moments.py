@@ -3,7 +3,7 @@
 Law: told from what is stored beside the sketch, without reading SQL; a sketch is only used with
 the values it stands for. The instant at which rows are live never goes back, and it may go on
 unnoticed as long as no row expires.
-Out of scope: the constants themselves (`plan.sql.clock`), moving a sketch on
+Out of scope: the constants themselves (`sql.parameters`), moving a sketch on
 (`app.maintaining.move`).
 """
 
@@ -15,7 +15,7 @@ from datetime import datetime
 from impctl.app.capturing.pins import is_current
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import UnsupportedError
-from impctl.plan.sql.clock import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
+from impctl.sql.parameters import CURRENT_DATE, HOUR, NEVER, RUN, read_moment
 from impctl.store.records import StoredQuery
 
 

@@ -19,9 +19,9 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.plan.fixpoint_tables import is_recursive, outer_fixpoints
 from impctl.plan.nodes import Fixpoint, scans_of
-from impctl.plan.safety.verdict import Verdict
+from impctl.plan.recursion import is_recursive, outer_fixpoints
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.types import AccessId, QueryName, TableName, TableVersion

@@ -25,13 +25,14 @@ from impctl.circuits.way import Way
 from impctl.errors import ImpctlError, count_text
 from impctl.expr.nodes import Span, walk
 from impctl.plan.explain import PlanLine, describe
-from impctl.plan.live_rows import LiveRows
 from impctl.plan.nodes import (
     Aggregate,
     Distinct,
     Explode,
     Fixpoint,
     Join,
+    LiveRows,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -45,8 +46,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.one_row import OneRow
-from impctl.plan.recursion_notes import recursion_notes
+from impctl.plan.recursion import recursion_notes
 from impctl.sketch.sketch import Mode
 from impctl.store.records import StoredQuery
 from impctl.types import AttributeId

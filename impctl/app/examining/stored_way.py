@@ -18,7 +18,7 @@ from impctl.app.examining.plan_lines import is_less
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.circuits.strategy import Strategy
 from impctl.circuits.way import Way
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery
 from impctl.types import AccessId

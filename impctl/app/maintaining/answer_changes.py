@@ -27,7 +27,7 @@ from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import Expr, columns_of
-from impctl.plan.ending import Ending
+from impctl.rules.finalize import Ending
 from impctl.types import AttributeId
 from impctl.values import dataclass
 

@@ -24,7 +24,7 @@ from impctl.circuits.compile import Compiled
 from impctl.circuits.partials import Partials
 from impctl.circuits.session import GroupedRows
 from impctl.expr.nodes import ColumnRef
-from impctl.plan.safety.facts import FactKind, broken_by
+from impctl.safety.facts import FactKind, broken_by
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import Assumption
 from impctl.tables.change.changes import check_same_columns

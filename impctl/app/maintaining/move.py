@@ -32,12 +32,12 @@ from impctl.circuits.touch import judged_alone, touched_source
 from impctl.circuits.way import Way
 from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
-from impctl.plan.ending import Ending
 from impctl.plan.moved_conditions import moved_conditions
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.sql.clock import RUN
+from impctl.rules.finalize import Ending
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode
+from impctl.sql.parameters import RUN
 from impctl.store.records import StoredQuery
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import DataFile, Snapshot

@@ -36,8 +36,8 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import Way
 from impctl.data.vector import Vector
 from impctl.errors import count_text
-from impctl.plan.sql.clock import RUN
 from impctl.sketch.sketch import FragmentSet
+from impctl.sql.parameters import RUN
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import (
     MaintainCommit,

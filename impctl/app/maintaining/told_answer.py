@@ -31,7 +31,7 @@ from impctl.circuits.way import Way
 from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import RecaptureNeededError
-from impctl.plan.ending import Ending
+from impctl.rules.finalize import Ending
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery
 from impctl.types import QueryName, TableName

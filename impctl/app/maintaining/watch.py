@@ -14,7 +14,7 @@ from dataclasses import replace
 from impctl.app.capturing.moments import expires
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.plan.sql.clock import HOUR, NEVER, RUN
+from impctl.sql.parameters import HOUR, NEVER, RUN
 from impctl.store.catalog import catalog_mark
 from impctl.tables.change.arrivals import Seen, has_new_log, log_end, pinned_anew
 from impctl.tables.source import DeltaSource

@@ -31,7 +31,7 @@ from impctl.app.using.worth import Weighed, weighed
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import RecaptureNeededError
-from impctl.plan.safety.verdict import Verdict
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredQuery

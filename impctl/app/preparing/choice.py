@@ -4,8 +4,8 @@ Law: only a safe choice is returned; every candidate that was looked at comes wi
 Order of preference: the attribute the file asks for (`sketch:`), then, of the file's partitions or
 else of all columns that the query reads or the table is clustered by, the one whose sketch is
 expected to leave the least to read; where that cannot be told, grouping columns first.
-Out of scope: the estimate (`app.preparing.estimate`), the safety rules (`plan.safety.verdict`,
-`plan.safety.choose`), making ranges (`app.preparing.partitions`).
+Out of scope: the estimate (`app.preparing.estimate`), the safety rules (`safety.judge`,
+`safety.choose`), making ranges (`app.preparing.partitions`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, UsageError
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Select, nodes_of, scans_of
-from impctl.plan.safety.choose import Choice, Costs, Option, choose_attributes
-from impctl.plan.safety.judging import Judges
-from impctl.plan.safety.verdict import Verdict, check_kept
+from impctl.safety.choose import Choice, Costs, Option, choose_attributes
+from impctl.safety.judge import Judges, Verdict, check_kept
 from impctl.sketch.partition import RangePartition
 from impctl.tables.overlap import clustered_columns
 from impctl.types import AccessId, ColumnName, TableName

@@ -5,7 +5,7 @@ over windows of some files' rows, each with the weight of the rows it stands for
 of them are in the provenance; every candidate's ranges are then held against these and against the
 statistics of all files. Source: Liu and Glavic, cost-based selection of provenance sketches, 2025,
 who sample groups; here consecutive rows are drawn, which show how groups lie in files.
-Out of scope: which candidates are safe (`plan.safety.choose`), the draw (`tables.file_sample`).
+Out of scope: which candidates are safe (`safety.choose`), the draw (`tables.file_sample`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from impctl.plan.nodes import (
     inputs_of,
     with_inputs,
 )
-from impctl.plan.safety.choose import Option
-from impctl.plan.safety.verdict import carried
-from impctl.plan.scan_conditions import scan_conditions
+from impctl.plan.properties import scan_conditions
+from impctl.safety.choose import Option
+from impctl.safety.judge import carried
 from impctl.sketch.likelihood import chances, hits_between
 from impctl.sketch.partition import BoundaryValue, RangePartition
 from impctl.tables.bounds import ColumnBounds

@@ -3,7 +3,7 @@
 Law: a row is live at `now` iff its time is strictly later than `now - after`; of a DATE that is its
 midnight in the session's zone. What is said of the next one is never too late: until then no row of
 the table at that version expires, so that what was found at one instant holds at the others before.
-Out of scope: the condition in plans (`plan.live_rows`), carrying a sketch past an expiry
+Out of scope: the condition in plans (`plan.nodes`), carrying a sketch past an expiry
 (`app.maintaining.move`).
 """
 
@@ -21,8 +21,8 @@ from impctl.data.schema import DATE, TIMESTAMP
 from impctl.data.vector import from_arrow
 from impctl.errors import RecaptureNeededError, TableError, UsageError
 from impctl.expr.nodes import Literal
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.sql.clock import NEVER, zone_of
+from impctl.plan.nodes import LiveRows
+from impctl.sql.parameters import NEVER, zone_of
 from impctl.tables.rows import read_batches
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import file_bounds

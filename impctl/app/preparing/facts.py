@@ -4,7 +4,7 @@ Law: a fact is true of the rows of the pinned snapshot, by its statistics or by 
 Metadata alone is never enough: a CHECK or NOT NULL only says what to look for. What no CHECK says
 is stored as an assumption; because deletions cannot break it, looking at the inserted rows of every
 change keeps it true for ever. A violation stops maintaining, it never widens silently.
-Out of scope: what facts imply (`plan.safety.verdict`).
+Out of scope: what facts imply (`safety.judge`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from impctl.errors import AssumptionBrokenError, ImpctlError
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef, Compare, Expr, Literal, conjuncts
 from impctl.plan.nodes import Scan, Select, nodes_of, scans_of
-from impctl.plan.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by
-from impctl.plan.safety.signs import learn
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.facts import NOTHING, Fact, FactKind, FactSource, broken_by, learn
+from impctl.sql.statement import parse_query
 from impctl.store.records import Assumption
 from impctl.tables.change.net import netted
 from impctl.tables.rows import read_batches
@@ -150,7 +149,7 @@ def _facts(snapshot: Snapshot, table: TableName, column: Column) -> Iterator[Fac
     if not column.type.is_numeric:
         return
     # Statistics of floating columns leave NaN out. It is the greatest value, so it harms no lower
-    # bound (`plan.safety.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
+    # bound (`safety.facts`), as a CHECK (x >= 0) lets it in too; they bound no upper side.
     if _has_sign(statistics, FactKind.NONNEGATIVE):
         yield Fact(table, column.name, FactKind.NONNEGATIVE, source)
     if column.type.is_fractional:

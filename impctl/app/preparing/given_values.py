@@ -3,7 +3,7 @@
 Law: a value takes the type of the one in the workload file, or the run ends with exit code 2; it
 is never guessed and never becomes anything but a value of that type. A Python value is written out
 and read as the command line's text is, so there is one way in.
-Out of scope: putting values into SQL (`plan.sql.parameters`).
+Out of scope: putting values into SQL (`sql.parameters`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Columns of a table access that all rows of a result row's group have in common.
 
 Law: a column named here is a key of every grouping of the plan, whatever it is called on the way.
-Out of scope: which attributes are safe (`plan.safety.verdict`).
+Out of scope: which attributes are safe (`safety.judge`).
 """
 
 from __future__ import annotations

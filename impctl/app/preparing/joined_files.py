@@ -3,7 +3,7 @@
 Law: as for `app.preparing.filters`: the answer over what is left is the answer. What an access may
 see are all rows left of its table, so that is what its side of a tie is judged by; each tie is
 applied to what the ties before it left.
-Out of scope: which columns are tied (`plan.rules.joined_columns`).
+Out of scope: which columns are tied (`rules.joined_columns`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from impctl.data.vector import Vector, from_arrow
-from impctl.plan.rules.joined_columns import ScanColumn, Tied
+from impctl.rules.joined_columns import ScanColumn, Tied
 from impctl.tables.key_spans import key_spans
 from impctl.tables.prune import prune_to_values
 from impctl.tables.rows import read_rows

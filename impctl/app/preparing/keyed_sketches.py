@@ -3,7 +3,7 @@
 Law: what is said here holds of any fixpoint that can be keyed, whether its sketches were captured
 so or with its barrier: a wider sketch gives the same answer. Rows of a fixpoint that is keyed are
 all there, or not at all, only where all accesses below read the same ranges.
-Out of scope: when a fixpoint can be keyed (`plan.safety.recursion`), places of the text that such
+Out of scope: when a fixpoint can be keyed (`safety.transfer`), places of the text that such
 accesses share with others (`capture.use`).
 """
 
@@ -13,9 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.plan.fixpoint_tables import is_recursive
-from impctl.plan.safety.barriers import keyed_groups
-from impctl.plan.safety.judging import Judges
+from impctl.plan.recursion import is_recursive
+from impctl.safety.judge import Judges, keyed_groups
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import StoredSketch
 from impctl.types import AccessId

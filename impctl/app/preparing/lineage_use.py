@@ -3,7 +3,7 @@
 Law: where nothing is said, some sketch may hold less than with the lineage of all, or the file asks
 for it by default only. What is said to change nothing has the sketches of all lineage; a table is
 said to lack a sketch only where one is safe with that.
-Out of scope: what each fixpoint's sketch holds (`plan.answer_lineage`, told by `explain`).
+Out of scope: what each fixpoint's sketch holds (`plan.lineage`, told by `explain`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from impctl.app.preparing.occurrences import occurrences
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.plan.answer_lineage import for_all, why_unused
+from impctl.plan.lineage import for_all, why_unused
 from impctl.plan.nodes import Fixpoint, nodes_of, scans_of
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import Verdict, check_kept, states_of
+from impctl.safety.judge import Verdict, check_kept, states_of
+from impctl.safety.lattice import Status
 from impctl.types import AccessId, ColumnName, TableName
 from impctl.workload.models import Lineage
 

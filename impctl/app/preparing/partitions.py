@@ -2,7 +2,7 @@
 
 Law: a boundary is brought to the column's type exactly or refused with its place; nothing is
 rounded. Without any candidates impctl proposes equi-depth ranges.
-Out of scope: which candidate is safe (`plan.safety.verdict`) or chosen (`app.preparing.choice`).
+Out of scope: which candidate is safe (`safety.judge`) or chosen (`app.preparing.choice`).
 """
 
 from __future__ import annotations

@@ -18,13 +18,11 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.data.schema import Schema
 from impctl.errors import ImpctlError, Location, UsageError
 from impctl.expr.nodes import Span
-from impctl.plan.answer_lineage import for_answer
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.nodes import Plan, Query, Scan, scans_of
-from impctl.plan.sql.clock import RUN, Clock
-from impctl.plan.sql.parameters import BoundSql, bind
-from impctl.plan.sql.statement import NO_EXPIRY
-from impctl.plan.sql.views import expand_views
+from impctl.plan.lineage import for_answer
+from impctl.plan.nodes import LiveRows, Plan, Query, Scan, scans_of
+from impctl.sql.parameters import RUN, BoundSql, Clock, bind
+from impctl.sql.statement import NO_EXPIRY
+from impctl.sql.views import expand_views
 from impctl.types import AccessId, TableName
 from impctl.values import dataclass
 from impctl.workload.models import Lineage, QuerySpec

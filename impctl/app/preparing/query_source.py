@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from impctl.errors import ImpctlError, Location, UsageError
-from impctl.plan.names import FullName
-from impctl.plan.sql.parameters import BoundSql
-from impctl.plan.sql.views import ExpandedSql, called_in_messages
+from impctl.sql.names import FullName
+from impctl.sql.parameters import BoundSql
+from impctl.sql.views import ExpandedSql, called_in_messages
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec, ViewSpec
 from impctl.workload.sql_location import offset_location, sql_location

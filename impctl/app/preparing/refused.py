@@ -3,7 +3,7 @@
 Law: a query is refused where impctl does not read a construct of it or finds no safe attribute;
 such a query is answered all the same, without a sketch. What Spark would refuse too, and an
 attribute that the file asks for and that is not safe, are mistakes to mend.
-Out of scope: why (`plan.safety`, `plan.sql`).
+Out of scope: why (`safety`, `sql`).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from impctl.circuits.compile import Compiled
 from impctl.circuits.flows import Source
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
-from impctl.plan.rules.joined_columns import Tied, tied_columns
-from impctl.plan.rules.push_selections import push_selections
-from impctl.plan.scan_conditions import scan_conditions
+from impctl.plan.properties import scan_conditions
+from impctl.rules.joined_columns import Tied, tied_columns
+from impctl.rules.pushdown import push_selections
 from impctl.sketch.sketch import RangeFilter
 from impctl.tables.prune import prune
 from impctl.tables.prune_condition import prune_by_condition

@@ -2,7 +2,7 @@
 
 Law: reads the log, no data file. More distinct values make finer ranges, and a column by which the
 files lie apart lets Spark skip them; both are guesses that cost nothing but speed if wrong.
-Out of scope: whether a query's sketch on the column is safe (`plan.safety.verdict`).
+Out of scope: whether a query's sketch on the column is safe (`safety.judge`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from impctl.expr.evaluate import find_blocker
 from impctl.expr.nodes import Expr, substitute
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Attribute, Project, Scan, Select
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from impctl.types import AttributeId
 
 _TABLE = "answer"

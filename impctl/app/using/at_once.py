@@ -20,7 +20,7 @@ from impctl.app.using.only_query import only_query
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Expr
-from impctl.plan.ending import Ending
+from impctl.rules.finalize import Ending
 from impctl.stopwatch import Stopwatch
 from impctl.types import QueryName
 from impctl.workload.models import AnsweredBy

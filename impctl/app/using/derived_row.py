@@ -32,7 +32,7 @@ from impctl.circuits.provenance.program import Made, made_rows
 from impctl.data.vector import from_arrow
 from impctl.errors import QueryError, UsageError
 from impctl.plan.nodes import Plan, Scan, Select, attributes_of, scans_of
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows
 from impctl.types import AccessId, ColumnName, TableName

@@ -2,7 +2,7 @@
 
 Law: whoever hands out something to be computed later, where nobody can try again without the
 sketch (a text, a frame), leaves the sketch away where this may be.
-Out of scope: the proof (`plan.safety.part_failures`), trying again (`app.using.answering`).
+Out of scope: the proof (`safety.failures`), trying again (`app.using.answering`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.errors import UnsafeSketchError
 from impctl.plan.nodes import Attribute, scans_of
-from impctl.plan.safety.part_failures import Interval, Sizes, part_failure
-from impctl.plan.safety.status import Refusal
+from impctl.safety.failures import Interval, Sizes, part_failure
+from impctl.safety.lattice import Refusal
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.statistics import column_statistics
 from impctl.types import AccessId, AttributeId

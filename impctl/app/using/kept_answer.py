@@ -13,14 +13,14 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
 from impctl.engine.operators.kept import AnswerRows
 from impctl.expr.nodes import Expr
-from impctl.plan.ending import Ending
+from impctl.rules.finalize import Ending
 from impctl.store.reader import StoreReader
 from impctl.types import QueryName
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.plan.rules.answered import AnswerPlan
+    from impctl.rules.finalize import AnswerPlan
 
 
 KEPT = "from the materialized result"

@@ -14,7 +14,7 @@ from numbers import Integral
 from reprlib import repr as shortened
 
 from impctl.errors import HistoryGoneError, UsageError
-from impctl.plan.names import TableNames
+from impctl.sql.names import TableNames
 from impctl.types import TableName, TableVersion
 from impctl.workload.models import QuerySpec
 from impctl.workload.reading import suggestion

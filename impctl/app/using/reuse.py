@@ -1,10 +1,10 @@
 """Another query's sketch for a query that has none of its own: looked for, judged, told.
 
-Law: a sketch is used only where `plan.reuse.verdict` allows it at the very versions it stands for;
+Law: a sketch is used only where `reuse.verdict` allows it at the very versions it stands for;
 what was looked at comes with its reason. Where none serves, the query reads its whole tables:
 slower, never wrong. Policy `strict` refuses that instead; where a sketch could not be brought up to
 date for now, with what was in the way.
-Out of scope: the rules (`plan.reuse.verdict`), bringing a sketch up to date
+Out of scope: the rules (`reuse.verdict`), bringing a sketch up to date
 (`app.using.fresh_sketch`).
 """
 
@@ -30,9 +30,8 @@ from impctl.errors import (
     RetryableError,
     UnsupportedError,
 )
-from impctl.plan.fixpoint_tables import is_recursive
-from impctl.plan.reuse.same_recursion import has_recursion_like
-from impctl.plan.reuse.verdict import ReuseVerdict
+from impctl.plan.recursion import is_recursive
+from impctl.reuse.verdict import ReuseVerdict, has_recursion_like
 from impctl.store.records import Assumption, StoredQuery, StoredSketch
 from impctl.values import dataclass
 from impctl.version import is_stamped_alike

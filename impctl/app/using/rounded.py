@@ -1,6 +1,6 @@
 """A query's answer by Spark, with how far each double of it may be off.
 
-Law: as `plan.rules.rounding` says of the query's plan. Spark computes all of it from the tables, so
+Law: as `rules.error_columns` says of the query's plan. Spark computes all of it from the tables, so
 that nothing wrong in what is kept can widen it.
 Out of scope: comparing (`app.using.same_rows`).
 """
@@ -16,7 +16,7 @@ from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import attributes_of, scans_of
-from impctl.plan.rules.rounding import with_rounding
+from impctl.rules.error_columns import with_rounding
 from impctl.types import TableName, TableVersion
 
 Rounded = tuple[list[tuple[RowValue, ...]], list[tuple[float, ...]]]

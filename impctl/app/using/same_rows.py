@@ -2,7 +2,7 @@
 
 Law: doubles may differ by what the order of a floating sum can make of them, all else must be
 equal; rows have no order. That is a small part of the double, or what is known of its own error,
-which counts where a sum cancels (`plan.rules.rounding`).
+which counts where a sum cancels (`rules.error_columns`).
 Out of scope: getting the answers (`app.using.answers`).
 """
 

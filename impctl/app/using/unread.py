@@ -15,8 +15,8 @@ from impctl.app.results.results import NOT_USED
 from impctl.app.using.answers import with_one_schema
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError, NotReadError, QueryError
-from impctl.plan.sql.named_tables import named_tables
-from impctl.plan.sql.parameters import bind
+from impctl.sql.parameters import bind
+from impctl.sql.views import named_tables
 from impctl.types import TableName, TableVersion
 from impctl.values import dataclass
 from impctl.workload.models import QuerySpec

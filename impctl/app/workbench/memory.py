@@ -18,16 +18,16 @@ from impctl.workload.models import Workload
 
 if TYPE_CHECKING:
     from impctl.plan.nodes import Plan, Query
-    from impctl.plan.reuse.verdict import ReuseVerdict
-    from impctl.plan.rules.answered import AnswerPlan
-    from impctl.plan.rules.planned import PlannedQueries
-    from impctl.plan.safety.facts import Fact
+    from impctl.reuse.verdict import ReuseVerdict
+    from impctl.rules.finalize import AnswerPlan
+    from impctl.rules.optimize import PlannedQueries
+    from impctl.safety.facts import Fact
     from impctl.types import AccessId, ColumnName
 
     Sketched = tuple[tuple[AccessId, ColumnName], ...]
 
 _REMEMBERED = 256
-"""Entries of each kind, as many as there are plans (`plan.rules.planned.KEPT`): each keeps its
+"""Entries of each kind, as many as there are plans (`rules.optimize.KEPT`): each keeps its
 plans, some tens of kilobytes, also where they were let go."""
 
 
@@ -49,19 +49,19 @@ class Memory:
     @cached_property
     def plans(self) -> PlannedQueries:
         """The queries planned so far."""
-        from impctl.plan.rules.planned import PlannedQueries
+        from impctl.rules.optimize import PlannedQueries
 
         return PlannedQueries()
 
     def reuse(
         self, asked: Query, captured: Query, sketched: Sketched, facts: Sequence[Fact]
     ) -> ReuseVerdict:
-        """The verdict of `plan.reuse.verdict`; arguments as there."""
+        """The verdict of `reuse.verdict`; arguments as there."""
         return self._judged(asked, captured, sketched, tuple(facts))
 
     @cached_property
     def _judged(self) -> Callable[[Query, Query, Sketched, tuple[Fact, ...]], ReuseVerdict]:
-        from impctl.plan.reuse.verdict import check_reuse
+        from impctl.reuse.verdict import check_reuse
 
         @lru_cache(maxsize=_REMEMBERED)
         def judge(
@@ -75,7 +75,7 @@ class Memory:
         """The query's plan taken apart for its answer."""
         known = self._answers.get(id(query))
         if known is None:
-            from impctl.plan.rules.answered import answer_plan
+            from impctl.rules.finalize import answer_plan
 
             if len(self._answers) >= _REMEMBERED:
                 self._answers.clear()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from impctl.errors import ImpctlError
-from impctl.plan.names import CATALOG_SCHEME
+from impctl.sql.names import CATALOG_SCHEME
 from impctl.tables.change.arrivals import Seen, pinned_anew, seen
 from impctl.tables.source import DeltaSource, advance, clone_roots, open_source
 from impctl.types import ColumnName, TableName, TableVersion

@@ -40,7 +40,7 @@ from impctl.workload.reading import suggestion
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from impctl.plan.sql.clock import Clock
+    from impctl.sql.parameters import Clock
 
 
 class Workbench:
@@ -188,7 +188,7 @@ class Workbench:
 
     def time(self) -> Clock:
         """What time it is at this moment."""
-        from impctl.plan.sql.clock import Clock, instant_of
+        from impctl.sql.parameters import Clock, instant_of
 
         written = self.settings.now
         zone = self.session_zone
@@ -208,7 +208,7 @@ class Workbench:
 
         UsageError for one that no query has.
         """
-        from impctl.plan.sql.clock import given_moment
+        from impctl.sql.parameters import given_moment
 
         for text in params:
             name, _, written = text.partition("=")

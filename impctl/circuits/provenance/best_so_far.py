@@ -1,6 +1,6 @@
 """Which rows of a fixpoint no row of their group beats, while its rows come round by round.
 
-Law: as of `plan.best_only`, over the rows met so far. A row that is beaten is beaten for good, so
+Law: as of `plan.nodes`, over the rows met so far. A row that is beaten is beaten for good, so
 once rows come no more those that are left are the best ones. Values without an order in whole
 numbers beat nothing, and all rows stay.
 Out of scope: what is made of the rows (`circuits.provenance.program`).
@@ -16,7 +16,7 @@ import numpy as np
 from impctl.data.keys import group_normal
 from impctl.data.vector import INT64_MAX, Bools, Ints, Vector
 from impctl.engine.extremes import ranks_of
-from impctl.plan.best_only import BestOnly
+from impctl.plan.nodes import BestOnly
 
 
 class BestSoFar:

@@ -29,6 +29,7 @@ from impctl.plan.nodes import (
     Fixpoint,
     Join,
     JoinKind,
+    OneRow,
     Plan,
     Project,
     Recursive,
@@ -41,7 +42,6 @@ from impctl.plan.nodes import (
     Window,
     attributes_of,
 )
-from impctl.plan.one_row import OneRow
 from impctl.values import dataclass
 
 NUMBER = "_impctl_number"

@@ -2,10 +2,10 @@
 
 Law: a row that is left out is in no row of the side that has one of the keys. Of a relation whose
 column is the key the rows with these keys are enough; of one that is joined to relations read
-before, those with values that these have (`plan.rules.joined_columns`: the side yields the same
+before, those with values that these have (`rules.joined_columns`: the side yields the same
 without the others).
 First comes what the keys narrow, then what is tied to it; where nothing is found of what the side
-is nothing without (`plan.rules.indispensable`), the rest is not read at all.
+is nothing without (`plan.properties`), the rest is not read at all.
 Out of scope: reading (`app.capturing.partners.by_files`), joining what was read
 (`circuits.reading.transient`).
 """
@@ -21,9 +21,8 @@ from impctl.circuits.moving import passing
 from impctl.circuits.reading.readable import Readable
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.plan.rules.column_behind import column_behind
-from impctl.plan.rules.indispensable import indispensable
-from impctl.plan.rules.joined_columns import Tied, tied_columns
+from impctl.plan.properties import indispensable
+from impctl.rules.joined_columns import Tied, column_behind, tied_columns
 from impctl.types import AccessId, ColumnName
 
 ReadRows = Callable[[Source, Mapping[ColumnName, Sequence[Vector]]], pa.Table]

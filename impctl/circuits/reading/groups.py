@@ -21,7 +21,7 @@ from impctl.circuits.strategy import Chooser, SideChoice, SideFacts, Strategy, r
 from impctl.engine.operators.aggregate import Aggregate
 from impctl.engine.operators.groups_read import GroupsRead
 from impctl.plan.nodes import scans_of
-from impctl.plan.rules.column_behind import is_narrowed
+from impctl.rules.joined_columns import is_narrowed
 from impctl.values import dataclass
 
 

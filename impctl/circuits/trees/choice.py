@@ -22,8 +22,8 @@ from impctl.circuits.trees.estimate import Estimate, Kept, estimate, together
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.errors import ImpctlError
+from impctl.plan.explain import expr_text, shortened
 from impctl.plan.nodes import Plan
-from impctl.plan.render_expr import expr_text, shortened
 from impctl.types import TableName
 from impctl.values import dataclass
 

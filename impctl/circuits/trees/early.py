@@ -22,7 +22,7 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import type_of
-from impctl.plan.can_fail import part_can_fail
+from impctl.plan.properties import part_can_fail
 
 _OF_TIMES_NAMES = """
     year quarter month day dayofmonth dayofweek dayofyear weekofyear weekday hour minute second

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import TreeShape
+from impctl.plan.explain import Names, call_text, expr_text
 from impctl.plan.nodes import Plan, attributes_of, nodes_of
-from impctl.plan.render_expr import Names, call_text, expr_text
 from impctl.types import AccessId, ColumnName
 from impctl.values import dataclass
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from impctl.circuits.trees.relations import relations_of
 from impctl.circuits.trees.taken_apart import Shown
 from impctl.expr.nodes import ColumnRef, Expr, columns_of, substitute, walk
-from impctl.plan.expressions import expressions_of
 from impctl.plan.nodes import (
     Aggregate,
     ComputedColumn,
@@ -21,6 +20,7 @@ from impctl.plan.nodes import (
     Project,
     Sort,
     attributes_of,
+    expressions_of,
     inputs_of,
 )
 from impctl.types import AttributeId

@@ -17,8 +17,8 @@ from impctl.circuits.trees.other_joins import EdgeJoin, edge_of, is_null_with
 from impctl.circuits.trees.relations import Beside, Relations, relations_of
 from impctl.circuits.trees.shape import Merging
 from impctl.expr.nodes import ColumnRef, Expr, Span, columns_of
+from impctl.plan.explain import Names, expr_text
 from impctl.plan.nodes import Plan, attributes_of
-from impctl.plan.render_expr import Names, expr_text
 from impctl.types import AttributeId
 from impctl.values import dataclass
 

@@ -1,6 +1,6 @@
 """The SQL texts of an update batch, read with Spark's meaning and written for deltalake.
 
-Law: names, types and literals are those of the query language (`plan.sql.statement`); a text that
+Law: names, types and literals are those of the query language (`sql.statement`); a text that
 cannot be given that meaning by deltalake is refused, never passed on as it is.
 Out of scope: committing (`tables.write.updates`), how a node is spelled
 (`tables.write.datafusion`).
@@ -18,7 +18,7 @@ from impctl.errors import ImpctlError, Location, QueryError, UsageError
 from impctl.expr.nodes import And, Expr, Literal
 from impctl.expr.types import type_of
 from impctl.plan.nodes import Plan, Project, Scan, Select
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from impctl.tables.snapshot import Snapshot
 from impctl.tables.write.datafusion import UntranslatableError, predicate_text, quoted, value_text
 from impctl.types import ColumnName

@@ -38,9 +38,9 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
 from impctl.engine.operators.kept import KeptRows
 from impctl.errors import EvaluationError, NotExactError
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import kept_beside, random_case
 from tests.support.change_reader import Answer, identity
 from tests.support.random_cases import random_cases

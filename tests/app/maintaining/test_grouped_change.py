@@ -24,7 +24,7 @@ from impctl.data.schema import DOUBLE, FLOAT, LONG, STRING, SqlType, decimal
 from impctl.data.vector import from_arrow
 from impctl.expr.evaluate import Condition
 from impctl.expr.nodes import ColumnRef
-from impctl.plan.safety.facts import FactKind, broken_by
+from impctl.safety.facts import FactKind, broken_by
 from impctl.spark.guarded import guarded
 from impctl.tables.write.create import create_table
 from tests.support.run_cli import Cli

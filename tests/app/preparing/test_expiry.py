@@ -106,7 +106,7 @@ def test_files_with_live_rows_alone_are_not_read(
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "+05:30"])
 def test_days_expire_at_their_midnight(tmp_path: Path, zone: str) -> None:
-    from impctl.plan.sql.clock import zone_of
+    from impctl.sql.parameters import zone_of
 
     days = [date(2026, 3, 25) + timedelta(days=by) for by in range(6)]
     create_table(str(tmp_path / "t"), pa.table({"day": pa.array([None, *days], pa.date32())}))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.preparing.facts import assumption_of, assumption_text, columns_assumed, recheck
 from impctl.errors import AssumptionBrokenError
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.facts import Fact, FactKind, FactSource
 from impctl.store.records import Assumption
 from impctl.tables.change.changes import read_changes
 from impctl.tables.snapshot import Snapshot

@@ -11,10 +11,10 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.data.schema import INTEGER
 from impctl.errors import Location
 from impctl.plan.nodes import Query
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.sql.parameters import BoundSql
+from impctl.rules.optimize import apply_rules, core_of
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
+from impctl.sql.parameters import BoundSql
 from impctl.store.records import StoredSketch
 from impctl.workload.models import JoinStrategy, MaintainMode, Policy, QuerySpec, SqlOrigin
 from tests.plan.network import read

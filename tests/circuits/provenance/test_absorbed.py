@@ -25,9 +25,9 @@ from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
 from impctl.engine.operators.merge import SketchDelta
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
-from impctl.plan.rules.answered import answer_plan
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.finalize import answer_plan
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
 from impctl.types import AccessId
 from tests.circuits.conversion_cases import whole_table
 from tests.circuits.plan_cases import changes_of, partitions_of, table_of

@@ -19,8 +19,8 @@ from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.limits import Limits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_seeds
 
 Node = int | None

@@ -20,8 +20,8 @@ from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.circuits.test_recursion import JOINED, PAIRS, QUERIES, REACH
 from tests.support.arrow_rows import arrow_rows
 from tests.support.random_cases import random_seeds

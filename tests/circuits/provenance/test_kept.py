@@ -31,9 +31,9 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, Column, Schema
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
-from impctl.plan.rules.order import core_of
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import core_of
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.provenance.test_absorbed import compiled
 from tests.circuits.test_recursion import COLUMNS, DRAWN, Case, Row, case_of
 from tests.support.arrow_rows import arrow_rows

@@ -31,7 +31,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial
 from tests.plan.trials import Trial, make_trial

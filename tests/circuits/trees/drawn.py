@@ -15,11 +15,10 @@ from impctl.circuits.trees.shaping import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.engine.trees.spec import Edge, Mode
 from impctl.expr.nodes import columns_of
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Plan, attributes_of, nodes_of, scans_of
-from impctl.plan.render_expr import expr_text
-from impctl.plan.rules.order import core_of
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import core_of, whole_answer
+from impctl.sql.statement import parse_query
 from tests.support.reference_hypergraph import is_tree
 
 _LETTERS = (*(Column(name, LONG) for name in "abcdefg"), Column("i", INTEGER))

@@ -29,7 +29,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.rules.answered import answer_plan
+from impctl.rules.finalize import answer_plan
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.test_answers import kept_of, planned

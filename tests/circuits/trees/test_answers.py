@@ -21,10 +21,10 @@ from impctl.engine.batch import Batch
 from impctl.engine.operators.kept import AnswerRows
 from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.plan.nodes import Query
-from impctl.plan.rules.answered import AnswerPlan, answer_plan
-from impctl.plan.rules.planned import whole_answer
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.finalize import AnswerPlan, answer_plan
+from impctl.rules.optimize import whole_answer
 from impctl.sketch.partition import RangePartition
+from impctl.sql.statement import parse_query
 from tests.circuits.test_kept_answers import is_same, listed, sorting
 from tests.circuits.trees.drawn import CATALOG
 from tests.circuits.trees.random_answers import AnswerMaker, tables_with_values

@@ -14,7 +14,7 @@ from impctl.circuits.trees.costs.sides import KeySide, SideSize
 from impctl.circuits.trees.estimate import Estimate, estimate
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import tree_shape
-from impctl.plan.render_expr import expr_text
+from impctl.plan.explain import expr_text
 from impctl.tables.keys.fan_out import KeyCounts, counted, fan_out
 from tests.circuits.trees.drawn import core
 

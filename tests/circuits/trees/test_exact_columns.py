@@ -6,7 +6,7 @@ import pytest
 
 from impctl.circuits.trees.exact_columns import bounded_columns
 from impctl.plan.nodes import attributes_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.circuits.trees.drawn import CATALOG
 
 SUMS = "(SELECT a, c, SUM(rate) AS x, SUM(b) AS y, MAX(rate) AS m FROM r GROUP BY a, c)"

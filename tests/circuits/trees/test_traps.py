@@ -10,8 +10,8 @@ import pytest
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shape
 from impctl.engine.trees.spec import Edge
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select, nodes_of
-from impctl.plan.render_expr import expr_text
 from tests.circuits.trees.drawn import CATALOG, core, drawn, pairs, shape_of
 from tests.support.reference_plan import annotate
 from tests.support.rejoined_tree import rejoined

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Query
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import core_of
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import core_of
+from impctl.safety.judge import carried, check_safety
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, ruled
 from tests.plan.trials import accurate_sketches, instances_of

@@ -25,10 +25,10 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.reuse.alignment import _made, _Renaming
-from impctl.plan.reuse.verdict import check_reuse
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety.verdict import carried, check_safety
+from impctl.reuse.align import _made, _Renaming
+from impctl.reuse.verdict import check_reuse
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety.judge import carried, check_safety
 from tests.plan.bag_plans import BagMaker
 from tests.plan.fixpoint_plans import FixpointMaker
 from tests.plan.keyed_plans import KeyedMaker

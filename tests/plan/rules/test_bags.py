@@ -16,8 +16,8 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 from impctl.plan.recursion import is_linear, reads_once, stable_columns
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.prune_columns import prune_columns
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.rules.prune import prune_columns
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.catalogs import tree
 from tests.plan.network import fixpoint_of, fixpoints_of, plan_of

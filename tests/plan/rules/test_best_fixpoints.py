@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from impctl.plan import best_reads
-from impctl.plan.best_only import BestOnly
+from impctl.plan import recursion
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.nodes import Fixpoint, Plan, inputs_of, nodes_of, with_inputs
-from impctl.plan.recursion_notes import recursion_notes
-from impctl.plan.rules.best_fixpoints import best_fixpoints
-from impctl.plan.rules.order import apply_rules, core_of
+from impctl.plan.nodes import BestOnly, Fixpoint, Plan, inputs_of, nodes_of, with_inputs
+from impctl.plan.recursion import recursion_notes
+from impctl.rules.normalize import best_fixpoints
+from impctl.rules.optimize import apply_rules, core_of
 from tests.plan.network import fixpoints_of, links, plan_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure
@@ -212,7 +211,7 @@ def test_only_best_rows_would_be_wrong_below_a_condition_on_costs() -> None:
     plan = plan_of(sql)
     assert bag(evaluate(apply_rules(plan), {"links": rows})) == bag([(2, 1), (3, 3)])
     (own,) = fixpoints_of(plan)
-    wrong = _with_best(plan, BestOnly((0,), (best_reads.BestValue(1),)))
+    wrong = _with_best(plan, BestOnly((0,), (recursion.BestValue(1),)))
     assert bag(evaluate(wrong, {"links": rows})) == bag([(2, 1)])
     assert fingerprint(wrong) != fingerprint(plan)
     assert own.best is None

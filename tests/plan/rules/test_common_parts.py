@@ -10,8 +10,8 @@ import pytest
 
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Or
 from impctl.plan.nodes import Join, Plan, Select, attributes_of, inputs_of, with_inputs
-from impctl.plan.rules.common_parts import common_parts
-from impctl.plan.rules.order import apply_rules
+from impctl.rules.optimize import apply_rules
+from impctl.rules.pushdown import common_parts
 from tests.plan.catalogs import plan_of, tree
 from tests.plan.random_exprs import ExprMaker
 from tests.plan.trials import make_trial

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of
-from impctl.plan.rules.joined_columns import Tied, tied_columns
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.joined_columns import Tied, tied_columns
+from impctl.rules.optimize import apply_rules
+from impctl.sql.statement import parse_query
 from tests.plan.rules.test_rules import is_open
 from tests.plan.trials import Trial, make_trial
 from tests.support.random_cases import random_cases

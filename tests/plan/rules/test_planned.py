@@ -12,9 +12,8 @@ from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
 from impctl.plan.nodes import TopK, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.rules.planned import KEPT, Planned, PlannedQueries
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.optimize import KEPT, Planned, PlannedQueries, apply_rules, core_of
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 SQL = "SELECT a, SUM(b) AS s FROM t GROUP BY a HAVING SUM(b) > 5"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from impctl.plan.nodes import attributes_of
-from impctl.plan.rules.rounding import with_rounding
-from impctl.plan.sql.statement import parse_query
+from impctl.rules.error_columns import with_rounding
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {"t": schema_of("g int, n bigint, m decimal(10,2), x double, f float, s string")}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from impctl.data.schema import LONG, Column
+from impctl.plan.lineage import follow, trace
 from impctl.plan.nodes import Aggregate, attributes_of, nodes_of, scans_of
-from impctl.plan.rules.trace import follow, trace
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

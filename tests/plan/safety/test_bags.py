@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, nodes_of
-from impctl.plan.safety.verdict import check_safety
+from impctl.safety.judge import check_safety
 from tests.plan.network import BY_REGION, links, read
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, bag, evaluate

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from impctl.errors import UnsafeSketchError
-from impctl.plan.safety.choose import Choice, choose_attributes
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.choose import Choice, choose_attributes
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

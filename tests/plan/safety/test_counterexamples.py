@@ -11,9 +11,9 @@ from decimal import Decimal
 
 import pytest
 
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import Verdict, check_safety
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Verdict, check_safety
+from impctl.sql.statement import parse_query
 from tests.plan.safety.corner_cases import CORNERS
 from tests.plan.safety.counterexamples import (
     CITIES,

@@ -33,11 +33,8 @@ from impctl.expr.nodes import (
     Not,
     Or,
 )
-from impctl.plan.safety.direction import Columns, direction
-from impctl.plan.safety.facts import Signs
-from impctl.plan.safety.preserved import find_objection
-from impctl.plan.safety.relation import Relation
-from impctl.plan.safety.signs import signs_of
+from impctl.safety.direction import Columns, Relation, direction, find_objection
+from impctl.safety.facts import Signs, signs_of
 from tests.support.random_cases import random_cases
 from tests.support.reference_expr import ReferenceFailure, Value, is_true, sort_key, value_of
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Query, TopK, nodes_of
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.verdict import Verdict, check_safety
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Verdict, check_safety
 from tests.plan.network import BY_REGION, CLOSURE, COSTS, REACHED, links, read
 from tests.plan.trials import accurate_sketches, instances_of
 from tests.support.reference_plan import annotate, evaluate

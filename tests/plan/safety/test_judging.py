@@ -11,12 +11,12 @@ from random import Random
 import pytest
 
 from impctl.plan.nodes import Plan, Query, Select, scans_of
-from impctl.plan.safety import judging, transfer
-from impctl.plan.safety.facts import Fact, FactKind, FactSource
-from impctl.plan.safety.judging import Analysis, PlanJudge
-from impctl.plan.safety.verdict import Judges, Status, check_safety
-from impctl.plan.safety.wording import Wording
-from impctl.plan.sql.statement import parse_query
+from impctl.safety import judge as judging
+from impctl.safety import transfer
+from impctl.safety.facts import Fact, FactKind, FactSource
+from impctl.safety.judge import Analysis, Judges, PlanJudge, Status, check_safety
+from impctl.safety.messages import Wording
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import CATALOG
 from tests.plan.trials import make_barrier_trial, make_trial, random_partition
 from tests.support.random_cases import random_cases

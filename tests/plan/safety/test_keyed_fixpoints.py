@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of
-from impctl.plan.rules.order import apply_rules, core_of
-from impctl.plan.safety import judging
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import Verdict, carried, check_safety
+from impctl.rules.optimize import apply_rules, core_of
+from impctl.safety import judge
+from impctl.safety.judge import Verdict, carried, check_safety
+from impctl.safety.lattice import Status
 from tests.plan.keyed_plans import make_keyed_bag_trial, make_keyed_trial
 from tests.plan.keyed_sketches import evened, keyed_positions, without_keyed
 from tests.plan.network import BY_COST, KEYED, links, read, ruled
@@ -96,7 +96,7 @@ def test_a_plan_and_its_core_have_the_same_fixpoints_keyed(
         if not verdict.safe:
             continue
         core = core_of(trial.root)
-        own = judging.Judges().of(Query("", core))
+        own = judge.Judges().of(Query("", core))
         sketched = {a: c for a, c in trial.sketched.items() if a in own.accesses}
         result = check_safety(
             Query("", core),

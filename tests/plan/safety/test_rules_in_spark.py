@@ -21,11 +21,9 @@ from impctl.data.schema import Column, Schema, from_spark
 from impctl.errors import ImpctlError
 from impctl.expr.nodes import Expr
 from impctl.plan.nodes import Project
-from impctl.plan.safety.direction import Columns, direction
-from impctl.plan.safety.facts import Signs
-from impctl.plan.safety.relation import Relation
-from impctl.plan.safety.signs import signs_of
-from impctl.plan.sql.statement import parse_query
+from impctl.safety.direction import Columns, Relation, direction
+from impctl.safety.facts import Signs, signs_of
+from impctl.sql.statement import parse_query
 from tests.plan.safety.test_direction import SIGNS, fits
 from tests.support.reference_expr import ReferenceFailure, ReferenceLimit, sort_key, value_of
 

@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from impctl.plan.nodes import Query
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.safety.status import Status
-from impctl.plan.safety.verdict import check_safety
+from impctl.rules.optimize import apply_rules
+from impctl.safety.judge import check_safety
+from impctl.safety.lattice import Status
 from tests.plan.answer_plans import is_for_answer, make_answer_trial
 from tests.plan.bag_plans import make_bag_trial
 from tests.plan.fixpoint_plans import make_fixpoint_trial

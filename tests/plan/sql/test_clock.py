@@ -7,8 +7,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from impctl.errors import UsageError
-from impctl.plan.sql.clock import Clock, instant_of
-from impctl.plan.sql.parameters import bind
+from impctl.sql.parameters import Clock, bind, instant_of
 
 NOW = datetime(2026, 11, 25, 23, 40, 12, 345678, tzinfo=UTC)
 

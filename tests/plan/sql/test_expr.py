@@ -25,8 +25,8 @@ from impctl.expr.nodes import (
     walk,
 )
 from impctl.expr.types import type_of
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Aggregate, Project, Select
-from impctl.plan.render_expr import expr_text
 from tests.plan.catalogs import plan_of, selected, text_of
 
 PRICE = ColumnRef("sales#1.price", INTEGER)

@@ -6,12 +6,10 @@ import pytest
 
 from impctl.data.schema import TIMESTAMP
 from impctl.expr.nodes import Compare, CompareOp, Literal
-from impctl.plan.live_rows import LiveRows
-from impctl.plan.nodes import Plan, Scan, Select, inputs_of, nodes_of
-from impctl.plan.rules.order import apply_rules
-from impctl.plan.rules.planned import PlannedQueries
-from impctl.plan.scan_conditions import scan_conditions
-from impctl.plan.sql.statement import parse_query
+from impctl.plan.nodes import LiveRows, Plan, Scan, Select, inputs_of, nodes_of
+from impctl.plan.properties import scan_conditions
+from impctl.rules.optimize import PlannedQueries, apply_rules
+from impctl.sql.statement import parse_query
 from tests.support.schemas import schema_of
 
 CATALOG = {

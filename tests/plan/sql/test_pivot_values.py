@@ -8,7 +8,7 @@ import pytest
 
 from impctl.data.schema import BOOLEAN, DOUBLE, INTEGER, LONG, STRING, SqlType, decimal
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Cast, ColumnRef, Literal, LiteralValue
-from impctl.plan.sql.pivot_values import as_column, constant_of, name_of
+from impctl.sql.pivot import as_column, constant_of, name_of
 
 CENTS = decimal(5, 2)
 

@@ -19,7 +19,7 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import CATALOG, plan_of, read, text_of
 from tests.plan.golden_pairs import pairs
 

@@ -6,9 +6,9 @@ import pytest
 
 from impctl.data.schema import INTEGER, Column, Schema
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.names import TableNames
 from impctl.plan.nodes import Query, attributes_of, scans_of
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.names import TableNames
+from impctl.sql.statement import parse_query
 from tests.plan.catalogs import refusal
 
 SCHEMA = Schema(tuple(Column(name, INTEGER) for name in ("k", "x", "note")))

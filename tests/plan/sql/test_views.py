@@ -6,9 +6,9 @@ import pytest
 
 from impctl.errors import QueryError
 from impctl.plan.fingerprint import fingerprint
-from impctl.plan.names import TableNames
-from impctl.plan.sql.statement import parse_query
-from impctl.plan.sql.views import Views, expand_views
+from impctl.sql.names import TableNames
+from impctl.sql.statement import parse_query
+from impctl.sql.views import Views, expand_views
 from tests.support.schemas import schema_of
 
 TABLES = {"t": schema_of("k int, x int")}

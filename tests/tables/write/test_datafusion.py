@@ -17,7 +17,7 @@ from impctl.errors import EvaluationError, UnsupportedError
 from impctl.expr.cast import cast
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.plan.nodes import Project, Scan, Select
-from impctl.plan.sql.statement import parse_query
+from impctl.sql.statement import parse_query
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.rows import read_rows
 from impctl.tables.snapshot import Snapshot

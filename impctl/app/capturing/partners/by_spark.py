@@ -28,7 +28,7 @@ from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
 from impctl.engine.tags import RowTags
 from impctl.plan.nodes import Scan, scans_of
-from impctl.plan.rules.column_behind import column_behind
+from impctl.rules.joined_columns import column_behind
 from impctl.sketch.partition import RangePartition
 from impctl.tables.arrow_types import arrow_type
 from impctl.tables.prune import prune_to_values

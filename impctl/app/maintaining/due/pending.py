@@ -19,7 +19,7 @@ from impctl.app.capturing.moments import expires, moved_moments
 from impctl.app.capturing.pins import catch_up, is_current
 from impctl.app.workbench.workbench import Workbench
 from impctl.errors import ImpctlError
-from impctl.plan.sql.clock import NEVER, RUN, read_moment, zone_of
+from impctl.sql.parameters import NEVER, RUN, read_moment, zone_of
 from impctl.store.records import StoredQuery, TablePin
 from impctl.tables.change.committed import Committed, committed_since
 from impctl.tables.source import DeltaSource

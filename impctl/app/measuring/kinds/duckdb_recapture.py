@@ -31,10 +31,10 @@ from impctl.capture.use import local_name, rewrite_sql
 from impctl.data.schema import Column
 from impctl.data.vector import from_arrow
 from impctl.plan.nodes import attributes_of
-from impctl.plan.safety.verdict import Verdict
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
+from impctl.sql.text import without_levels
 from impctl.tables.arrow_types import to_arrow_type
 from impctl.tables.plain_files import why_not_plain
 from impctl.tables.snapshot import DataFile, Snapshot

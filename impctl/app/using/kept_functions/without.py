@@ -25,7 +25,7 @@ from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.kept import leaves_of, rows_without
 from impctl.engine.batch import Batch
 from impctl.plan.nodes import Fixpoint, Plan, Scan, inputs_of, with_inputs
-from impctl.plan.rules.answered import AnswerPlan
+from impctl.rules.finalize import AnswerPlan
 from impctl.types import TableName
 
 _MADE = "made"

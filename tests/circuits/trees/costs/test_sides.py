@@ -9,6 +9,7 @@ from impctl.circuits.trees.costs.sides import condition_on, key_side
 from impctl.circuits.trees.shape import TreeShape
 from impctl.data.schema import LONG
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
+from impctl.plan.explain import expr_text
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,
@@ -20,7 +21,6 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
-from impctl.plan.render_expr import expr_text
 from tests.circuits.trees.drawn import core, shape_of
 
 

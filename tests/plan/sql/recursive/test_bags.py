@@ -7,8 +7,8 @@ import pytest
 from impctl.errors import NotReadError, QueryError
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.nodes import Join, JoinKind, Recursive, nodes_of
-from impctl.plan.sql.recursive.clause import MOST_LEVELS
-from impctl.plan.sql.recursive.levels import without_levels
+from impctl.sql.recursive import MOST_LEVELS
+from impctl.sql.text import without_levels
 from tests.plan.catalogs import refusal, tree
 from tests.plan.network import fixpoint_of, fixpoints_of, plan_of, read
 
