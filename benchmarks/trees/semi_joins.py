@@ -25,7 +25,7 @@ from impctl.circuits.trees.built import PlannedBlock
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.data.vector import from_arrow
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.plan.nodes import (
     Attribute,
     ComputedColumn,

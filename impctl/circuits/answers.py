@@ -5,7 +5,7 @@ of equal rows as many as there are. Rows that tie in the order come in an order 
 the same every time. A value that is not known for all that (a function of doubles whose last digit
 nobody promises, in a condition) is an error: NotExactError, or EvaluationError where Spark fails.
 Columns have the Arrow types that Spark gives.
-Out of scope: where the rows come from (`engine.operators.kept`), how they are shown.
+Out of scope: where the rows come from (`engine.result_rows`), how they are shown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from impctl.circuits.flows import check, check_condition, typed
 from impctl.data.keys import key_codes
 from impctl.data.schema import INTEGRAL, Kind, SqlType
 from impctl.data.vector import Bools, Ints, Vector, from_arrow
-from impctl.engine.batch import Batch
-from impctl.engine.consolidate import identity_of
-from impctl.engine.operators.kept import AnswerRows, KeptRows
-from impctl.engine.order_codes import OrderKey, exact_ranks
+from impctl.engine.batch import Batch, identity_of
+from impctl.engine.extremes import OrderKey, exact_ranks
+from impctl.engine.result_rows import AnswerRows, KeptRows
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator
 from impctl.expr.nodes import (

@@ -44,12 +44,11 @@ from impctl.circuits.trees.built import (
 from impctl.circuits.unsure_extremes import split_extremes
 from impctl.circuits.windows import build_window
 from impctl.data.schema import Kind
+from impctl.engine import aggregate, linear
 from impctl.engine.circuit import Circuit
-from impctl.engine.extremes import Extreme
+from impctl.engine.extremes import Extreme, First
 from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.operators import aggregate, one_row, scan
-from impctl.engine.operators.kept import AnswerRows
-from impctl.engine.ordered_values import First
+from impctl.engine.result_rows import AnswerRows
 from impctl.expr.nodes import ColumnRef, Expr, Literal, columns_of
 from impctl.plan.lineage import is_open
 from impctl.plan.nodes import (
@@ -252,7 +251,7 @@ class Builder(Plumbing):
 
     def _relation(self, node: Scan | OneRow) -> Flow:
         if isinstance(node, OneRow):
-            return Flow(self.put(one_row.OneRow()), (), ())
+            return Flow(self.put(linear.OneRow()), (), ())
         columns = []
         for attribute in node.attributes:
             if attribute.type is None or attribute.type.kind is Kind.OTHER:
@@ -262,7 +261,7 @@ class Builder(Plumbing):
                 )
             columns.append((attribute.id, attribute.name, attribute.type))
         partition = self.sketched.get(node.access)
-        operator = scan.Scan(columns, () if partition is None else (partition,))
+        operator = linear.Scan(columns, () if partition is None else (partition,))
         conditions = self._conditions.get(node.access, ())
         self.sources.append(Source(node.access, node.table, operator, conditions))
         accesses = () if partition is None else (node.access,)

@@ -11,12 +11,17 @@ from collections.abc import Collection, Mapping
 
 from impctl.circuits.flows import BlockedError, known_type, known_type_of
 from impctl.data.schema import DOUBLE, INTEGER, Kind, SqlType, decimal
-from impctl.engine import spread
-from impctl.engine.accumulators import Accumulator, Count, FloatSum, sum_of
-from impctl.engine.aggregate_column import AggregateColumn, Part
-from impctl.engine.extremes import Extreme, has_rank
-from impctl.engine.ordered_values import First
-from impctl.engine.spread import Spread
+from impctl.engine import accumulators
+from impctl.engine.accumulators import (
+    Accumulator,
+    AggregateColumn,
+    Count,
+    FloatSum,
+    Part,
+    Spread,
+    sum_of,
+)
+from impctl.engine.extremes import Extreme, First, has_rank
 from impctl.expr.nodes import (
     And,
     Arithmetic,
@@ -37,7 +42,7 @@ _DIGITS = {Kind.BYTE: 3, Kind.SHORT: 5, Kind.INTEGER: 10}
 _EXACT_DIGITS = 15
 """Decimals whose squares add up exactly within 38 digits, over some 10^8 rows at least."""
 _BY = {"min_by": False, "max_by": True}
-_TAKEN = ("count", "sum", "min", "max", *_BY, *spread.FUNCTIONS)
+_TAKEN = ("count", "sum", "min", "max", *_BY, *accumulators.FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +143,7 @@ def _part(
         key, value = slots.take(call.arguments[1], span), slots.take(argument, span)
         reverse = _BY[call.function]
         return First(key.argument, value.argument, key.slot, value.slot, reverse), key
-    if call.function in spread.FUNCTIONS:
+    if call.function in accumulators.FUNCTIONS:
         return _spread(call, slots, span), None
     guard = slots.take(argument, span, once=call.distinct)
     if call.function == "count":
@@ -169,7 +174,7 @@ def plain_call(call: AggregateCall) -> AggregateCall:
         raise BlockedError(
             f"the engine does not support {function.upper()} of several columns", call.span
         )
-    if function in spread.FUNCTIONS and call.distinct:
+    if function in accumulators.FUNCTIONS and call.distinct:
         raise BlockedError(
             f"the engine does not support {function.upper()} of distinct values", call.span
         )
@@ -244,7 +249,7 @@ def _spread(call: AggregateCall, slots: _Slots, span: Span | None) -> Spread:
     total, squared = sums
     residues = None
     if isinstance(squared, FloatSum):
-        lost = slots.take(spread.residue(factor), span)
+        lost = slots.take(accumulators.residue(factor), span)
         residues = FloatSum(lost.argument, lost.slot, integral=False)
     return Spread(call.function, count, total, squared, kind.scale, residues)
 

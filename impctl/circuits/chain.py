@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from impctl.circuits.partials import FirstGrouping, Partials, grouped_pass, row_counts
 from impctl.data.vector import Vector
+from impctl.engine.accumulators import PARTIAL_ROWS
+from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
-from impctl.engine.partial_column import ROWS
 from impctl.engine.tags import RowTags, Tags
 from impctl.plan.nodes import (
     Aggregate,
@@ -78,7 +78,7 @@ class Chain:
         values = pass_.values_of(table)
         tags = (RowTags(pass_.fragments_of(table, partition)),)
         if self.first is None:
-            return Batch({}, values[ROWS] * sign, tags)
+            return Batch({}, values[PARTIAL_ROWS] * sign, tags)
         operator = self.first.operator
         output = operator.absorb(pass_.keys_of(table), values, tags, sign)
         return self.circuit.resume(output, operator)

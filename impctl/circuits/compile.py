@@ -26,7 +26,7 @@ from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.engine.circuit import Circuit
 from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.plan.nodes import (
     Aggregate,
     Plan,

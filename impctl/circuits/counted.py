@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from impctl.engine import spread
+from impctl.engine import accumulators
 from impctl.plan.nodes import (
     Aggregate,
     Attribute,
@@ -26,7 +26,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 
-_WITH_BOUNDS = frozenset({"sum", "avg", *spread.FUNCTIONS})
+_WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
 def counted(root: Plan) -> Plan:

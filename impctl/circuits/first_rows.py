@@ -24,9 +24,9 @@ from impctl.circuits.flows import (
 )
 from impctl.circuits.likely_rows import build_likely
 from impctl.circuits.plumbing import Plumbing
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.top import Cut, Limit, Top
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
+from impctl.engine.linear import Project
+from impctl.engine.topk import Cut, Limit, Top
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import SortKey, TopK, Witness
 from impctl.rules.witnesses import first_by

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from impctl.data.schema import Kind, SqlType
 from impctl.engine.batch import Batch
-from impctl.engine.operators.scan import Scan as ScanOperator
+from impctl.engine.linear import Scan as ScanOperator
 from impctl.errors import ImpctlError
 from impctl.expr.evaluate import Blocker, find_blocker, find_condition_blocker
 from impctl.expr.nodes import ColumnRef, Expr, Span

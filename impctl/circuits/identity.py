@@ -8,7 +8,7 @@ Out of scope: keeping the names (`app.capturing.meta`).
 
 from __future__ import annotations
 
-from impctl.engine.spread import FUNCTIONS as SPREADS
+from impctl.engine.accumulators import FUNCTIONS as SPREADS
 from impctl.plan.fingerprint import fingerprint, template
 from impctl.plan.lineage import for_all
 from impctl.plan.nodes import Aggregate, Plan, nodes_of

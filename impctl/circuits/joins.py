@@ -34,9 +34,9 @@ from impctl.circuits.scalars import (
     selected_chain,
 )
 from impctl.circuits.strategy import SideChoice, SideFacts, Strategy, row_bytes
-from impctl.engine.operators.join import Join as JoinOperator
-from impctl.engine.operators.join import Side
-from impctl.engine.operators.select_by_scalars import SelectByScalars
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
+from impctl.engine.scalars import SelectByScalars
 from impctl.expr.nodes import (
     And,
     Cast,

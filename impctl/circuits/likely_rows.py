@@ -14,11 +14,10 @@ from __future__ import annotations
 from impctl.circuits.flows import BlockedError, Column, Flow, check, known_type_of
 from impctl.circuits.plumbing import Plumbing, bounds_of
 from impctl.data.schema import DOUBLE
-from impctl.engine.operators.bounds import Parted
-from impctl.engine.operators.likely_top import LikelyTop
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.top import Cut
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.exact_sums import Parted
+from impctl.engine.extremes import OrderKey
+from impctl.engine.linear import Project
+from impctl.engine.topk import Cut, LikelyTop
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import TopK
 from impctl.types import AttributeId

@@ -20,9 +20,16 @@ import pyarrow as pa
 from impctl.circuits.reading.readable import fragment_attribute, with_fragments
 from impctl.data.schema import DOUBLE, INTEGER, LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.accumulators import Accumulator, Count, ExactSum, FloatSum
-from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
-from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
+from impctl.engine.accumulators import (
+    PARTIAL_ROWS,
+    Accumulator,
+    Count,
+    ExactSum,
+    FloatSum,
+    Meaning,
+    PartialColumn,
+)
+from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.expr.nodes import Call, Case, Cast, Compare, CompareOp, Expr, Literal, Or
 from impctl.expr.types import type_of
 from impctl.plan.nodes import (
@@ -127,7 +134,7 @@ def grouped_pass(
     if key is None:
         child = with_fragments(child, (scan.access,))
         keys.append(_fragment_output(scan))
-    calls = [(ROWS, LONG, AggregateCall("count"))]
+    calls = [(PARTIAL_ROWS, LONG, AggregateCall("count"))]
     for accumulator in first.operator.accumulators:
         calls += _calls(accumulator, first.arguments[accumulator.argument], counts_specials)
     outputs = [AggregateOutput(_attribute(column, kind), call) for column, kind, call in calls]
@@ -140,9 +147,9 @@ def grouped_pass(
 def row_counts(top: Plan, scan: Scan) -> Partials:
     """The pass without a grouping: qualifying rows per fragment."""
     child = with_fragments(top, (scan.access,))
-    rows = AggregateOutput(_attribute(ROWS, LONG), AggregateCall("count"))
+    rows = AggregateOutput(_attribute(PARTIAL_ROWS, LONG), AggregateCall("count"))
     plan = Aggregate(child, (_fragment_output(scan),), (rows,))
-    return Partials(plan, (), None, ((ROWS, LONG),), counts_specials=False)
+    return Partials(plan, (), None, ((PARTIAL_ROWS, LONG),), counts_specials=False)
 
 
 def _attribute(column: PartialColumn, kind: SqlType) -> Attribute:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from impctl.circuits.flows import BlockedError, Flow, known_type_of, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import Kind, SqlType
-from impctl.engine.operators.window import CHOOSING, RANKS, Placed
-from impctl.engine.operators.window import Window as WindowOperator
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
+from impctl.engine.window import CHOOSING, RANKS, Placed
+from impctl.engine.window import Window as WindowOperator
 from impctl.expr.nodes import Cast, ColumnRef, Expr, Literal, Span
 from impctl.expr.types import as_decimal, narrowed, type_of
 from impctl.plan.nodes import Window, WindowCall

@@ -36,12 +36,12 @@ from impctl.circuits.refills import (
 )
 from impctl.circuits.strategy import AsRecorded, Chooser, SideChoice
 from impctl.data.schema import DOUBLE
+from impctl.engine import linear
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.exact_sums import Parted, Rejoined, Sure
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.linear import Branch, Union
 from impctl.engine.operator import Operator
-from impctl.engine.operators import project, select
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.bounds import Parted, Rejoined, Sure
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
-from impctl.engine.operators.union import Branch, Union
 from impctl.expr.nodes import Call, Expr, columns_of, walk
 from impctl.plan.nodes import Aggregate as PlanAggregate
 from impctl.plan.nodes import Attribute, ComputedColumn, Distinct, Plan, Project, Select, TopK
@@ -201,7 +201,7 @@ class Plumbing(ABC):
         if not columns_of(predicate) <= flow.ids:
             raise BlockedError(_LEFT_BEHIND, node.span)
         check_condition(predicate, node.span)
-        at = self.put(select.Select(predicate, must_be_sure=must_be_sure), flow)
+        at = self.put(linear.Select(predicate, must_be_sure=must_be_sure), flow)
         plan, computed = (
             None if rows is None else Select(rows, predicate) for rows in (flow.plan, flow.computed)
         )
@@ -225,7 +225,7 @@ class Plumbing(ABC):
                 inexact.add(name)
             if unsure and unsure <= flow.whole and not _may_round(expr):
                 whole.add(name)
-        at = self.put(project.Project(outputs), flow)
+        at = self.put(linear.Project(outputs), flow)
         plan, computed = (
             None if rows is None else _projected(rows, outputs, columns)
             for rows in (flow.plan, flow.computed)

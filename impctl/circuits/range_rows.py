@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints
-from impctl.engine.arrangement import Arrangement
-from impctl.engine.dense_counts import DenseCounts
-from impctl.engine.disagreement import loading
+from impctl.engine.batch import loading
+from impctl.engine.range_counts import DenseCounts
+from impctl.engine.trace import Arrangement
 from impctl.sketch.partition import RangePartition
 
 

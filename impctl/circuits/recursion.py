@@ -10,7 +10,7 @@ keyed on a column: then rows carry the fragment of their own value, for every ac
 place that reads an entry has a fixpoint of its own. Where the answer's lineage alone is asked for,
 rows carry numbers, and so do the leaves of the step: a row derived tells those of its bodies.
 Out of scope: what a step may be (`plan.sql.recursive`), when its rows over sketches are those over
-the tables (`safety`), the loop (`engine.operators.fixpoint`).
+the tables (`safety`), the loop (`engine.fixpoint.fixpoint`).
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from impctl.circuits.flows import BlockedError, Column, Flow, known_type, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.heads_and_bodies import NOTHING
-from impctl.engine.fixpoint.limits import level_limits
-from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
-from impctl.engine.operators.key_tags import KeyTags
-from impctl.engine.operators.levels import Levels
-from impctl.engine.operators.lineage import Lineage
-from impctl.engine.operators.recursion import NO_BODY, Recursion
+from impctl.engine.fixpoint.absorption import NOTHING
+from impctl.engine.fixpoint.fixpoint import BestFixpoint, Levels
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.frontier import NO_BODY, Recursion
+from impctl.engine.fixpoint.lineage import Lineage
+from impctl.engine.fixpoint.rows import Grouped
+from impctl.engine.linear import KeyTags
+from impctl.engine.operator import level_limits
 from impctl.expr.nodes import Call, Cast, ColumnRef, Expr, Literal
 from impctl.plan.nodes import (
     Attribute,

@@ -5,7 +5,7 @@ groups of a grouping, selected and projected: then the rows of a group can be re
 or from the grouping's state, once more. Over joins and set operations that would mean running the
 query, so there everything is kept, as without a bound.
 Out of scope: reading the table (`app.maintaining.refill`), when a buffer is used up
-(`engine.refill`).
+(`engine.lookups`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 from impctl.circuits.flows import Flow, Source
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.lookups import owners_of
 from impctl.engine.operator import Operator
-from impctl.engine.refill import owners_of
 from impctl.stopwatch import Stopwatch
 from impctl.types import AttributeId, ColumnName, TableName
 from impctl.values import dataclass

@@ -2,7 +2,7 @@
 
 Law: of a relation that is rows of one table, selected and projected, those conditions that compare
 it with scalars alone are asked of each of its rows as it comes, and again of the table's rows when
-a scalar changes (`engine.operators.select_by_scalars`). So none of its rows have to be kept, and
+a scalar changes (`engine.scalars`). So none of its rows have to be kept, and
 what is joined further is those that pass. The scalars themselves are joined where their columns
 are read elsewhere, or carry fragments.
 Out of scope: whether it is done (`circuits.strategy`), the operators (`circuits.joins`).

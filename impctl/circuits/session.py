@@ -23,13 +23,12 @@ from impctl.circuits.reading.readable import Readable
 from impctl.circuits.refills import TableRows
 from impctl.data.pages import StoredTable
 from impctl.data.vector import Ints, Once
-from impctl.engine.batch import Batch
+from impctl.engine.batch import Batch, loading, unreadable
 from impctl.engine.circuit import Circuit
-from impctl.engine.disagreement import loading, unreadable
-from impctl.engine.distant_rows import RowReader
+from impctl.engine.fixpoint.fixpoint import Fixpoint
+from impctl.engine.linear import Merge, SketchDelta
+from impctl.engine.lookups import RowReader
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.merge import Merge, SketchDelta
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet
 from impctl.types import AccessId, TableName

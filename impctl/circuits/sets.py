@@ -13,12 +13,11 @@ from dataclasses import replace
 from impctl.circuits.flows import Column, Flow, known_type, over_rows, typed
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import LONG
-from impctl.engine.accumulators import ExactSum
-from impctl.engine.aggregate_column import AggregateColumn
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join as JoinOperator
-from impctl.engine.operators.join import Side
-from impctl.engine.operators.repeat import Repeat
+from impctl.engine.accumulators import AggregateColumn, ExactSum
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
+from impctl.engine.linear import Repeat
 from impctl.expr.nodes import Cast, ColumnRef, Literal
 from impctl.plan.nodes import Plan, SetKind, SetOperation, attributes_of
 

@@ -7,7 +7,7 @@ have the partners of keys that may be there read from the tables: by the engine 
 by Spark. A side is read from files where it can be read anew from the tables, by Spark where the
 other side of the join can be, too, since Spark joins them at capture. A grouping keeps its groups
 (`index`), or has the rows of those that change read from files.
-Out of scope: reading (`app.capturing.partners`), the operator (`engine.operators.join`).
+Out of scope: reading (`app.capturing.partners`), the operator (`engine.join`).
 """
 
 from __future__ import annotations

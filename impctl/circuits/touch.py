@@ -21,7 +21,7 @@ from impctl.data.pages import StoredTable
 from impctl.data.schema import Kind
 from impctl.data.vector import Ints, from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.operators.scan import Scan as ScanOperator
+from impctl.engine.linear import Scan as ScanOperator
 from impctl.expr.evaluate import find_condition_blocker
 from impctl.expr.nodes import Expr, columns_of, conjuncts
 from impctl.plan.moved_conditions import MovedConditions

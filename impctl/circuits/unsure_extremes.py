@@ -14,7 +14,7 @@ from impctl.circuits.calls import plain_call
 from impctl.circuits.flows import Column, Flow
 from impctl.circuits.plumbing import Plumbing
 from impctl.data.schema import DOUBLE
-from impctl.engine.operators.bounds import Narrowed, Spanned
+from impctl.engine.exact_sums import Narrowed, Spanned
 from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Aggregate, AggregateOutput, Attribute
 from impctl.types import AttributeId

@@ -5,7 +5,7 @@ being equal to NULL. A row has the fragments of all rows of its partition, as a 
 they come with the group, so the row's own, which are among them, are left out. Calls of other
 partitions are put beside one after the other; such a row has the fragments too that rows of its
 later partitions got by the earlier ones, which is its own where a sketch is safe. Ranks, LAG and
-LEAD are put beside the rows before that (`engine.operators.window`). A step costs the changed rows
+LEAD are put beside the rows before that (`engine.window`). A step costs the changed rows
 and, where a partition's value changes, the rows of that partition; every row is kept.
 Out of scope: ranks with a limit (`circuits.first_rows`), frames, which Spark recaptures.
 """
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from impctl.circuits.flows import BlockedError, Flow, known_type_of, typed
 from impctl.circuits.placed_rows import build_placed, check_placed
 from impctl.circuits.plumbing import Plumbing
-from impctl.engine.operators.join import Join as JoinOperator
-from impctl.engine.operators.join import Side
+from impctl.engine.join import Join as JoinOperator
+from impctl.engine.join import Side
 from impctl.expr.nodes import ColumnRef, Expr
 from impctl.expr.types import type_of
 from impctl.plan.functions import AGGREGATES

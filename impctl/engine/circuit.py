@@ -16,10 +16,9 @@ from types import MappingProxyType
 
 from impctl.data.memory import reserve
 from impctl.engine.batch import Batch, stacked_batches
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Select
+from impctl.engine.lookups import DistantRows
+from impctl.engine.operator import Keeper, Limits, Operator
 from impctl.stopwatch import Stopwatch
 
 _MANY = 1 << 12

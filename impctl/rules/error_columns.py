@@ -4,7 +4,7 @@ Law: two computations of a column that add the same rows in different orders, ea
 doubles, differ by at most the value beside it, apart from a relative error of a few roundings of
 the column itself. Sums that cancel have an error of the size of what was added, not of what is
 left: n values of total magnitude M are off by n * 2^-53 * M at most. Variances are off as
-`engine.spread` says. A column without a value beside it is either exact, or its error is not
+`engine.accumulators` says. A column without a value beside it is either exact, or its error is not
 known: it then counts as exact, so that a comparison is too strict, never too lenient.
 A row that exists in one of the computations alone, by a condition on such a sum, is not covered.
 """

@@ -20,7 +20,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 from impctl.data.schema import LONG
-from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.operator import LIMITS, Limits
 from impctl.plan.lineage import is_open
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.plan.recursion import (

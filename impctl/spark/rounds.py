@@ -15,7 +15,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from impctl.capture.render import render_plan
-from impctl.engine.fixpoint.limits import LIMITS, Limits, level_limits
+from impctl.engine.operator import LIMITS, Limits, level_limits
 from impctl.errors import QueryError
 from impctl.plan.nodes import BestOnly, Fixpoint, Plan, scans_of
 from impctl.plan.recursion import (

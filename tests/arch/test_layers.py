@@ -229,7 +229,7 @@ def test_a_rooms_init_imports_nothing() -> None:
         ("tables.change", "impctl.tables.snapshot", True),
         ("tables.change", "impctl.tables.write.updates", False),
         ("tables.change", "impctl.store.records", False),
-        ("sketch", "impctl.engine.runs", False),
+        ("sketch", "impctl.engine.trace", False),
         ("plan.sql", "sqlglot.exp", True),
         ("plan", "numpy", False),
         ("plan", "sqlglot", False),

@@ -90,11 +90,11 @@ def test_nobody_outside_engine_looks_at_an_operator() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from impctl.engine.operators.join import Join as J\nisinstance(x, J)",
-        "from impctl.engine.operators.join import Join\nisinstance(x, int | Join)",
-        "from impctl.engine.operators.join import Join\nisinstance(x, (int, Join))",
-        "from impctl.engine.operators import join\nisinstance(x, join.Join)",
-        "from impctl.engine.operators.top import Top\nmatch x:\n    case Top():\n        pass",
+        "from impctl.engine.join import Join as J\nisinstance(x, J)",
+        "from impctl.engine.join import Join\nisinstance(x, int | Join)",
+        "from impctl.engine.join import Join\nisinstance(x, (int, Join))",
+        "from impctl.engine import join\nisinstance(x, join.Join)",
+        "from impctl.engine.topk import Top\nmatch x:\n    case Top():\n        pass",
         "from impctl.engine.circuit import Circuit\ntype(x) is Circuit",
         "compiled.circuit.operators[3]",
         "circuit._operators[:first]",
@@ -108,7 +108,7 @@ def test_a_look_is_noticed(text: str) -> None:
     "text",
     [
         "from impctl.plan.nodes import Join\nisinstance(x, Join)",
-        "from impctl.engine.operators.join import Join\nJoin('j', left, right, [])",
+        "from impctl.engine.join import Join\nJoin('j', left, right, [])",
         "class A:\n    def f(self):\n        return self.operators[0]",
     ],
 )

@@ -21,10 +21,10 @@ import pytest
 
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.heads_and_bodies import NOTHING
-from impctl.engine.fixpoint.numbered_rows import NumberedRows
-from impctl.engine.operators.backward import Backward
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.absorption import NOTHING
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.lineage import Backward
+from impctl.engine.fixpoint.rows import NumberedRows
 from impctl.errors import UnsupportedError
 from impctl.plan.lineage import for_answer, is_open
 from impctl.plan.nodes import Fixpoint, TopK, nodes_of

@@ -16,8 +16,8 @@ import pytest
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS
-from impctl.engine.operators.levels import Levels
+from impctl.engine.fixpoint.fixpoint import Levels
+from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Distinct, Fixpoint, Plan, nodes_of
 from impctl.rules.optimize import apply_rules

@@ -16,8 +16,8 @@ import pytest
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.schema import LONG
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.operators.best_fixpoint import BestFixpoint
+from impctl.engine.fixpoint.fixpoint import BestFixpoint
+from impctl.engine.operator import Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of, scans_of
 from impctl.rules.finalize import answer_plan

@@ -15,8 +15,8 @@ from impctl.circuits.reading.handed_over import buffer_groups, hand_over
 from impctl.circuits.refills import Buffers
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.top import Top
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.topk import Top
 from impctl.plan.nodes import scans_of
 from tests.circuits.test_bounded import SQL, Tables, change, root_of, some_rows
 from tests.circuits.test_laws import PARTITIONS

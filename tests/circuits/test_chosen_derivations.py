@@ -21,7 +21,7 @@ from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.schema import LONG, Column
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Fixpoint, Plan, Query, nodes_of, scans_of
 from impctl.rules.optimize import apply_rules, core_of

@@ -20,8 +20,7 @@ from impctl.circuits.reading.handed_over import hand_over
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.vector import Ints, Vector
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.key_filter import KeyFilter
+from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query

@@ -26,10 +26,9 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.data.vector import Vector
+from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.engine.batch import Batch
 from impctl.engine.operator import Operator
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.groups_read import GroupsRead
 from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition

@@ -11,10 +11,10 @@ from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import DistantRows
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.row_index import RowIndex
+from impctl.engine.join import Join, Side
+from impctl.engine.lookups import DistantRows
 from impctl.engine.tags import RowTags
+from impctl.engine.trace import RowIndex
 
 COLUMNS = (("k", LONG), ("v", LONG))
 ROW = 36

@@ -21,7 +21,7 @@ from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.way import answering_way
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan

@@ -13,10 +13,9 @@ import pyarrow as pa
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.arrangement import slices
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.runs import Run
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.tags import FRAGMENT_BITS
+from impctl.engine.trace import Run, slices
 from impctl.plan.nodes import scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.sketch.partition import RangePartition

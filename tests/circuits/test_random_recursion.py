@@ -14,7 +14,7 @@ import pytest
 
 from impctl.circuits.compile import compile_plan
 from impctl.circuits.flows import BlockedError
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.plan.nodes import Query
 from impctl.plan.recursion import keyed_rows
 from impctl.rules.optimize import apply_rules

@@ -21,7 +21,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, LONG, Column, Schema
-from impctl.engine.operators.fixpoint import Fixpoint as FixpointOperator
+from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import NotExactError
 from impctl.plan.nodes import (
     Distinct,

@@ -19,7 +19,7 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Chooser, Strategy
 from impctl.engine.batch import Batch
-from impctl.engine.operators.select_by_scalars import SelectByScalars
+from impctl.engine.scalars import SelectByScalars
 from impctl.plan.nodes import attributes_of, scans_of
 from tests.circuits.test_groups_read import (
     CATALOG,

@@ -23,9 +23,7 @@ from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE
 from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.scan import Scan
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Project, Scan, Select
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from impctl.rules.optimize import apply_rules

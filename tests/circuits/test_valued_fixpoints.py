@@ -18,14 +18,13 @@ import pytest
 
 from impctl.circuits.session import MaintainedQuery
 from impctl.data.vector import INT64_MAX, Ints, Vector
-from impctl.engine.fixpoint import settling, valued_changes, valued_rows
-from impctl.engine.fixpoint.limits import Limits
-from impctl.engine.fixpoint.one_by_one import OneByOne
-from impctl.engine.fixpoint.valued_rows import NotThisWayError, ValuedRows
-from impctl.engine.operators.best_fixpoint import BestFixpoint
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.join import Join
-from impctl.engine.row_index import RowIndex
+from impctl.engine.fixpoint import best_values, relaxation
+from impctl.engine.fixpoint.best_values import NotThisWayError, ValuedRows
+from impctl.engine.fixpoint.fixpoint import BestFixpoint, Fixpoint
+from impctl.engine.fixpoint.relaxation import OneByOne
+from impctl.engine.join import Join
+from impctl.engine.operator import Limits
+from impctl.engine.trace import RowIndex
 from impctl.errors import EvaluationError
 from tests.circuits.test_best_fixpoints import CHEAPEST, DRAWN, FROM_SEEDS, QUERIES, Case, change_of
 from tests.support.carried_queries import Row, best_ranked
@@ -68,11 +67,11 @@ OTHERS = {
 OF_OTHERS = ("widest", "smoothest", "pairs", "cost and hops", "two ways", "cheapest, bounded")
 
 THRESHOLDS = (
-    (settling, "_AT_ONCE", 1),
-    (valued_rows, "_MANY_ROWS", 2),
-    (valued_rows, "_DENSE", 0),
-    (valued_rows, "_FEW", 1),
-    (valued_rows, "_MOST_WAITING", 2),
+    (relaxation, "_AT_ONCE", 1),
+    (best_values, "_MANY_ROWS", 2),
+    (best_values, "_DENSE", 0),
+    (best_values, "_FEW", 1),
+    (best_values, "_MOST_WAITING", 2),
 )
 """What many rows or keys are, brought down to where tables here are large."""
 
@@ -114,7 +113,7 @@ class Given:
         """Steps that were begun so and then followed at once."""
         self._left = 10**9
         self._rng, self._way = rng, way
-        of, keep = ValuedRows.slots_of, valued_changes.ValuedChanges.keep
+        of, keep = ValuedRows.slots_of, relaxation.ValuedChanges.keep
         settle = OneByOne.settle
 
         def some_of(rows: ValuedRows, keys: Ints) -> Ints:
@@ -124,7 +123,7 @@ class Given:
                 raise NotThisWayError
             return of(rows, keys)
 
-        def kept(changes: valued_changes.ValuedChanges) -> object:
+        def kept(changes: relaxation.ValuedChanges) -> object:
             self._left = 10**9
             self.followed += 1
             return keep(changes)
@@ -138,7 +137,7 @@ class Given:
             if rng.random() < 0.6:
                 monkeypatch.setattr(module, name, few)
         monkeypatch.setattr(ValuedRows, "slots_of", some_of)
-        monkeypatch.setattr(valued_changes.ValuedChanges, "keep", kept)
+        monkeypatch.setattr(relaxation.ValuedChanges, "keep", kept)
         monkeypatch.setattr(OneByOne, "settle", settled)
 
     def begin(self, query: MaintainedQuery) -> None:

@@ -12,7 +12,7 @@ import pytest
 from impctl.data.keys import key_codes
 from impctl.data.schema import DOUBLE, LONG, STRING, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.trace import Arrangement, slices
 from tests.support.circuits import save
 from tests.support.random_cases import random_cases
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from impctl.data.vector import Ints
-from impctl.engine.best_values import Best, BestValues
-from impctl.engine.refill import COMPLETE
+from impctl.engine.extremes import Best, BestValues
+from impctl.engine.lookups import COMPLETE
 from tests.support.random_cases import random_seeds
 
 GROUP = np.array([7], dtype=np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.join import Join, Side
+from impctl.engine.join import Join, Side
 from impctl.engine.tags import RowTags
 
 WIDTH = 12

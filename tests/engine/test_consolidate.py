@@ -11,8 +11,7 @@ import numpy as np
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.engine.batch import Batch
-from impctl.engine.consolidate import consolidated
+from impctl.engine.batch import Batch, consolidated
 from impctl.engine.tags import RowTags, SetTags
 from tests.support.random_cases import random_cases
 

@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.engine.fragment_counts import FragmentCounts, GroupSets
+from impctl.engine.range_counts import FragmentCounts, GroupSets
 from impctl.engine.tags import FRAGMENT_BITS, Pairs
 from impctl.errors import CountBelowZeroError
 from impctl.workload.partitions import MAX_FRAGMENTS

@@ -12,12 +12,11 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn
+from impctl.engine.aggregate import Aggregate
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
+from impctl.engine.linear import Project, Select
 from impctl.expr.nodes import ColumnRef
 from tests.support.circuits import SHAPES, Row, contents, feed, more_than
 from tests.support.random_cases import random_seeds

@@ -10,11 +10,9 @@ import pytest
 
 from impctl.data.schema import INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.accumulators import Count
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, Firsts
 from impctl.engine.batch import Batch
-from impctl.engine.firsts import Firsts
-from impctl.engine.ordered_values import First, OrderedValues
+from impctl.engine.extremes import First, OrderedValues
 from impctl.errors import CountBelowZeroError, NotExactError
 
 ARROW = {INTEGER: pa.int32(), STRING: pa.string()}

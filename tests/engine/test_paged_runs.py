@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.data import pages
-from impctl.engine.arrangement import Arrangement, slices
+from impctl.engine.trace import Arrangement, slices
 from impctl.errors import InvariantError
 from tests.support.paged_tables import stream_of, sums_of, table_in
 

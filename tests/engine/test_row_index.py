@@ -13,12 +13,10 @@ import pytest
 from impctl.data import keys as order
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Vector
-from impctl.engine import row_index
-from impctl.engine.arrangement import Arrangement
-from impctl.engine.batch import Batch
-from impctl.engine.consolidate import repeating, united_neighbours
-from impctl.engine.row_index import RowIndex
+from impctl.engine import trace
+from impctl.engine.batch import Batch, repeating, united_neighbours
 from impctl.engine.tags import RowTags
+from impctl.engine.trace import Arrangement, RowIndex
 
 COLUMNS = (("k", LONG), ("d", DOUBLE))
 
@@ -86,10 +84,10 @@ def rows_of(result: Batch) -> Rows:
 def test_rows_come_and_go_whatever_runs_they_lie_in(
     keys: int, many: int, hardly: float, united: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
-    monkeypatch.setattr(row_index, "_HARDLY", hardly)
+    monkeypatch.setattr(trace, "_MANY_ROWS", united)
+    monkeypatch.setattr(trace, "_HARDLY", hardly)
     monkeypatch.setattr(order, "MANY", many)
-    monkeypatch.setattr(row_index, "MANY", many)
+    monkeypatch.setattr(trace, "MANY", many)
     random = Random(keys)
     index = RowIndex("i", (("k", LONG), ("v", LONG)), ("k",), 1)
     there: Rows = Counter()
@@ -132,8 +130,8 @@ def test_rows_that_only_come_are_counted_once_each(
     united: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is left side by side in a run, the rows of the index come to the same sum."""
-    monkeypatch.setattr(row_index, "_MANY_ROWS", united)
-    monkeypatch.setattr(row_index, "_HARDLY", 1.0)
+    monkeypatch.setattr(trace, "_MANY_ROWS", united)
+    monkeypatch.setattr(trace, "_HARDLY", 1.0)
     values, fragments = [0.0, -0.0, float("nan"), 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 2]
     index = index_of(*(batch(values, fragments, weight) for weight in (1, 2, 1)))
     result = index.whole()

@@ -12,8 +12,7 @@ from impctl.data import keys as data_keys
 from impctl.data.keys import group_rows
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.arrangement import Arrangement, slices
-from impctl.engine.runs import Run, merge_at_once, merge_runs
+from impctl.engine.trace import Arrangement, Run, merge_at_once, merge_runs, slices
 
 KEYS = {
     "codes": (LONG, lambda code: code),

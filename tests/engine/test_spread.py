@@ -15,10 +15,10 @@ import pytest
 from impctl.circuits.calls import read_calls
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
 from impctl.data.vector import from_arrow
+from impctl.engine.accumulators import PARTIAL_ROWS, Meaning, PartialColumn
+from impctl.engine.aggregate import Aggregate as AggregateOperator
 from impctl.engine.batch import Batch
-from impctl.engine.operators.aggregate import Aggregate as AggregateOperator
-from impctl.engine.operators.project import Project as ProjectOperator
-from impctl.engine.partial_column import ROWS, Meaning, PartialColumn
+from impctl.engine.linear import Project as ProjectOperator
 from impctl.plan.nodes import Aggregate, nodes_of
 from impctl.sql.statement import parse_query
 from tests.support.random_cases import random_cases
@@ -203,7 +203,7 @@ def test_what_captured_sums_may_be_off_by_is_in_the_error() -> None:
     worst, lost = (float(exact) * count * 2.0**-53 for exact in (total, squares))
     maintained = Maintained(DOUBLE, pa.float64())
     rows = np.array([count], dtype=np.int64)
-    partials: dict[PartialColumn, Any] = {ROWS: rows}
+    partials: dict[PartialColumn, Any] = {PARTIAL_ROWS: rows}
     sums = ((total, worst * 0.9), (squares, lost * -0.9), (Fraction(0), 0.0))
     for slot, (exact, off) in enumerate(sums):
         partials[PartialColumn(Meaning.COUNT, slot)] = rows

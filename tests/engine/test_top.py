@@ -14,9 +14,9 @@ import pytest
 from impctl.data.schema import LONG, STRING
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.operators.top import Cut, Limit, Top
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
 from impctl.engine.tags import RowTags
+from impctl.engine.topk import Cut, Limit, Top
 from impctl.errors import CountBelowZeroError
 from tests.support.random_cases import random_cases
 

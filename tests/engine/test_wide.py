@@ -10,7 +10,7 @@ import pytest
 
 from impctl.data.schema import decimal
 from impctl.engine.accumulators import ExactSum
-from impctl.engine.wide import add, grouped_sums, unwiden, widen
+from impctl.engine.exact_sums import add, exact_grouped_sums, unwiden, widen
 from impctl.errors import EvaluationError
 from tests.support.random_cases import random_seeds
 
@@ -81,7 +81,7 @@ def test_sums_of_groups_are_exact(seed: int) -> None:
     weights = [rng.randint(-3, 3) for _ in values]
     order = rng.sample(range(len(values)), len(values))
     starts = np.cumsum([0, *sizes[:-1]])
-    result = grouped_sums(column(values), np.array(weights), np.array(order), starts)
+    result = exact_grouped_sums(column(values), np.array(weights), np.array(order), starts)
     expected = [
         sum(values[row] * weights[row] for row in order[start : start + size])
         for start, size in zip(starts.tolist(), sizes, strict=True)
@@ -92,9 +92,11 @@ def test_sums_of_groups_are_exact(seed: int) -> None:
 def test_int64_is_left_before_it_wraps() -> None:
     values = np.full(4, 2**62, dtype=np.int64)
     everything = np.arange(4), np.zeros(1, dtype=np.int64)
-    assert grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
+    assert exact_grouped_sums(values, np.ones(4, dtype=np.int64), *everything).tolist() == [2**64]
     lowest = np.array([-(2**63)])
-    assert grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [2**63]
+    assert exact_grouped_sums(lowest, np.array([-1]), np.arange(1), np.zeros(1, int)).tolist() == [
+        2**63
+    ]
 
 
 def test_adding_past_128_bits_is_refused_not_wrapped() -> None:

@@ -11,8 +11,8 @@ import pytest
 from impctl.data.schema import DOUBLE, INTEGER
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch
-from impctl.engine.operators.window import CHOOSING, RANKS, Placed, Window
-from impctl.engine.order_codes import OrderKey
+from impctl.engine.extremes import OrderKey
+from impctl.engine.window import CHOOSING, RANKS, Placed, Window
 from impctl.errors import CountBelowZeroError, NotExactError
 from impctl.expr.nodes import ColumnRef, Literal
 from impctl.plan.nodes import Attribute, SortKey, WindowCall

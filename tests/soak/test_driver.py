@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.result_rows import KeptRows
 from impctl.sketch.sketch import FragmentSet
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store

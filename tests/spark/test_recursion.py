@@ -15,8 +15,8 @@ import pytest
 from impctl.capture.render import render_plan
 from impctl.capture.use import rewrite_sql
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint import limits as limits_of
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits
+from impctl.engine import operator as limits_of
+from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import scans_of
 from impctl.sketch.sketch import range_filter

@@ -17,8 +17,8 @@ from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.fixpoint.best_rows import BestRows
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.fixpoint.rows import BestRows
+from impctl.engine.operator import Limits
 from impctl.plan.nodes import Plan, Query, scans_of
 from impctl.rules.finalize import answer_plan
 from impctl.types import AccessId

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from impctl.engine.fixpoint import absorption
-from impctl.engine.fixpoint.absorption import Absorption
-from impctl.engine.fixpoint.derivations import Grounded
+from impctl.engine.fixpoint.absorption import Absorption, Grounded
 
 try:
     import oxidd  # noqa: F401  # asked whether it is there

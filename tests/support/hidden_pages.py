@@ -19,7 +19,7 @@ import pytest
 
 from impctl.data import pages
 from impctl.data.vector import Ints
-from impctl.engine import extremes, key_filter, row_index, runs
+from impctl.engine import extremes, lookups, trace
 from impctl.errors import InvariantError
 from impctl.store.states import check_heads
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -76,7 +76,7 @@ def hiding(*, are_codes_shown: bool) -> Iterator[list[pages.CheckedPages]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE", _PAGE)
-        for module in (runs, row_index, extremes, key_filter):
+        for module in (trace, trace, extremes, lookups):
             patch.setattr(module, "table_of", table_of)
         yield loaded
 

@@ -20,21 +20,15 @@ import pyarrow as pa
 from impctl.data.schema import BOOLEAN, LONG, SqlType
 from impctl.engine.batch import Batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LIMITS, LevelLimits, Limits
-from impctl.engine.fixpoint.ranked_rows import RankedRows
-from impctl.engine.fixpoint.thin_fronts import THIN
-from impctl.engine.operator import Keeper, Operator
-from impctl.engine.operators.fixpoint import Fixpoint
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.levels import Levels
-from impctl.engine.operators.lineage import Lineage
-from impctl.engine.operators.merge import Merge
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.recursion import NO_BODY
-from impctl.engine.operators.scan import Scan
-from impctl.engine.operators.select import Select
-from impctl.engine.operators.union import Branch, Union
-from impctl.engine.row_index import RowIndex
+from impctl.engine.fixpoint.fixpoint import Fixpoint, Levels
+from impctl.engine.fixpoint.frontier import NO_BODY
+from impctl.engine.fixpoint.lineage import Lineage
+from impctl.engine.fixpoint.rows import RankedRows
+from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Branch, Merge, Project, Scan, Select, Union
+from impctl.engine.operator import LIMITS, Keeper, LevelLimits, Limits, Operator
+from impctl.engine.trace import RowIndex
 from impctl.expr.nodes import Call, ColumnRef, Compare, CompareOp, Expr, Literal
 from impctl.sketch.partition import RangePartition
 from tests.support.circuits import load_all, save_all

@@ -19,7 +19,7 @@ import pyarrow as pa
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.data.vector import from_arrow
 from impctl.engine.batch import Batch
-from impctl.engine.probing.spec import Circle, Probed
+from impctl.engine.jointree.cyclic import Circle, Probed
 from impctl.engine.tags import RowTags
 
 Row = tuple[Any, ...]

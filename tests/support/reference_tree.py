@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from impctl.engine.trees.spec import Edge, JoinTree, Node
+from impctl.engine.jointree.spec import Edge, JoinTree, Node
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import reduce
 
 from impctl.circuits.trees.shape import ShapeNode, TreeShape
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr
 from impctl.expr.types import type_of
 from impctl.plan.nodes import ComputedColumn, Join, JoinKind, Plan, Project, inputs_of, with_inputs

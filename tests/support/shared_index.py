@@ -9,7 +9,7 @@ from __future__ import annotations
 from impctl.data.keys import normalise
 from impctl.engine.batch import Batch, empty_batch, stacked_batches
 from impctl.engine.operator import Keeper, Operator
-from impctl.engine.row_index import RowIndex
+from impctl.engine.trace import RowIndex
 
 
 class Indexed(Operator):

@@ -25,7 +25,7 @@ from impctl.app.maintaining.task import Task, needs_of, open_task
 from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.preparing.expiry import next_expiry
 from impctl.app.workbench.workbench import Workbench
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.errors import ImpctlError
 from impctl.store.reader import StoreReader
 from impctl.store.records import StoredQuery

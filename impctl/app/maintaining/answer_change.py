@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.moved import Moved
 from impctl.data.vector import from_arrow
-from impctl.engine.operators.scan import fragments_of
+from impctl.engine.linear import fragments_of
 from impctl.sketch.sketch import FragmentSet
 from impctl.types import AccessId, TableName
 

@@ -6,7 +6,7 @@ not -0.0, NaN is NaN; what is the same before and after is no change. Rows that 
 each part in the order of its columns.
 A row is sure if it is the same in whatever order the query's doubles are added up: where its rows
 are at hand with their bounds, by these; where only values are, if no column is such a sum.
-Out of scope: what comes and goes of the rows kept (`engine.operators.kept`), files of changes.
+Out of scope: what comes and goes of the rows kept (`engine.result_rows`), files of changes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from impctl.circuits.answers import arrow_column, arrow_type, rows_asked_for
 from impctl.circuits.flows import typed
 from impctl.data.keys import group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
-from impctl.engine.batch import Batch, empty_batch
-from impctl.engine.consolidate import identity_of
-from impctl.engine.order_codes import OrderKey, exact_ranks
+from impctl.engine.batch import Batch, empty_batch, identity_of
+from impctl.engine.extremes import OrderKey, exact_ranks
 from impctl.errors import EvaluationError, NotExactError
 from impctl.expr.error_bounds import exactly
 from impctl.expr.evaluate import Condition, Evaluator

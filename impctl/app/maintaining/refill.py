@@ -3,7 +3,7 @@
 Law: every row whose columns have one of the values asked for, and of which the conditions on the
 source are true, is among the batches; the snapshot is that of the version the step maintains to.
 Rows pass in batches, so memory is a batch's and what the operator keeps of it. No JVM is started.
-Out of scope: when a buffer is used up (`engine.refill`).
+Out of scope: when a buffer is used up (`engine.lookups`).
 """
 
 from __future__ import annotations

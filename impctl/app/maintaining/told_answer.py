@@ -29,7 +29,7 @@ from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.touch import TouchedQuery
 from impctl.circuits.way import Way
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.errors import RecaptureNeededError
 from impctl.rules.finalize import Ending
 from impctl.store.reader import StoreReader

@@ -1,6 +1,6 @@
 """What join trees did: in one run, and since the capture.
 
-Law: values only. Out of scope: doing it (`engine.trees`), printing.
+Law: values only. Out of scope: doing it (`engine.jointree`), printing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.expr.nodes import Expr
 from impctl.rules.finalize import Ending
 from impctl.store.reader import StoreReader

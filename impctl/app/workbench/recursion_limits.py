@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from impctl.app.workbench.workbench import Workbench
 from impctl.circuits.compile import Compiled
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.operator import Limits
 
 
 def limits_of(desk: Workbench) -> Limits:

@@ -15,11 +15,9 @@ from collections.abc import Sequence
 from impctl.circuits.flows import Column, Flow
 from impctl.circuits.plumbing import Opened, Plumbing
 from impctl.data.schema import LONG
-from impctl.engine.fixpoint.heads_and_bodies import BODY, HEAD
-from impctl.engine.operators.backward import Backward
-from impctl.engine.operators.fixpoint import Fixpoint, Numbering
-from impctl.engine.operators.lineage import Lineage
-from impctl.engine.operators.used_rows import ROW, UsedRows
+from impctl.engine.fixpoint.absorption import BODY, HEAD
+from impctl.engine.fixpoint.fixpoint import Fixpoint, Numbering
+from impctl.engine.fixpoint.lineage import ROW, Backward, Lineage, UsedRows
 from impctl.plan.nodes import Plan
 from impctl.types import AccessId, AttributeId
 

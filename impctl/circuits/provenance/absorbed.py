@@ -4,7 +4,7 @@ Law: T, its changes and the sketch are those of a fixpoint by ranks (`circuits.r
 the fixpoint's rows and those of ingredients their numbers go along as columns. Refused by its place
 is what does not make each row of the fixpoint of rows that are there (an outer join of its rows, or
 NOT IN, NOT EXISTS), and what counts derivations or keeps the best rows only.
-Out of scope: what the operator does (`engine.operators.absorbed_fixpoint`), telling derivations
+Out of scope: what the operator does (`engine.fixpoint.absorption`), telling derivations
 (`circuits.provenance.kept`).
 """
 
@@ -17,8 +17,7 @@ from impctl.circuits.provenance.numbering import Numbering, number_of
 from impctl.circuits.recursion import Keyed, rows_of, untagged
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.absorption import Absorbs
-from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint, Ingredient
+from impctl.engine.fixpoint.absorption import AbsorbedFixpoint, Absorbs, Ingredient
 from impctl.expr.nodes import ColumnRef
 from impctl.plan.nodes import Fixpoint, Plan, Scan
 from impctl.types import FixpointId

@@ -4,7 +4,7 @@ Law: rows of tables have the numbers from 0 on, each different one a number, how
 read it; rows of the fixpoint those from `first` on. What is told is of the state as it stands; no
 table is read. Rows are the columns that are read of a table.
 Out of scope: what is asked of it (`app.using.kept_functions`), keeping it
-(`engine.operators.absorbed_fixpoint`).
+(`engine.fixpoint.absorption`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from impctl.circuits.provenance.absorbed import AbsorbedRows
 from impctl.circuits.provenance.makings import MakingList
 from impctl.data.vector import Ints, Vector, all_null
 from impctl.engine.batch import Batch
-from impctl.engine.fixpoint.absorption import Absorbs, Absorption
-from impctl.engine.fixpoint.derivations import Grounded
-from impctl.engine.fixpoint.row_numbers import NUMBER
+from impctl.engine.fixpoint.absorption import Absorbs, Absorption, Grounded
+from impctl.engine.fixpoint.rows import NUMBER
 from impctl.errors import ImpctlError
 from impctl.types import ColumnName, FixpointId, TableName
 from impctl.values import dataclass

@@ -29,10 +29,9 @@ from impctl.circuits.provenance.numbered_rows import Met, NumberedRows
 from impctl.circuits.provenance.numbering import NumberedPlan, Numbering, number_of
 from impctl.data.schema import LONG
 from impctl.data.vector import Ints, Vector, all_null
-from impctl.engine.batch import Batch, empty_batch, stacked_batches
+from impctl.engine.batch import Batch, consolidated, empty_batch, stacked_batches
 from impctl.engine.circuit import Circuit
-from impctl.engine.consolidate import consolidated
-from impctl.engine.fixpoint.limits import LIMITS, Limits
+from impctl.engine.operator import LIMITS, Limits
 from impctl.expr.error_bounds import exactly
 from impctl.plan.nodes import (
     Aggregate,

@@ -7,7 +7,7 @@ came of groups that were kept or of rows that were read.
 Of a circuit over one table partial aggregates go into kept groups alone, so that one whose groups
 are read has no chain: it is stepped by rows.
 Source: shared rule of state that is left out (docs/decisions/0101).
-Out of scope: which are (`Chooser`), the operator (`engine.operators.groups_read`).
+Out of scope: which are (`Chooser`), the operator (`engine.aggregate`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from dataclasses import replace
 from impctl.circuits.flows import Flow
 from impctl.circuits.reading.readable import DistantJoin, read_by_engine
 from impctl.circuits.strategy import Chooser, SideChoice, SideFacts, Strategy, row_bytes
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.groups_read import GroupsRead
+from impctl.engine.aggregate import Aggregate, GroupsRead
 from impctl.plan.nodes import scans_of
 from impctl.rules.joined_columns import is_narrowed
 from impctl.values import dataclass

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from impctl.circuits.refills import Refilled, TableRows
 from impctl.circuits.session import MaintainedQuery
 from impctl.engine.batch import Batch
-from impctl.engine.distant_rows import DistantRows
+from impctl.engine.lookups import DistantRows
 from impctl.engine.operator import Operator
-from impctl.engine.row_index import RowIndex
+from impctl.engine.trace import RowIndex
 
 ReadWhole = Callable[[str], Iterable[Batch]]
 """All rows of a side, or below a grouping, by its name, at the versions the state stands at; in

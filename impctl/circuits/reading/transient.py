@@ -16,9 +16,8 @@ import pyarrow as pa
 from impctl.circuits.build import Builder
 from impctl.circuits.flows import Flow, Source
 from impctl.circuits.reading.readable import Readable
-from impctl.engine.batch import Batch, empty_batch
+from impctl.engine.batch import Batch, consolidated, empty_batch
 from impctl.engine.circuit import Circuit
-from impctl.engine.consolidate import consolidated
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId
 

@@ -6,7 +6,7 @@ the plan's grouping, with one hidden column that goes through all that decides; 
 the way down which groups count. A block without a tree is built as ever. Where the rows are asked
 for too, the groups, or the joined rows, stand for their nodes while all else of the plan is built
 on them, without fragments: these go beside. Of a plan that only puts joined rows out nothing is.
-Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.operators.tree`, `live`).
+Out of scope: shapes (`circuits.trees.shaping`), the operators (`engine.jointree.tree`, `live`).
 """
 
 from __future__ import annotations
@@ -30,15 +30,12 @@ from impctl.circuits.trees.probed import build_circle
 from impctl.circuits.trees.ranges import told_by
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.data.schema import LONG
-from impctl.engine.aggregate_column import AggregateColumn
-from impctl.engine.operators.joined import JoinedRows, TakingPart, ToldRows
-from impctl.engine.operators.live import Live
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.tree import Tree
-from impctl.engine.ordered_values import First
-from impctl.engine.spread import Spread
-from impctl.engine.trees.enumerated import Shown
-from impctl.engine.trees.spec import Access, JoinTree, Link, Node, TypedColumns
+from impctl.engine.accumulators import AggregateColumn, Spread
+from impctl.engine.extremes import First
+from impctl.engine.jointree.enumerate import JoinedRows, Shown, TakingPart, ToldRows
+from impctl.engine.jointree.spec import Access, JoinTree, Link, Node, TypedColumns
+from impctl.engine.jointree.tree import Live, Tree
+from impctl.engine.linear import Project
 from impctl.expr.nodes import Cast, ColumnRef, Expr, columns_of
 from impctl.plan.nodes import ComputedColumn, Plan, attributes_of
 from impctl.sketch.partition import RangePartition

@@ -3,7 +3,7 @@
 Law: a bag is a circle if all that holds between its relations are equalities of classes, and these
 are not acyclic; its rows are the combinations of the relations' rows that are equal in each class.
 A bag that conditions beyond equality or other joins are in is joined as every join is.
-Out of scope: the operator (`engine.operators.probe`), building it (`circuits.trees.probed`).
+Out of scope: the operator (`engine.jointree.cyclic`), building it (`circuits.trees.probed`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from impctl.engine import spread
+from impctl.engine import accumulators
 from impctl.expr.nodes import Expr, columns_of
 from impctl.plan.nodes import (
     Aggregate,
@@ -23,7 +23,7 @@ from impctl.plan.nodes import (
 )
 from impctl.types import AttributeId
 
-_WITH_BOUNDS = frozenset({"sum", "avg", *spread.FUNCTIONS})
+_WITH_BOUNDS = frozenset({"sum", "avg", *accumulators.FUNCTIONS})
 
 
 def bounded_columns(plan: Plan) -> frozenset[AttributeId]:

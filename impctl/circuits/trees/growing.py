@@ -19,7 +19,7 @@ from impctl.circuits.trees.rooted import Bag, Hung, best_rooted, rooted_at
 from impctl.circuits.trees.rows import selected
 from impctl.circuits.trees.shape import Merging, NoTree, Reason, ShapeNode
 from impctl.circuits.trees.taken_apart import Asked, TakenApart, taken_apart
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import ColumnRef, Expr, columns_of
 from impctl.plan.nodes import Distinct, Plan, Sort, scans_of
 from impctl.types import TableName

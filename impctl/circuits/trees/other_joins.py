@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from impctl.circuits.trees.classes import KeyClass, equality_of, is_same
 from impctl.circuits.trees.relations import Beside
 from impctl.circuits.trees.shape import Merging
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import (
     And,
     Arithmetic,

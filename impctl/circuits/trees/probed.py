@@ -14,8 +14,7 @@ from itertools import chain
 from impctl.circuits.flows import Column, Flow, known_type, known_type_of, refuse_approximate
 from impctl.circuits.plumbing import Plumbing
 from impctl.circuits.trees.shape import CircleRows
-from impctl.engine.operators.probe import Probe
-from impctl.engine.probing.spec import Circle, Probed
+from impctl.engine.jointree.cyclic import Circle, Probe, Probed
 from impctl.expr.nodes import ColumnRef, Expr, conjuncts, substitute
 from impctl.plan.nodes import Plan, Scan, Select, attributes_of
 from impctl.sketch.partition import RangePartition

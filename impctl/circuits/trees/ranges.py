@@ -3,7 +3,7 @@
 Law: a tuple tells the fragment of an access iff it has the value of the partition's column of every
 row it stands for, and every one of these rows has a row of the access in it: not where that side of
 a join is padded, grouped or looked at only.
-Out of scope: fragments that are counted (`engine.trees.node`).
+Out of scope: fragments that are counted (`engine.jointree.node`).
 """
 
 from __future__ import annotations

@@ -5,14 +5,14 @@ its operators are built from: the rows of each node as a plan, what each keeps, 
 parent. Nodes stand children before parents, the root last. Shared by several columns of a node are
 never: of those that are made equal one is kept.
 Out of scope: how shapes are found (`circuits.trees.shaping`), the operators' own description, which
-has names and types in place of expressions (`engine.trees.spec`).
+has names and types in place of expressions (`engine.jointree.spec`).
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from impctl.engine.trees.spec import Edge, Mode
+from impctl.engine.jointree.spec import Edge, Mode
 from impctl.expr.nodes import ColumnRef, Expr, Span
 from impctl.plan.nodes import Aggregate, ComputedColumn, Plan
 from impctl.types import AccessId, AttributeId

@@ -19,8 +19,8 @@ from impctl.circuits.trees.joined_columns import joined_columns, shown_columns
 from impctl.circuits.trees.nodes import Branch
 from impctl.circuits.trees.shape import Merging, NoTree, Reason, TreeShape
 from impctl.circuits.trees.taken_apart import Asked, taken_apart
-from impctl.engine import spread
-from impctl.engine.trees.spec import Mode
+from impctl.engine import accumulators
+from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import (
     Aggregate,
     AggregateCall,
@@ -34,7 +34,7 @@ from impctl.plan.nodes import (
     nodes_of,
 )
 
-_SUMS = frozenset({"count", "sum", "min", "max", *spread.FUNCTIONS})
+_SUMS = frozenset({"count", "sum", "min", "max", *accumulators.FUNCTIONS})
 """Calls that are told from sums, or best values, per key."""
 
 

@@ -36,7 +36,7 @@ from impctl.circuits.answers import answer_of_rows
 from impctl.circuits.compile import Compiled, compile_answer
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.rules.finalize import AnswerPlan, answer_plan
 from impctl.rules.optimize import apply_rules

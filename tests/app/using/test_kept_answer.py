@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import KeptRows
+from impctl.engine.result_rows import KeptRows
 from impctl.store.records import MaintainCommit
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table

@@ -16,9 +16,9 @@ from impctl.circuits.keeping.graph import Graph, KindOfChange
 from impctl.circuits.keeping.graph_of import Numbers, graph_of
 from impctl.circuits.strategy import Chooser, row_bytes
 from impctl.data.schema import DATE, LONG
-from impctl.engine.operators.aggregate import Aggregate
-from impctl.engine.operators.join import Join
-from impctl.engine.operators.select import Select
+from impctl.engine.aggregate import Aggregate
+from impctl.engine.join import Join
+from impctl.engine.linear import Select
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.types import TableName

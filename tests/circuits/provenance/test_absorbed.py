@@ -19,10 +19,14 @@ import pytest
 from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
-from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE, Absorbs, Ship
-from impctl.engine.fixpoint.derivations import Grounded
-from impctl.engine.operators.absorbed_fixpoint import AbsorbedFixpoint
-from impctl.engine.operators.merge import SketchDelta
+from impctl.engine.fixpoint.absorption import (
+    PROVENANCE_TOO_LARGE,
+    AbsorbedFixpoint,
+    Absorbs,
+    Grounded,
+    Ship,
+)
+from impctl.engine.linear import SketchDelta
 from impctl.errors import EvaluationError, NotExactError, UnsupportedError
 from impctl.plan.nodes import Fixpoint, Query, nodes_of
 from impctl.rules.finalize import answer_plan

@@ -16,7 +16,7 @@ from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_
 from impctl.circuits.provenance.numbering import numbered
 from impctl.circuits.provenance.program import made_rows
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.fixpoint.limits import Limits
+from impctl.engine.operator import Limits
 from impctl.errors import UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.rules.optimize import apply_rules

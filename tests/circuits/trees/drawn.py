@@ -13,7 +13,7 @@ from impctl.circuits.calls import is_ordered
 from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
 from impctl.circuits.trees.shaping import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
-from impctl.engine.trees.spec import Edge, Mode
+from impctl.engine.jointree.spec import Edge, Mode
 from impctl.expr.nodes import columns_of
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Plan, attributes_of, nodes_of, scans_of

@@ -17,8 +17,8 @@ from impctl.circuits.trees.joined_columns import joined_columns
 from impctl.circuits.trees.shape import NoTree, TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.data.schema import LONG
-from impctl.engine.trees import enumerated
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree import enumerate
+from impctl.engine.jointree.spec import Mode
 from impctl.errors import JoinTooLargeError
 from impctl.plan.nodes import (
     ComputedColumn,
@@ -278,7 +278,7 @@ def test_the_state_of_rows_that_are_told_grows_with_the_tables() -> None:
 def test_more_rows_than_fit_are_not_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     tree = Kept("SELECT r.b, s.c FROM r JOIN s ON s.a = r.a")
     tree.step(r=[(1, {"a": 1, "b": 1})], s=[(1, {"a": 1, "c": at}) for at in range(9)])
-    monkeypatch.setattr(enumerated, "MOST_PAIRS", 8)
+    monkeypatch.setattr(enumerate, "MOST_PAIRS", 8)
     with pytest.raises(JoinTooLargeError, match="9 rows"):
         tree.kept.whole()
 

@@ -18,7 +18,7 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.trees.shape import NoTree
 from impctl.engine.batch import Batch
-from impctl.engine.operators.kept import AnswerRows
+from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, NotExactError, QueryError
 from impctl.plan.nodes import Query
 from impctl.rules.finalize import AnswerPlan, answer_plan

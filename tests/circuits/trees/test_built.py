@@ -16,7 +16,7 @@ from impctl.circuits.flows import BlockedError
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.trees.shape import NoTree
 from impctl.data.schema import LONG
-from impctl.engine.trees import lots
+from impctl.engine.jointree import node
 from impctl.errors import QueryError, UnsupportedError
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
@@ -239,8 +239,8 @@ def test_a_value_that_takes_another_ones_place_changes_the_group() -> None:
 def test_random_joins_in_any_lots(name: str, cases: range, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in cases:
         with monkeypatch.context() as patched:
-            patched.setattr(lots, "MOST", 1 + seed % 2)
-            patched.setattr(lots, "LOT", 1 + seed % 2)
+            patched.setattr(node, "MOST", 1 + seed % 2)
+            patched.setattr(node, "LOT", 1 + seed % 2)
             follow(core(CASES[name]), Random(seed), Counter(), f"{seed}: {CASES[name]}")
 
 

@@ -16,8 +16,8 @@ from impctl.circuits.compile import Compiled, compile_plan
 from impctl.circuits.session import MaintainedQuery, TableChange
 from impctl.circuits.trees.shape import TreeShape
 from impctl.data.schema import LONG
-from impctl.engine import firsts
-from impctl.engine.operators.tree import Tree
+from impctl.engine import accumulators
+from impctl.engine.jointree.tree import Tree
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import CATALOG, core
@@ -186,7 +186,7 @@ def test_too_many_that_tie_stop_the_step() -> None:
 def test_rows_that_ties_combine_to_are_bounded_and_groups_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(firsts, "_MOST_ROWS", 1)
+    monkeypatch.setattr(accumulators, "_MOST_ROWS", 1)
     groups = [{**row("", value), "b": value} for value in range(4)]
     session = MaintainedQuery(asked("MIN_BY(r.c, r.i) >= 0"))
     session.load([("r", table_of(groups)), ("s", table_of([row(None)]))])

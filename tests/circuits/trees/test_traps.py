@@ -9,7 +9,7 @@ import pytest
 
 from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
 from impctl.circuits.trees.shaping import tree_shape
-from impctl.engine.trees.spec import Edge
+from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select, nodes_of
 from tests.circuits.trees.drawn import CATALOG, core, drawn, pairs, shape_of

@@ -20,8 +20,7 @@ import pytest
 
 from impctl.circuits.provenance.derivation import Claim, derivation_of
 from impctl.circuits.provenance.makings import MakingList
-from impctl.engine.fixpoint.absorption import Absorption, Ship, missing_package
-from impctl.engine.fixpoint.derivations import Grounded
+from impctl.engine.fixpoint.absorption import Absorption, Grounded, Ship, missing_package
 from impctl.errors import UnsupportedError, UsageError
 from tests.engine.fixpoint.test_programs import NODES, difference, some_change
 from tests.support.diagrams import HAS_DIAGRAMS, derivations_in, take_away, with_diagrams

@@ -15,7 +15,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from impctl.engine.fixpoint import choices
+from impctl.engine.fixpoint import frontier
 from impctl.engine.tags import RowTags, SetTags
 from tests.engine.fixpoint.test_programs import (
     NODES,
@@ -206,9 +206,9 @@ def test_sets_are_ordered_as_their_lists_whatever_their_form() -> None:
         tag = SetTags(
             np.cumsum(sizes, dtype=np.int64), np.array(sum(lists, []), dtype=np.int32)
         ).take(np.arange(1, 9))
-        tolist = choices._order_of(tag).tolist()
+        tolist = frontier._order_of(tag).tolist()
         pairs = list(zip(lists[1:], tolist, strict=True))
         for (one, a), (other, b) in product(pairs, pairs):
             assert ((one > other) - (one < other)) == ((a > b) - (a < b))
     rows = RowTags(np.array([3, 1, 3], dtype=np.int32))
-    assert choices._order_of(rows).tolist() == [3, 1, 3]
+    assert frontier._order_of(rows).tolist() == [3, 1, 3]

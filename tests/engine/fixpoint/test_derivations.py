@@ -12,8 +12,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.engine.fixpoint.absorption import Absorption, Ship
-from impctl.engine.fixpoint.derivations import Asleep, Grounded, grounded
+from impctl.engine.fixpoint.absorption import Absorption, Asleep, Grounded, Ship, grounded
 from tests.engine.fixpoint.test_absorption import Driven, ships
 from tests.engine.fixpoint.test_programs import NODES, some_change
 from tests.support.diagrams import derivations_in, remembered, with_diagrams

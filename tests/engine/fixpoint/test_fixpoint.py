@@ -8,10 +8,10 @@ import pytest
 
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS, LevelLimits, Limits
-from impctl.engine.fixpoint.thin_fronts import THIN
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
+from impctl.engine.fixpoint.small_frontier import THIN
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project
+from impctl.engine.operator import LEVEL_LIMITS, LevelLimits, Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from impctl.expr.nodes import ColumnRef
 from tests.engine.fixpoint.test_programs import Tables, check, negated

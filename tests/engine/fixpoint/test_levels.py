@@ -13,8 +13,8 @@ from collections import Counter
 
 import pytest
 
-from impctl.engine.fixpoint.limits import LEVEL_LIMITS as LIMITS
-from impctl.engine.fixpoint.limits import LevelLimits as Limits
+from impctl.engine.operator import LEVEL_LIMITS as LIMITS
+from impctl.engine.operator import LevelLimits as Limits
 from impctl.errors import CountBelowZeroError, UnsupportedError
 from tests.engine.fixpoint.test_fixpoint import tables_of, without
 from tests.engine.fixpoint.test_programs import (

@@ -11,7 +11,7 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import Ints, Vector, from_arrow
-from impctl.engine.fixpoint.row_numbers import NUMBER, RowNumbers, RowsByNumber
+from impctl.engine.fixpoint.rows import NUMBER, RowNumbers, RowsByNumber
 from impctl.errors import CountBelowZeroError
 from tests.support.random_cases import random_seeds
 

@@ -9,7 +9,7 @@ import numpy as np
 from impctl.data.keys import group_rows, key_codes
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector, all_null
-from impctl.engine.fixpoint.slots import Slots
+from impctl.engine.fixpoint.rows import Slots
 
 _ODD = int(key_codes([all_null(LONG, 1)], 1)[0])
 """The number that has the code of NULL."""

@@ -19,12 +19,11 @@ from impctl.data import keys as keys_module
 from impctl.data.pages import CheckedPages, PagedTable
 from impctl.data.schema import DOUBLE, LONG, STRING
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint import joined_moves, thin_fronts
-from impctl.engine.fixpoint.plain_step import plain_step
+from impctl.engine.fixpoint import single_join, small_frontier
+from impctl.engine.fixpoint.small_frontier import plain_step
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project, Select
 from impctl.engine.operator import Operator
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
-from impctl.engine.operators.select import Select
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Compare, CompareOp, Literal
 from tests.engine.fixpoint.test_programs import PLAIN, check, difference
 from tests.support.paged_tables import stream_of, sums_of, table_in
@@ -191,9 +190,9 @@ def test_each_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, called)
 
     for name in ("out", "come", "changed"):
-        noted(thin_fronts.ThinFronts, name)
+        noted(small_frontier.ThinFronts, name)
     for name in ("_all_out", "_all_come"):
-        noted(joined_moves.JoinedMoves, name)
+        noted(single_join.JoinedMoves, name)
     few = {"ThinFronts.out", "ThinFronts.come", "ThinFronts.changed"}
     many = {"JoinedMoves._all_out", "JoinedMoves._all_come"}
     ways = ((0, many), (10**9, few), (3, few | many))

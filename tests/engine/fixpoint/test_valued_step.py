@@ -12,10 +12,10 @@ import pytest
 
 from impctl.data.schema import DOUBLE, INTEGER, LONG, STRING, SqlType
 from impctl.engine.circuit import Circuit
-from impctl.engine.fixpoint.best_rows import Grouped
-from impctl.engine.fixpoint.valued_step import Offset, ValuedStep, valued_step
-from impctl.engine.operators.join import Join, Side
-from impctl.engine.operators.project import Project
+from impctl.engine.fixpoint.best_values import Offset, ValuedStep, valued_step
+from impctl.engine.fixpoint.rows import Grouped
+from impctl.engine.join import Join, Side
+from impctl.engine.linear import Project
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, ColumnRef, Expr, Literal
 
 COLUMNS = (("n", LONG), ("c", LONG))

@@ -6,8 +6,8 @@ import random
 from collections import Counter
 from typing import Any
 
-from impctl.engine.operators.tree import Tree
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
+from impctl.engine.jointree.tree import Tree
 from tests.support.circuits import Rooted
 from tests.support.random_cases import random_cases
 from tests.support.reference_tree import groups_of, sketches

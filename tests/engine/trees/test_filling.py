@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from impctl.engine.circuit import Circuit
-from impctl.engine.operators.tree import Tree
-from impctl.engine.trees import lots
-from impctl.engine.trees.spec import Edge, Mode
+from impctl.engine.jointree import node as lots
+from impctl.engine.jointree.spec import Edge, Mode
+from impctl.engine.jointree.tree import Tree
 from impctl.expr.nodes import CompareOp
 from tests.engine.trees.test_against_reference import check
 from tests.engine.trees.test_deciding import virtual

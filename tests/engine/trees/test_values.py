@@ -15,13 +15,11 @@ import pytest
 
 from impctl.data.schema import DOUBLE, LONG, SqlType, decimal
 from impctl.data.vector import Vector, from_arrow
-from impctl.engine.accumulators import Count, ExactSum, FloatSum, sum_of
-from impctl.engine.aggregate_column import AggregateColumn
+from impctl.engine.accumulators import AggregateColumn, Count, ExactSum, FloatSum, Spread, sum_of
 from impctl.engine.batch import Batch
-from impctl.engine.operators.tree import Tree
-from impctl.engine.spread import Spread
-from impctl.engine.trees.spec import Edge, JoinTree, Link, Mode, Node
-from impctl.engine.trees.values import multiplied
+from impctl.engine.jointree.spec import Edge, JoinTree, Link, Mode, Node
+from impctl.engine.jointree.tree import Tree
+from impctl.engine.jointree.values import multiplied
 from impctl.errors import EvaluationError, NotExactError
 from tests.support.random_cases import random_seeds
 

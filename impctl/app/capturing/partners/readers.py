@@ -38,7 +38,7 @@ class PartnerReader:
     _done: dict[str, SideRead] = field(default_factory=dict)
 
     def rows(self, side: str, keys: Sequence[Vector]) -> Batch:
-        """As `engine.distant_rows.RowReader`."""
+        """As `engine.lookups.RowReader`."""
         if side not in self.from_files:
             return self.by_spark.rows(side, keys)
         watch = Stopwatch()
@@ -59,12 +59,12 @@ class PartnerReader:
         )
 
     def whole(self, side: str) -> Iterator[Batch]:
-        """As `engine.distant_rows.RowReader`; only groups are read whole, and these from files."""
+        """As `engine.lookups.RowReader`; only groups are read whole, and these from files."""
         assert side in self.from_files
         return self.by_files.whole(side)
 
     def moved(self, side: str, before: Expr, after: Expr) -> Iterator[Batch]:
-        """As `engine.distant_rows.RowReader`; such rows are read from files."""
+        """As `engine.lookups.RowReader`; such rows are read from files."""
         assert side in self.from_files
         watch, rows = Stopwatch(), 0
         for batch in self.by_files.moved(side, before, after):

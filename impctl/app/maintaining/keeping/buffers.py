@@ -5,7 +5,7 @@ otherwise; a guess is only ever of a size and a cost. The size is a power of two
 is enough and not four times what is needed. It holds what is wanted and what the deletions of one
 run may take of one group: their mean and three times its root, as if each went for the best. What
 is used up sooner is filled again, which costs a read.
-Out of scope: whether a piece is bounded (`keeping.choice`), the buffers (`engine.refill`).
+Out of scope: whether a piece is bounded (`keeping.choice`), the buffers (`engine.lookups`).
 """
 
 from __future__ import annotations

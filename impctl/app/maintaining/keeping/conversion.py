@@ -28,7 +28,7 @@ from impctl.circuits.reading.handed_over import buffer_groups, hand_over, sides_
 from impctl.circuits.session import MaintainedQuery
 from impctl.circuits.strategy import AsRecorded, Strategy
 from impctl.data.vector import Vector
-from impctl.engine.row_index import RowIndex
+from impctl.engine.trace import RowIndex
 from impctl.stopwatch import Stopwatch
 from impctl.store.records import MaintainCommit, RunCost, RunKind, RunRecord
 from impctl.store.store import Store

@@ -14,7 +14,7 @@ from impctl.circuits.join_order import chain_of
 from impctl.circuits.strategy import row_bytes
 from impctl.circuits.trees.costs.sides import FanOuts, KeySide, key_side
 from impctl.circuits.trees.costs.tree import PAIR_BYTES
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.expr.nodes import ColumnRef, Compare, CompareOp, Expr
 from impctl.plan.nodes import (
     Join,

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from impctl.circuits.trees.costs.index_join import JoinedAccess
 from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.types import TableName
 from impctl.values import dataclass
 

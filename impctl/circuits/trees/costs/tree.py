@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from impctl.circuits.trees.costs.sides import FanOuts, KeySide, key_side
 from impctl.circuits.trees.shape import ShapeNode, TreeShape
-from impctl.engine.trees.spec import NO_SLOTS, Edge, Mode
+from impctl.engine.jointree.spec import NO_SLOTS, Edge, Mode
 from impctl.plan.nodes import Scan, scans_of
 from impctl.values import dataclass
 

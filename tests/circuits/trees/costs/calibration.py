@@ -30,7 +30,7 @@ from impctl.circuits.trees.costs.tree import tree_cost
 from impctl.circuits.trees.shape import TreeShape
 from impctl.circuits.trees.shaping import planned_blocks
 from impctl.data.schema import LONG, Column, Schema
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from tests.circuits.trees.drawn import core

@@ -10,7 +10,7 @@ from impctl.circuits.trees.blocks import Block, block_of
 from impctl.circuits.trees.costs.index_join import IndexCost, index_cost
 from impctl.circuits.trees.costs.tree import PAIR_BYTES
 from impctl.data.schema import LONG
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from tests.circuits.trees.drawn import core
 from tests.circuits.trees.test_estimate import PATH, OfRows, rows
 

@@ -18,7 +18,7 @@ from impctl.circuits.trees.costs.times import (
     tuples_touched,
 )
 from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost
-from impctl.engine.trees.spec import Mode
+from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import Scan
 
 R, R_AGAIN, S = Scan("r#1", "r", ()), Scan("r#2", "r", ()), Scan("s#1", "s", ())
