@@ -40,7 +40,7 @@ from impctl.app.measuring.single import single
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.scratch import scratch_copy
 from impctl.bench.record import Cell, Label, Metric
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
 from impctl.types import TableName
 from impctl.values import dataclass
 from impctl.workload.models import JoinStrategy

@@ -22,9 +22,9 @@ from impctl.app.measuring.follower import Follower
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.workbench import Workbench
 from impctl.bench.clock import milliseconds
-from impctl.circuits.keeping.choice import StateChoice, told
-from impctl.circuits.keeping.graph import Graph
 from impctl.errors import StateCorruptError
+from impctl.placement.graph import Graph
+from impctl.placement.search import StateChoice, told
 from impctl.stopwatch import Stopwatch
 from impctl.types import TableName
 from impctl.values import dataclass

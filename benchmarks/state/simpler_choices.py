@@ -3,7 +3,7 @@
 Each keeps pieces one by one while they fit and leaves the others in the mode of fewest bytes; none
 looks at how pieces depend on each other but `greedy`, which evaluates every single change. Law:
 what comes out fits the budget where the modes of fewest bytes do. All are deterministic.
-Out of scope: the choice that is used (`circuits.keeping.choice`).
+Out of scope: the choice that is used (`placement.search`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from impctl.circuits.keeping.evaluated import evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, Mode, Piece
+from impctl.placement.graph import Graph, Mode, Piece
+from impctl.placement.search import evaluate, per_day
 
 SimplerChoice = Callable[[Graph, int], dict[str, Mode]]
 """The modes of all pieces of a query, within so many bytes."""

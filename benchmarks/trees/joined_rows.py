@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from benchmarks.trees.streams import Tables
 from benchmarks.trees.ways import Followed
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.join_order import chain_of
-from impctl.circuits.trees.shape import NoTree
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.schema import LONG
 from impctl.errors import NotExactError
 from impctl.expr.nodes import And, Compare, CompareOp, Expr, Literal, columns_of

@@ -21,9 +21,9 @@ from benchmarks.trees.streams import Tables
 from impctl.bench.parquet_sql import ParquetSql
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import Renderer
-from impctl.circuits.trees.built import PlannedBlock
-from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.jointree.build import PlannedBlock
+from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
 from impctl.data.vector import from_arrow
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.nodes import (

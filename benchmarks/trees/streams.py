@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from impctl.circuits.session import TableChange
+from impctl.compile.session import TableChange
 from impctl.types import ColumnName, TableName
 from impctl.values import dataclass
 

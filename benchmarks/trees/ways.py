@@ -19,9 +19,8 @@ from impctl.app.capturing.chosen_way import capture_way
 from impctl.app.capturing.stage import capture_stage
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.way import Way
+from impctl.compile.compile import Compiled, Way
+from impctl.compile.session import MaintainedQuery
 from impctl.errors import UnsupportedError
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition

@@ -28,7 +28,7 @@ from impctl.app.results.results import Failure, Outcome
 from impctl.app.using.answering import who_answers
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.strategy import SideChoice
+from impctl.compile.flows import SideChoice
 from impctl.errors import UnsafeSketchError
 from impctl.plan.recursion import keyed_rows
 from impctl.types import QueryName

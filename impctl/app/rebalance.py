@@ -35,11 +35,15 @@ from impctl.app.maintain import maintain
 from impctl.app.results.results import CaptureResult, Outcome
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.range_rows import RangeRows
-from impctl.circuits.rederive import can_rederive, needs_rows, rederived
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.fill import RangeRows
+from impctl.compile.session import (
+    MaintainedQuery,
+    TouchedQuery,
+    can_rederive,
+    needs_rows,
+    rederived,
+)
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.stopwatch import Stopwatch

@@ -5,7 +5,7 @@ have had if it had seen all input at once, and gives the change of the last oper
 operator whose inputs did not change is not stepped. A circuit is itself an operator and keeps an
 operator's obligations, so it can stand in another one. A failing step leaves it unusable: take it
 up again from its last checkpoint (state is only written by `store`, in one transaction).
-Out of scope: building circuits from plans (`circuits.compile`); what becomes of the output (`merge`
+Out of scope: building circuits from plans (`compile.compile`); what becomes of the output (`merge`
 makes sketches of it).
 """
 

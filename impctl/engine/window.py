@@ -5,7 +5,7 @@ ones, each with its values; rows whose values stay cancel. State: all rows by pa
 tags. Cost: the rows of the partitions that changed, sorted. NULL is a partition. Copies of a row
 are neighbours; where other rows tie, a function that would have to choose among them is an error.
 A batch and its negative cancel; a row that is deleted but was never there is an error.
-Out of scope: aggregates of a window, which are groupings beside the rows (`circuits.windows`).
+Out of scope: aggregates of a window, which are groupings beside the rows (`compile.ordering`).
 """
 
 from __future__ import annotations

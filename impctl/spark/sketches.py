@@ -2,7 +2,7 @@
 
 Law: the answer is the accurate sketch of every access, by the cheapest pass that gives it
 (`capture.annotate`). Only distinct fragment ids and the keys of surviving groups reach the driver.
-Out of scope: operator state (`circuits.partials`).
+Out of scope: operator state (`compile.builder`).
 """
 
 from __future__ import annotations

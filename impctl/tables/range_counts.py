@@ -5,7 +5,7 @@ values lie in one range by their bounds and its rows and NULLs are known: rows t
 vector removes are not counted, and where one does, a file tells only if it has no NULL or nothing
 else. NaN is in the last range and not in the bounds. Of other files the rows are spread: their sum
 is right, the ranges are those between the bounds, how many are in each is a guess.
-Out of scope: reading files, which counts may be guesses (`circuits.range_rows`).
+Out of scope: reading files, which counts may be guesses (`compile.fill`).
 """
 
 from __future__ import annotations

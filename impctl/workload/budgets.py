@@ -4,7 +4,7 @@ recursive query may go.
 Law: a budget bounds what is kept, never an answer; beyond a limit there is none. 0 is allowed for
 `disk` and means the least. A share of the machine's memory stays as it is written: the machine is
 another one now and then.
-Out of scope: what is kept under it (`circuits.keeping`), what memory there is
+Out of scope: what is kept under it (`placement`), what memory there is
 (`app.workbench.memory_limit`).
 """
 

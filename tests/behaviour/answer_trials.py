@@ -18,11 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from impctl.capture.render import render_plan
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import answering_way
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, answering_way, compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, Sort, SortKey, TopK, attributes_of, scans_of

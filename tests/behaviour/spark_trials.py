@@ -22,8 +22,8 @@ import pyarrow as pa
 from impctl.capture.literals import DIALECT
 from impctl.capture.render import render_plan
 from impctl.capture.use import filter_condition
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE, Kind
 from impctl.errors import ImpctlError
 from impctl.plan.nodes import Plan, Query, attributes_of, scans_of

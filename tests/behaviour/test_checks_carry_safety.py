@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
 from impctl.data.schema import LONG, Column, Schema
 from impctl.errors import InvariantError
 from impctl.rules.optimize import apply_rules, core_of

@@ -13,7 +13,7 @@ import pytest
 
 import impctl
 from impctl.app.preparing import prepared
-from impctl.circuits import identity
+from impctl.compile import build
 from impctl.errors import RecaptureNeededError
 from impctl.rules import optimize
 from impctl.store.store import Store
@@ -34,7 +34,7 @@ def reads_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_another_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "stamped", "0.0.9:{}".format)
+    monkeypatch.setattr(build, "stamped", "0.0.9:{}".format)
 
 
 def is_no_known_release(monkeypatch: pytest.MonkeyPatch) -> None:

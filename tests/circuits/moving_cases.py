@@ -17,13 +17,10 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.moved_above import moved_above, untold
-from impctl.circuits.moving import Moving
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, Source
+from impctl.compile.session import MaintainedQuery, Moving, TableChange, moved_above, untold
 from impctl.data.schema import DOUBLE, INTEGER, Column, Schema
 from impctl.data.vector import Vector
 from impctl.errors import NotExactError

@@ -14,7 +14,7 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.session import TableChange
+from impctl.compile.session import TableChange
 from impctl.data.schema import SqlType
 from impctl.plan.nodes import Fixpoint, Plan, Project, Query, Sort, TopK, Window, nodes_of, scans_of
 from impctl.safety.judge import Verdict, carried

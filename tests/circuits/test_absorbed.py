@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.partials import Partials
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN
-from impctl.circuits.session import GroupedRows, MaintainedQuery, TableChange
+from impctl.compile.builder import Partials
+from impctl.compile.flows import FRAGMENT_COLUMN
+from impctl.compile.session import GroupedRows, MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.sketch.partition import RangePartition

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import Query, scans_of

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.fixpoint.absorption import NOTHING
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.engine.fixpoint.lineage import Backward

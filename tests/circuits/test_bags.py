@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.fixpoint.fixpoint import Levels
 from impctl.engine.operator import LEVEL_LIMITS
 from impctl.errors import UnsupportedError

@@ -13,8 +13,8 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG
 from impctl.engine.fixpoint.fixpoint import BestFixpoint
 from impctl.engine.operator import Limits

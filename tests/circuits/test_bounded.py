@@ -12,10 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.errors import CountBelowZeroError, RecaptureNeededError
 from impctl.plan.nodes import Plan, scans_of

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType
 from impctl.errors import NotExactError
 from impctl.plan.nodes import scans_of

@@ -10,11 +10,10 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.reading.handed_over import buffer_groups, hand_over
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded
+from impctl.compile.session import MaintainedQuery, buffer_groups, hand_over
 from impctl.engine.aggregate import Aggregate
 from impctl.engine.topk import Top
 from impctl.plan.nodes import scans_of

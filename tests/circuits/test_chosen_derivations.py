@@ -17,9 +17,9 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.errors import EvaluationError, NotExactError

@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.reading.handed_over import hand_over
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.session import MaintainedQuery, TableChange, hand_over
 from impctl.data.vector import Ints, Vector
 from impctl.engine.lookups import DistantRows, KeyFilter
 from impctl.plan.nodes import Plan, scans_of

@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits import moving
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import Source
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile import session
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import AsRecorded, Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DATE, INTEGER, TIMESTAMP, Column, Schema
 from impctl.data.vector import Vector
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
@@ -223,7 +222,7 @@ class Case:
         changes = self.changed()
         self.now += by
 
-        def moved_rows(asked: Sequence[moving.Moving]) -> list[pa.Table]:
+        def moved_rows(asked: Sequence[session.Moving]) -> list[pa.Table]:
             (table,) = {source.table for source, _ in asked}
             own, column = self.files[table], TIME_OF[table]
             low, high = edges[0][table], edges[1][table]

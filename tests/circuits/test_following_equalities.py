@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.join_order import chain_of, following
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.joins import chain_of, following
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER, LONG, Column, Schema
 from impctl.expr.nodes import columns_of
 from impctl.plan.nodes import Join, Plan, nodes_of, scans_of

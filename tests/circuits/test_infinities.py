@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import INTEGER
 from impctl.plan.nodes import scans_of
 from impctl.rules.optimize import apply_rules

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from impctl.circuits.strategy import AsRecorded, BySize, SideFacts, Strategy
+from impctl.compile.flows import AsRecorded, BySize, SideFacts, Strategy
 from impctl.data.schema import LONG
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch

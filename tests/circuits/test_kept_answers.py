@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import answering_way
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, answering_way, compile_answer
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import Plan, Project, Query, Sort, TopK, attributes_of, scans_of

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.moved_above import moved_above, untold
-from impctl.circuits.strategy import AsRecorded
+from impctl.compile.flows import AsRecorded
+from impctl.compile.session import moved_above, untold
 from impctl.plan.moved_conditions import moved_conditions
 from tests.circuits.moving_cases import kept, several_cases
 from tests.support.random_cases import random_cases

@@ -22,13 +22,12 @@ import pytest
 from impctl.app.capturing.chosen_way import chosen_way
 from impctl.app.capturing.join_choice import JoinChooser
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import Chooser, Strategy
-from impctl.circuits.trees.choice import TreesAsRecorded
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError, Chooser, Strategy
+from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.session import MaintainedQuery
 from impctl.errors import EvaluationError, Location, NotExactError
 from impctl.plan.nodes import Aggregate, Join, Plan, Query, SetOperation, TopK, Window, nodes_of
 from impctl.rules.optimize import apply_rules, core_of

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.flows import BlockedError
+from impctl.compile.compile import compile_plan
+from impctl.compile.flows import BlockedError
 from impctl.engine.fixpoint.fixpoint import Fixpoint as FixpointOperator
 from impctl.plan.nodes import Query
 from impctl.plan.recursion import keyed_rows

@@ -8,10 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.range_rows import RangeRows
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.touch import TouchedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.fill import RangeRows
+from impctl.compile.session import MaintainedQuery, TableChange, TouchedQuery
 from impctl.data.schema import DOUBLE, LONG
 from impctl.data.vector import from_arrow
 from impctl.errors import CountBelowZeroError

@@ -14,10 +14,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.rederive import can_rederive, needs_rows, rederived
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange, can_rederive, needs_rows, rederived
 from impctl.data.vector import from_arrow
 from impctl.errors import NotExactError
 from impctl.plan.nodes import scans_of

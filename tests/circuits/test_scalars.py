@@ -15,9 +15,9 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, Chooser, Strategy
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import AsRecorded, Chooser, Strategy
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.scalars import SelectByScalars
 from impctl.plan.nodes import attributes_of, scans_of

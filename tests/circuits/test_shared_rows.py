@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError, Source
-from impctl.circuits.refills import Buffers
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.buffers import Buffers
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError, Source
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import DOUBLE
 from impctl.data.vector import Ints, Once, Vector
 from impctl.engine.batch import Batch

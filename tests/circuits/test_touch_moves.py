@@ -10,9 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from impctl.circuits.moving import differing_rows
-from impctl.circuits.touch import TouchedQuery, judged_alone, touched_source
-from impctl.circuits.way import choose_way
+from impctl.compile.compile import choose_way
+from impctl.compile.session import TouchedQuery, differing_rows, judged_alone, touched_source
 from impctl.data.schema import INTEGER
 from impctl.data.vector import Ints, from_arrow
 from impctl.expr.nodes import Call, Compare, CompareOp, Expr, Literal

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 from impctl.data.vector import INT64_MAX, Ints, Vector
 from impctl.engine.fixpoint import best_values, relaxation
 from impctl.engine.fixpoint.best_values import NotThisWayError, ValuedRows

@@ -14,8 +14,8 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_answer
-from impctl.circuits.flows import BlockedError
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
 from impctl.plan.nodes import Query, attributes_of
 from impctl.rules.finalize import answer_plan
 from impctl.rules.optimize import apply_rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.checkpoint import checkpoint_of
+from impctl.compile.session import checkpoint_of
 from impctl.data.schema import LONG
 from impctl.engine.circuit import Circuit
 from impctl.engine.trace import RowIndex

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.calls import read_calls
+from impctl.compile.aggregates import read_calls
 from impctl.data.schema import DOUBLE, INTEGER, LONG, Column, Schema, SqlType, decimal
 from impctl.data.vector import from_arrow
 from impctl.engine.accumulators import PARTIAL_ROWS, Meaning, PartialColumn

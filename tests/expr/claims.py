@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.answers import arrow_column, arrow_type
+from impctl.compile.answers import arrow_column, arrow_type
 from impctl.data.schema import (
     BOOLEAN,
     DATE,

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from benchmarks.large_joins.partners import MEASURES, partners_table
 from benchmarks.trees.streams import Step
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import scans_of
 from impctl.rules.finalize import AnswerPlan, answer_plan

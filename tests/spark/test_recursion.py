@@ -14,7 +14,7 @@ import pytest
 
 from impctl.capture.render import render_plan
 from impctl.capture.use import rewrite_sql
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 from impctl.engine import operator as limits_of
 from impctl.engine.operator import LEVEL_LIMITS, LevelLimits
 from impctl.errors import UnsupportedError

@@ -13,9 +13,9 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, Column, Schema
 from impctl.engine.fixpoint.rows import BestRows
 from impctl.engine.operator import Limits

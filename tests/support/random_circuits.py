@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, replace
 from functools import cache
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
 from impctl.plan.nodes import Query, scans_of
 from impctl.rules.optimize import apply_rules
 from impctl.safety.judge import Verdict, check_safety

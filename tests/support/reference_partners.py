@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import Source
-from impctl.circuits.reading.cascade import read_in_turn
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
-from impctl.circuits.reading.transient import Transient
-from impctl.circuits.strategy import Strategy
+from impctl.compile.compile import Compiled
+from impctl.compile.fill import Transient
+from impctl.compile.flows import FRAGMENT_COLUMN, Readable, Source, Strategy
+from impctl.compile.session import read_in_turn
 from impctl.data.schema import SqlType
 from impctl.data.vector import Bools, Vector, from_arrow
 from impctl.engine.batch import Batch, empty_batch

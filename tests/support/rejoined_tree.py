@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import reduce
 
-from impctl.circuits.trees.shape import ShapeNode, TreeShape
+from impctl.compile.jointree.graph import ShapeNode, TreeShape
 from impctl.engine.jointree.spec import Edge
 from impctl.expr.nodes import And, Cast, Compare, CompareOp, Expr
 from impctl.expr.types import type_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 
 Stored = dict[tuple[str, int], pa.Table]
 """What a store would hold of a query's state."""

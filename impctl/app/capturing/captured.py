@@ -24,9 +24,8 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.stopwatch import Stopwatch

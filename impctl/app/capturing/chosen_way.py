@@ -20,16 +20,13 @@ from impctl.app.preparing.facts import constraint_facts, fact_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.identity import with_answer
-from impctl.circuits.refills import KEEP_ALL, USUAL, BufferChoice, Buffers
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.trees.choice import TreeChoice
-from impctl.circuits.trees.identity import trees_id
-from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
-from impctl.circuits.trees.shaping import tree_shapes
-from impctl.circuits.way import Way, answering_way, choose_way
+from impctl.compile.buffers import KEEP_ALL, USUAL, BufferChoice, Buffers
+from impctl.compile.build import with_answer
+from impctl.compile.compile import Compiled, Way, answering_way, choose_way
+from impctl.compile.flows import BlockedError, Strategy
+from impctl.compile.jointree.cost import TreeChoice
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shapes, trees_id
 from impctl.errors import (
     ImpctlError,
     RecaptureNeededError,

@@ -22,7 +22,7 @@ from impctl.app.results.clustered import ClusteredSketch
 from impctl.app.results.results import Failure
 from impctl.app.workbench.isolated import Isolated
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.range_rows import RangeRows, counts_name
+from impctl.compile.fill import RangeRows, counts_name
 from impctl.data.vector import Ints
 from impctl.errors import ImpctlError, StateCorruptError
 from impctl.sketch.likelihood import share_after

@@ -20,13 +20,17 @@ from impctl.app.preparing.expiry import next_expiry
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.identity import circuit_id, template_id, with_answer
-from impctl.circuits.reading.handed_over import buffer_groups, filled_rows, group_bytes
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.trees.identity import trees_id
-from impctl.circuits.way import Way
+from impctl.compile.build import circuit_id, template_id, with_answer
+from impctl.compile.compile import Way
+from impctl.compile.flows import Strategy
+from impctl.compile.jointree.shape import trees_id
+from impctl.compile.session import (
+    MaintainedQuery,
+    TouchedQuery,
+    buffer_groups,
+    filled_rows,
+    group_bytes,
+)
 from impctl.errors import masked
 from impctl.store.records import Assumption, NewCapture, RunRecord, StoredSketch, TablePin
 from impctl.store.store import Store

@@ -1,7 +1,7 @@
 """Rows per range of files that a capture has no other need of.
 
 Law: none of these files is opened. What the log tells of them is exact, the rest is spread like the
-rows that were read (`circuits.range_rows`): counts are for how even ranges are, and no sketch rests
+rows that were read (`compile.fill`): counts are for how even ranges are, and no sketch rests
 on them.
 Out of scope: files that are read, whose rows the circuit, or Spark, counts.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from impctl.circuits.range_rows import RangeRows
+from impctl.compile.fill import RangeRows
 from impctl.sketch.partition import RangePartition
 from impctl.tables.range_counts import spread_counts, told_counts
 

@@ -4,7 +4,7 @@ Law: the imbalance of a partition is the rows of its largest range over the mean
 fragment left out, since nothing can split it. Ranges have drifted when that is several times what
 it was when they were chosen, so a value too heavy for any range is not reported for ever. Drift
 costs speed only: a sketch over unbalanced ranges is as right as any.
-Out of scope: counting (`circuits.range_rows`), mending (`app.rebalance`).
+Out of scope: counting (`compile.fill`), mending (`app.rebalance`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from impctl.types import ColumnName, TableName
 
 if TYPE_CHECKING:
     # The engine takes longer to load than a run with nothing to do may last.
-    from impctl.circuits.range_rows import RangeRows
+    from impctl.compile.fill import RangeRows
 
 REBALANCE_HINT = "run `impctl capture --rebalance`"
 

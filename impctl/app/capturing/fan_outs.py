@@ -2,13 +2,13 @@
 
 Law: read from the columns of keys and conditions at the pinned versions; of two tables of which one
 is large, the same sample of keys on both sides.
-Out of scope: counting (`tables.keys.fan_out`), what is made of it (`circuits.trees.choice`).
+Out of scope: counting (`tables.keys.fan_out`), what is made of it (`compile.jointree.cost`).
 """
 
 from __future__ import annotations
 
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.circuits.trees.costs.sides import KeySide, SideSize
+from impctl.compile.jointree.cost import KeySide, SideSize
 from impctl.tables.keys.fan_out import KeyCounts, fan_out, one_in
 from impctl.values import dataclass
 

@@ -4,7 +4,7 @@ Law: both read exactly the versions they are given, natively from the file list.
 sketch and state, by the engine itself or from partial aggregates of Spark, whichever is quicker;
 the second runs in Spark, is the fastest capture there is for the sketch, the oracle of `verify`
 and the baseline of `bench`, and shares nothing with the engine but the partition.
-Out of scope: the SQL (`capture`), the state (`circuits.partials`).
+Out of scope: the SQL (`capture`), the state (`compile.builder`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from impctl.app.capturing.fill_by_spark import from_partials
 from impctl.app.capturing.join_choice import chooser_for
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.trees.choice import TreesAsRecorded
-from impctl.circuits.way import Way
+from impctl.compile.compile import Compiled, Way
+from impctl.compile.jointree.cost import TreesAsRecorded
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError
 from impctl.safety.judge import Verdict

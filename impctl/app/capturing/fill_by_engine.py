@@ -25,8 +25,8 @@ from impctl.app.workbench.memory_limit import MemoryLimit, batch_size, held_to, 
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.session import MaintainedQuery, Turn
+from impctl.compile.compile import Compiled
+from impctl.compile.session import MaintainedQuery, Turn
 from impctl.engine.fixpoint.absorption import PROVENANCE_TOO_LARGE
 from impctl.errors import (
     EvaluationError,

@@ -3,7 +3,7 @@
 Law: reads exactly the versions it is given, natively from the file list; of these the files that
 the query's conditions leave.
 Out of scope: whether Spark or the engine fills (`app.capturing.fill`), the state
-(`circuits.partials`).
+(`compile.builder`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.preparing.wanted_files import files_of_table, wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
-from impctl.circuits.compile import Compiled
-from impctl.circuits.partials import Partials
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.touch import TouchedQuery
+from impctl.compile.builder import Partials
+from impctl.compile.compile import Compiled
+from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.vector import Ints
 from impctl.plan.nodes import Scan
 from impctl.sketch.partition import RangePartition

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN
+from impctl.compile.flows import FRAGMENT_COLUMN
 from impctl.sketch.partition import RangePartition
 from impctl.tables.snapshot import DataFile, Snapshot
 from impctl.types import ColumnName

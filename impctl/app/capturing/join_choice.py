@@ -18,9 +18,9 @@ from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.refills import FEWEST
-from impctl.circuits.strategy import AsRecorded, BySize, Chooser, Strategy
-from impctl.circuits.trees.choice import TreeChooser, TreesAsRecorded, TreesByFanOut
+from impctl.compile.buffers import FEWEST
+from impctl.compile.flows import AsRecorded, BySize, Chooser, Strategy
+from impctl.compile.jointree.cost import TreeChooser, TreesAsRecorded, TreesByFanOut
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.errors import StateCorruptError
 from impctl.sketch.sketch import Mode

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def result_bytes(store: StoreReader, query: QueryName) -> int:
     """What is stored of the rows of a query's answer."""
-    from impctl.circuits.answers import ANSWER
+    from impctl.compile.answers import ANSWER
 
     runs = store.run_refs(query)
     return sum(run.bytes for run in runs if run.arrangement.startswith(f"{ANSWER}."))

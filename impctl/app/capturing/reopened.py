@@ -16,7 +16,7 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.moments import stored_moments
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery

@@ -22,7 +22,7 @@ from impctl.app.preparing.wanted_files import files_by_table, files_of_table, wa
 from impctl.app.results.foreseen import ENGINE, SPARK, ReadEntry
 from impctl.app.results.results import CaptureResult, SketchEntry
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
 from impctl.errors import RecaptureNeededError
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode

@@ -16,7 +16,7 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.amounts import size_text
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.refills import Refilled
+from impctl.compile.buffers import Refilled
 from impctl.store.reader import StoreReader
 from impctl.store.records import RunRef
 

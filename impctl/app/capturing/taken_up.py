@@ -16,10 +16,9 @@ from typing import Any
 from impctl.app.capturing.kept_ending import ending_to_store
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.preparing.facts import columns_assumed
-from impctl.circuits.range_rows import RangeRows
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.fill import RangeRows
+from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.data.pages import StoredTable
 from impctl.sketch.sketch import FragmentSet, Mode
 from impctl.store.records import StoredQuery, TablePin

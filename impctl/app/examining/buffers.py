@@ -12,9 +12,9 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.examining.plan_lines import StoredPieces
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import BuffersEntry
-from impctl.circuits.refills import BufferChoice
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.way import Way
+from impctl.compile.buffers import BufferChoice
+from impctl.compile.compile import Way
+from impctl.compile.flows import Strategy
 
 _OPEN = "all are stored unless a budget is too small"
 _LEAST = "requested"

@@ -1,7 +1,7 @@
 """The join trees of a query, as `explain` tells them: whether there are any, and what each keeps.
 
 Law: told of every query that joins, whether it asks for trees or not; what stands in the way of one
-is named with its place. Out of scope: the trees in words (`circuits.trees.explanation`).
+is named with its place. Out of scope: the trees in words (`compile.jointree.explain`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import fields, replace
 
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import TreeEntry, TreeNodeEntry
-from impctl.circuits.trees import explanation
-from impctl.circuits.trees.estimate import Estimate
-from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
-from impctl.circuits.trees.shaping import tree_shapes
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.jointree import explain
+from impctl.compile.jointree.cost import Estimate
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shapes
 from impctl.sketch.partition import RangePartition
 from impctl.types import AccessId, ColumnName
 from impctl.workload.models import JoinStrategy
@@ -73,12 +73,12 @@ def _entry(
     if isinstance(shape, NoTree):
         return TreeEntry(False, f"none: {shape.text}", prepared.place(shape.span))
     is_used = way is not None and way.has_tree
-    tree_entry = explanation.tree_entry(shape, sketched)
+    tree_entry = explain.tree_entry(shape, sketched)
     nodes = tuple(
         TreeNodeEntry(**{name: getattr(node, name) for name in _TOLD}, bytes=sizes.get(node.at))
         for node in tree_entry.nodes
     )
-    drawn = explanation.tree_lines(tree_entry)
+    drawn = explain.tree_lines(tree_entry)
     entry = TreeEntry(
         is_used,
         _said(prepared, way),

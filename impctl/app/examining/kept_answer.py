@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from impctl.app.examining.plan_lines import StoredPieces
 from impctl.app.results.explanations import AnswerEntry
-from impctl.circuits.answers import kept_rows
-from impctl.circuits.strategy import row_bytes
-from impctl.circuits.way import Way
+from impctl.compile.answers import kept_rows
+from impctl.compile.compile import Way
+from impctl.compile.flows import row_bytes
 from impctl.workload.models import QuerySpec
 
 

@@ -19,9 +19,9 @@ from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import live_condition
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.trees.shape import TreeShape
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.flows import Strategy
+from impctl.compile.jointree.graph import TreeShape
 from impctl.errors import ImpctlError, count_text
 from impctl.expr.nodes import Span, walk
 from impctl.plan.explain import PlanLine, describe

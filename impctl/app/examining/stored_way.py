@@ -16,8 +16,8 @@ from impctl.app.capturing.join_choice import chooser_of
 from impctl.app.capturing.meta import StateMeta
 from impctl.app.examining.plan_lines import is_less
 from impctl.app.preparing.prepared import PreparedQuery
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.flows import Strategy
 from impctl.safety.judge import Verdict
 from impctl.sketch.partition import RangePartition
 from impctl.store.records import StoredQuery

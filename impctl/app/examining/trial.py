@@ -15,7 +15,7 @@ from impctl.app.preparing.filters import filters_of
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import CandidateEntry, ExpectedReading
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
 from impctl.errors import ImpctlError
 from impctl.sketch.partition import RangePartition
 from impctl.sketch.sketch import Mode

@@ -4,7 +4,7 @@ Law: `False` only where no database with these two states gives two answers. A s
 both states' provenance gives both answers (`docs/soundness.md`); where no changed row lies in it,
 it reads the same rows of both. So it is the ranges that decide, never values: columns that only go
 out are not read for a change.
-Out of scope: which fragments a change moves (`circuits.session`).
+Out of scope: which fragments a change moves (`compile.session`).
 """
 
 from __future__ import annotations

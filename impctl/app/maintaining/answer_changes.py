@@ -16,8 +16,8 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.answers import arrow_column, arrow_type, rows_asked_for
-from impctl.circuits.flows import typed
+from impctl.compile.answers import arrow_column, arrow_type, rows_asked_for
+from impctl.compile.flows import typed
 from impctl.data.keys import group_rows
 from impctl.data.vector import Bools, Ints, Vector, concat
 from impctl.engine.batch import Batch, empty_batch, identity_of

@@ -20,9 +20,9 @@ from impctl.app.workbench.settings import Settings, large_change_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.render_expr import render_expr
-from impctl.circuits.compile import Compiled
-from impctl.circuits.partials import Partials
-from impctl.circuits.session import GroupedRows
+from impctl.compile.builder import Partials
+from impctl.compile.compile import Compiled
+from impctl.compile.session import GroupedRows
 from impctl.expr.nodes import ColumnRef
 from impctl.safety.facts import FactKind, broken_by
 from impctl.sketch.partition import RangePartition

@@ -4,7 +4,7 @@ Law: what conditions right above scans let through, and what stands above rows t
 tell, is moved; a constant anywhere else, another circuit or another verdict asks for a recapture by
 name. By touch only the former is: then no state tells groups. Rows are read from the newest
 version's files, those left out of which statistics prove that no row comes or goes.
-Out of scope: the step itself (`circuits.session`), whether the clock moved
+Out of scope: the step itself (`compile.session`), whether the clock moved
 (`app.capturing.moments`).
 """
 
@@ -24,12 +24,19 @@ from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.preparing.wanted_files import files_meeting
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.flows import Source
-from impctl.circuits.identity import with_answer
-from impctl.circuits.moved_above import MovedAbove, moved_above, untold
-from impctl.circuits.moving import Moves, Moving, differing_rows
-from impctl.circuits.touch import judged_alone, touched_source
-from impctl.circuits.way import Way
+from impctl.compile.build import with_answer
+from impctl.compile.compile import Way
+from impctl.compile.flows import Source
+from impctl.compile.session import (
+    MovedAbove,
+    Moves,
+    Moving,
+    differing_rows,
+    judged_alone,
+    moved_above,
+    touched_source,
+    untold,
+)
 from impctl.engine.batch import Batch
 from impctl.errors import RecaptureNeededError
 from impctl.plan.moved_conditions import moved_conditions

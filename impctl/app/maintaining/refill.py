@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import pyarrow as pa
 
 from impctl.app.preparing.wanted_files import own_files
-from impctl.circuits.flows import Source
+from impctl.compile.flows import Source
 from impctl.data.vector import Vector
 from impctl.errors import count_text
 from impctl.tables.prune import prune_to_values

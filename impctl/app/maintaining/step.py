@@ -30,10 +30,9 @@ from impctl.app.maintaining.refill import refill_text, rows_with
 from impctl.app.maintaining.told_answer import ToldAnswer
 from impctl.app.preparing.facts import recheck
 from impctl.app.results.tree_work import TreeWork, work_text
-from impctl.circuits.checkpoint import Checkpoint
-from impctl.circuits.flows import Source
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.flows import Source
+from impctl.compile.session import Checkpoint, MaintainedQuery, TableChange
 from impctl.data.vector import Vector
 from impctl.errors import count_text
 from impctl.sketch.sketch import FragmentSet

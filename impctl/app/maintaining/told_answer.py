@@ -23,11 +23,9 @@ from impctl.app.maintaining.answer_changes import (
 from impctl.app.maintaining.change_files import ChangeFiles, Lead, answer_not_kept
 from impctl.app.preparing.prepared import prepare
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import kept_rows
-from impctl.circuits.compile import compile_answer
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.touch import TouchedQuery
-from impctl.circuits.way import Way
+from impctl.compile.answers import kept_rows
+from impctl.compile.compile import Way, compile_answer
+from impctl.compile.session import MaintainedQuery, TouchedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.result_rows import AnswerRows
 from impctl.errors import RecaptureNeededError

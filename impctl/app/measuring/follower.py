@@ -24,7 +24,7 @@ from impctl.app.maintaining.moved import Moved
 from impctl.app.maintaining.step import Maintainer
 from impctl.app.preparing.prepared import PreparedQuery, prepare
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
 from impctl.errors import UnsupportedError
 from impctl.sketch.sketch import FragmentSet, Mode, compare
 from impctl.stopwatch import Stopwatch

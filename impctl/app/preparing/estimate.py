@@ -26,9 +26,9 @@ from impctl.app.preparing.partitions import partition_about, ranges_to_spare
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.results.explanations import ExpectedReading
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG, SqlType
 from impctl.data.vector import Ints, Vector, from_arrow
 from impctl.errors import ImpctlError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from impctl.circuits.compile import Compiled
+    from impctl.compile.compile import Compiled
 
 _FIRST_SLICE = 1_000
 _LEAST_SLICE, _GROWTH = 100, 8

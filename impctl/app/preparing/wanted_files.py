@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from impctl.app.preparing.joined_files import Uris, narrow
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import Source
+from impctl.compile.compile import Compiled
+from impctl.compile.flows import Source
 from impctl.expr.nodes import And, Expr, columns_of, substitute
 from impctl.plan.nodes import Plan, Select, scans_of
 from impctl.plan.properties import scan_conditions

@@ -7,7 +7,7 @@ rates move meanwhile is not looked at. A step takes what the choice says that it
 does, above what it says of the state as it is now, under which the runs were recorded. Rows beyond
 those of one change make reads likelier: prices are asked for changes of several sizes, and lie
 between them on lines.
-Out of scope: the choice itself (`circuits.keeping`), recorded runs (`simulating.lines`).
+Out of scope: the choice itself (`placement`), recorded runs (`simulating.lines`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.simulating.arrived import Replay
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.evaluated import Modes, evaluate
-from impctl.circuits.keeping.graph import Graph, Mode, Node, Piece, Work
+from impctl.placement.graph import Graph, Mode, Node, Piece, Work
+from impctl.placement.search import Modes, evaluate
 from impctl.store.reader import StoreReader
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass

@@ -2,7 +2,7 @@
 
 Law: it is read as a WHERE over the answer would be, and asked of whole rows of the answer, after
 ORDER BY and LIMIT. One that only Spark computes as Spark does is refused, whoever answers.
-Out of scope: which rows are looked at for it (`circuits.answers`).
+Out of scope: which rows are looked at for it (`compile.answers`).
 """
 
 from __future__ import annotations

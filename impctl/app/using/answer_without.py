@@ -22,7 +22,7 @@ from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.flows import BlockedError
+from impctl.compile.flows import BlockedError
 from impctl.data.schema import Column
 from impctl.errors import QueryError, UsageError
 from impctl.expr.nodes import Or, columns_of

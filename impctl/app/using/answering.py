@@ -35,9 +35,9 @@ from impctl.app.using.kept_answer import KEPT, kept_answer
 from impctl.app.using.text import is_for_others
 from impctl.app.using.worth import Weighed, weighed, what_is_read
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import answer_where
-from impctl.circuits.compile import compile_answer
-from impctl.circuits.flows import BlockedError
+from impctl.compile.answers import answer_where
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
 from impctl.errors import (
     EvaluationError,
     ImpctlError,

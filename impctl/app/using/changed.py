@@ -23,7 +23,7 @@ from impctl.app.using.engine_answer import engine_rows
 from impctl.app.using.older_versions import AtVersions, still_there, versions_at
 from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.flows import BlockedError
+from impctl.compile.flows import BlockedError
 from impctl.errors import QueryError, UsageError
 from impctl.store.reader import StoreReader
 from impctl.types import TableName, TableVersion

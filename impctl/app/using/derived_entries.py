@@ -17,7 +17,7 @@ from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.literals import DIALECT
 from impctl.capture.use import filter_condition
-from impctl.circuits.flows import BlockedError
+from impctl.compile.flows import BlockedError
 from impctl.errors import EvaluationError, NotExactError, OutOfMemoryError, TableError
 from impctl.expr.nodes import Span
 from impctl.plan.fingerprint import fingerprint

@@ -5,7 +5,7 @@ the row is derived in all ways in which it is over the tables, since a sketch ho
 lineage of the answer. A sketch of witnesses does not, and is left away. What is told is rows of
 the tables at the pinned versions, by the columns that the query reads.
 Out of scope: how a row is given (`app.using.row_given`), which set is told
-(`circuits.provenance`).
+(`provenance`).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from impctl.app.using.worth import what_is_read
 from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import Derivation, derivation_of
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import Made, made_rows
+from impctl.compile.flows import BlockedError
 from impctl.data.vector import from_arrow
 from impctl.errors import QueryError, UsageError
 from impctl.plan.nodes import Plan, Scan, Select, attributes_of, scans_of
+from impctl.provenance.absorbed import numbered
+from impctl.provenance.derivation import Derivation, derivation_of
+from impctl.provenance.program import Made, made_rows
 from impctl.rules.optimize import apply_rules
 from impctl.store.records import StoredSketch
 from impctl.tables.rows import read_rows

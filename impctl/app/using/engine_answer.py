@@ -25,9 +25,9 @@ from impctl.app.workbench.memory_limit import MemoryLimit, batch_size, held_to, 
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.recursion_limits import limited
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.flows import Source
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.flows import Source
 from impctl.data.schema import Column
 from impctl.data.vector import Bools, from_arrow
 from impctl.engine.batch import Batch

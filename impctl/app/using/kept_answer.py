@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.answers import answer_of_rows, kept_rows, key_asked
+from impctl.compile.answers import answer_of_rows, kept_rows, key_asked
 from impctl.engine.result_rows import AnswerRows
 from impctl.expr.nodes import Expr
 from impctl.rules.finalize import Ending
@@ -48,7 +48,7 @@ def kept_answer(
     kept: AnswerRows = kept_rows(ending)
     if plan is not None and stored.state_meta.get("trees"):
         # Where rows lie there as they are, nothing of plans is loaded.
-        from impctl.circuits.compile import compile_answer
+        from impctl.compile.compile import compile_answer
 
         told = compile_answer(plan, {}).kept
         assert told is not None

@@ -22,7 +22,7 @@ from impctl.app.results.results import ReuseCandidate, ReuseEntry
 from impctl.app.using.fresh_sketch import Fresh, fresh
 from impctl.app.workbench.pinned import PinnedTables
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.identity import template_id
+from impctl.compile.build import template_id
 from impctl.errors import (
     ImpctlError,
     PolicyRefusedError,

@@ -92,7 +92,7 @@ class Memory:
         # its plan, so that no other one can have its id.
         known = self._circuits.get(id(core))
         if known is None:
-            from impctl.circuits.identity import circuit_id
+            from impctl.compile.build import circuit_id
 
             if len(self._circuits) >= _REMEMBERED:
                 self._circuits.clear()

@@ -6,7 +6,7 @@ Law: whoever runs one, the engine or Spark, is given the same limits.
 from __future__ import annotations
 
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
+from impctl.compile.compile import Compiled
 from impctl.engine.operator import Limits
 
 

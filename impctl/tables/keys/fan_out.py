@@ -7,8 +7,8 @@ the engine would let them pass. In a sample, keys are chosen by a hash of their 
 every table, so a chosen key's rows are there on both sides and the estimate is unbiased. NULL meets
 nothing unless the column is null-safe. Reads the columns of the key and of the condition alone, in
 batches, in one pass; keeps one number per different key.
-Out of scope: what is made of fan-outs (`circuits.trees.estimate`), which conditions are counted
-(`circuits.trees.costs.sides`).
+Out of scope: what is made of fan-outs (`compile.jointree.cost`), which conditions are counted
+(`compile.jointree.cost`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from impctl.app.capturing import chosen_way, lineage_advice, state_advice
-from impctl.circuits.refills import KEEP_ALL
+from impctl.compile.buffers import KEEP_ALL
 from impctl.tables.write.create import create_table
 from tests.behaviour.recursive_workload import network
 from tests.support.run_cli import Cli, CliOf

@@ -32,9 +32,9 @@ from impctl.app.maintaining.answer_changes import (
     changes_by_rows,
     whole_answer,
 )
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_answer
-from impctl.circuits.session import MaintainedQuery, TableChange
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_answer
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import STRING, Column, Kind, Schema, SqlType, decimal
 from impctl.engine.result_rows import KeptRows
 from impctl.errors import EvaluationError, NotExactError

@@ -17,7 +17,7 @@ from impctl.app.maintaining.kept_states import KeptStates
 from impctl.app.results.results import MaintainResult, Outcome
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 from impctl.store.disk import RealDisk
 from impctl.store.store import Store
 from impctl.tables.write.create import create_table

@@ -14,10 +14,8 @@ from impctl.app.maintaining.keeping.bounds import Bound
 from impctl.app.maintaining.keeping.choice import Kept
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.simulating.kept_pieces import Pieces
-from impctl.circuits.keeping.choice import choose
-from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, Mode
-from impctl.circuits.keeping.priors import PRIORS
+from impctl.placement.graph import PRIORS, Graph, Mode
+from impctl.placement.search import Modes, choose, evaluate, per_day
 from tests.app.maintaining.keeping.test_looks import frequent_and_rare
 from tests.circuits.keeping.drawn import tree
 from tests.support.random_cases import random_seeds

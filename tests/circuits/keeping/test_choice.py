@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.circuits.keeping.choice import StateChoice, choose
-from impctl.circuits.keeping.evaluated import per_day, per_day_together
-from impctl.circuits.keeping.frontier import Frontier, of_choices
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.many_queries import divided
-from impctl.circuits.keeping.state_choice import THIN, choices_of
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work
+from impctl.placement.search import (
+    THIN,
+    Frontier,
+    StateChoice,
+    choices_of,
+    choose,
+    divided,
+    of_choices,
+    per_day,
+    per_day_together,
+)
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.test_state_choice import small_circuits

@@ -7,9 +7,7 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.keeping.demands import chance_of_hit, own
-from impctl.circuits.keeping.evaluated import evaluate, per_day, per_day_together
-from impctl.circuits.keeping.graph import (
+from impctl.placement.graph import (
     Demand,
     Graph,
     KindOfChange,
@@ -17,8 +15,11 @@ from impctl.circuits.keeping.graph import (
     Node,
     Piece,
     Work,
+    chance_of_hit,
+    own,
     pinned,
 )
+from impctl.placement.search import evaluate, per_day, per_day_together
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.reference import Exhaustive
 

@@ -6,11 +6,22 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.keeping.evaluated import evaluate
-from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.graph_of import Bounded, Numbers, graph_of
-from impctl.circuits.keeping.priors import PRIORS, Priors
-from impctl.circuits.strategy import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.compile.flows import AsRecorded, SideChoice, SideFacts, Strategy
+from impctl.placement.graph import (
+    PRIORS,
+    Bounded,
+    Demand,
+    Graph,
+    KindOfChange,
+    Mode,
+    Node,
+    Numbers,
+    Piece,
+    Priors,
+    Work,
+    graph_of,
+)
+from impctl.placement.search import evaluate
 from tests.circuits.keeping import tpch
 from tests.circuits.trees.drawn import core
 
@@ -59,7 +70,7 @@ def test_sides_are_read_where_circuits_say_that_they_can_be(name: str) -> None:
     sides = {facts.name for facts in asked if not facts.is_grouping}
     can_be = {facts.name for facts in asked if Strategy.FILES in facts.readers}
     assert readable & sides == can_be & sides
-    # Groups may have to be kept although their rows are there (`circuits.reading.groups`).
+    # Groups may have to be kept although their rows are there (`compile.flows`).
     assert can_be <= readable
     for facts in asked:
         if Strategy.FILES in facts.readers:

@@ -13,11 +13,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from impctl.circuits.keeping.evaluated import per_day
-from impctl.circuits.keeping.frontier import Frontier, added, of_choices, single
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work
-from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.keeping.state_choice import THIN, choices_of
+from impctl.placement.graph import Graph, KindOfChange, Mode, Node, Piece, Work, graph_of
+from impctl.placement.search import THIN, Frontier, added, choices_of, of_choices, per_day, single
 from tests.circuits.keeping import tpch
 from tests.circuits.keeping.drawn import dag, tree
 from tests.circuits.keeping.reference import Exhaustive
@@ -182,7 +179,7 @@ def pairs(frontier: Frontier) -> list[tuple[int, float]]:
 @pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
 def test_sums_of_frontiers(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     """With equal sizes and equal costs, in lots of any size."""
-    monkeypatch.setattr("impctl.circuits.keeping.frontier._AT_ONCE", at_once)
+    monkeypatch.setattr("impctl.placement.search._AT_ONCE", at_once)
     random = Random(3)
     for _ in range(50):
         drawn = [

@@ -11,11 +11,8 @@ import time
 from collections.abc import Callable
 
 from benchmarks.state.simpler_choices import SIMPLER_CHOICES
-from impctl.circuits.keeping.choice import choose
-from impctl.circuits.keeping.evaluated import per_day
-from impctl.circuits.keeping.graph import Graph, Mode
-from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.keeping.state_choice import choices_of
+from impctl.placement.graph import Graph, Mode, graph_of
+from impctl.placement.search import choices_of, choose, per_day
 from tests.circuits.keeping import tpch
 
 FIRST = ("q1", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q12", "q14", "q15", "q18", "q19")

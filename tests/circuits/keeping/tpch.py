@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.keeping.graph import Graph, KindOfChange
-from impctl.circuits.keeping.graph_of import Numbers, graph_of
-from impctl.circuits.strategy import Chooser, row_bytes
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import Chooser, row_bytes
 from impctl.data.schema import DATE, LONG
 from impctl.engine.aggregate import Aggregate
 from impctl.engine.join import Join
 from impctl.engine.linear import Select
+from impctl.placement.graph import Graph, KindOfChange, Numbers, graph_of
 from impctl.plan.nodes import Plan, scans_of
 from impctl.sketch.partition import RangePartition
 from impctl.types import TableName

@@ -16,9 +16,9 @@ from functools import partial
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.fixpoint.absorption import (
     PROVENANCE_TOO_LARGE,
     AbsorbedFixpoint,

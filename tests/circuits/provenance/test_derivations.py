@@ -13,13 +13,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import Claim, Derivation, derivation_of
-from impctl.circuits.provenance.makings import MakingList
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.flows import BlockedError
 from impctl.data.schema import LONG, Column, Schema
 from impctl.plan.nodes import Plan, scans_of
+from impctl.provenance.absorbed import MakingList, numbered
+from impctl.provenance.derivation import Claim, Derivation, derivation_of
+from impctl.provenance.program import made_rows
 from impctl.rules.optimize import apply_rules
 from impctl.sql.statement import parse_query
 from tests.circuits.test_recursion import JOINED, PAIRS, QUERIES, REACH

@@ -15,22 +15,21 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.provenance.absorbed import AbsorbedRows
-from impctl.circuits.provenance.derivation import Claim, derivation_of
-from impctl.circuits.provenance.kept import (
-    derivations_of,
-    leaves_of,
-    rows_without,
-    smallest_by_functions,
-)
-from impctl.circuits.provenance.lineage import Lineage
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import Made, made_rows
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.compile import compile_plan
+from impctl.compile.session import MaintainedQuery
 from impctl.data.schema import DOUBLE, Column, Schema
 from impctl.engine.fixpoint.absorption import Absorbs, Ship
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.provenance.absorbed import (
+    AbsorbedRows,
+    derivations_of,
+    leaves_of,
+    numbered,
+    rows_without,
+    smallest_by_functions,
+)
+from impctl.provenance.derivation import Claim, Lineage, derivation_of
+from impctl.provenance.program import Made, made_rows
 from impctl.rules.optimize import core_of
 from impctl.sketch.partition import RangePartition
 from impctl.sql.statement import parse_query

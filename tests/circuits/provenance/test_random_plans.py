@@ -13,10 +13,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import pyarrow as pa
 
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import Claim, derivation_of
-from impctl.circuits.provenance.numbering import numbered
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.flows import BlockedError
 from impctl.errors import EvaluationError, NotExactError
 from impctl.plan.nodes import (
     Aggregate,
@@ -31,6 +28,9 @@ from impctl.plan.nodes import (
     nodes_of,
     scans_of,
 )
+from impctl.provenance.absorbed import numbered
+from impctl.provenance.derivation import Claim, derivation_of
+from impctl.provenance.program import made_rows
 from impctl.rules.optimize import apply_rules
 from tests.circuits.plan_cases import table_of
 from tests.plan.fixpoint_plans import make_fixpoint_trial

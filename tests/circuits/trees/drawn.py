@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from impctl.circuits.calls import is_ordered
-from impctl.circuits.trees.shape import NoTree, ShapeNode, TreeShape
-from impctl.circuits.trees.shaping import tree_shapes
+from impctl.compile.aggregates import is_ordered
+from impctl.compile.jointree.graph import NoTree, ShapeNode, TreeShape
+from impctl.compile.jointree.shape import tree_shapes
 from impctl.data.schema import DATE, DOUBLE, INTEGER, LONG, STRING, Column, Schema, decimal
 from impctl.engine.jointree.spec import Edge, Mode
 from impctl.expr.nodes import columns_of

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from impctl.app.maintaining.answer_changes import changes_by_rows
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.joined_columns import joined_columns
-from impctl.circuits.trees.shape import NoTree, TreeShape
-from impctl.circuits.trees.shaping import planned_blocks
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import compile_plan
+from impctl.compile.jointree.decompose import joined_columns
+from impctl.compile.jointree.graph import NoTree, TreeShape
+from impctl.compile.jointree.shape import planned_blocks
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine.jointree import enumerate
 from impctl.engine.jointree.spec import Mode

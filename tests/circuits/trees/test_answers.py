@@ -12,11 +12,11 @@ from random import Random
 from typing import Any
 
 from impctl.app.maintaining.answer_changes import changes_by_rows
-from impctl.circuits.answers import answer_of_rows
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.trees.shape import NoTree
+from impctl.compile.answers import answer_of_rows
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.session import MaintainedQuery
 from impctl.engine.batch import Batch
 from impctl.engine.result_rows import AnswerRows
 from impctl.errors import EvaluationError, NotExactError, QueryError

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.shape import NoTree
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.flows import BlockedError
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine.jointree import node
 from impctl.errors import QueryError, UnsupportedError

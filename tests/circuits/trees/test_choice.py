@@ -7,16 +7,18 @@ from typing import NoReturn
 
 import pytest
 
-from impctl.circuits import compile as compile_module
-from impctl.circuits.compile import compile_plan
-from impctl.circuits.trees.choice import (
+from impctl.compile import compile as compile_module
+from impctl.compile.compile import compile_plan
+from impctl.compile.jointree.cost import (
+    Estimate,
+    FanOuts,
+    KeySide,
+    SideSize,
     TreeChoice,
     TreesAsRecorded,
     TreesByFanOut,
     is_better_as_tree,
 )
-from impctl.circuits.trees.costs.sides import FanOuts, KeySide, SideSize
-from impctl.circuits.trees.estimate import Estimate
 from impctl.data.schema import LONG
 from impctl.errors import TableError
 from impctl.plan.nodes import scans_of

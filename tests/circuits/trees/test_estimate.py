@@ -9,11 +9,10 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.trees.blocks import Block, block_of
-from impctl.circuits.trees.costs.sides import KeySide, SideSize
-from impctl.circuits.trees.estimate import Estimate, estimate
-from impctl.circuits.trees.shape import TreeShape
-from impctl.circuits.trees.shaping import tree_shape
+from impctl.compile.jointree.cost import Estimate, KeySide, SideSize, estimate
+from impctl.compile.jointree.decompose import Block, block_of
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import tree_shape
 from impctl.plan.explain import expr_text
 from impctl.tables.keys.fan_out import KeyCounts, counted, fan_out
 from tests.circuits.trees.drawn import core

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.trees.exact_columns import bounded_columns
+from impctl.compile.jointree.graph import bounded_columns
 from impctl.plan.nodes import attributes_of
 from impctl.sql.statement import parse_query
 from tests.circuits.trees.drawn import CATALOG

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.session import MaintainedQuery, TableChange
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.session import MaintainedQuery, TableChange
 from impctl.data.schema import LONG
 from impctl.engine import accumulators
 from impctl.engine.jointree.tree import Tree

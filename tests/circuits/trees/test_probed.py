@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.compile import Compiled, compile_plan
-from impctl.circuits.trees.explanation import tree_entry, tree_lines
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.compile import Compiled, compile_plan
+from impctl.compile.jointree.explain import tree_entry, tree_lines
+from impctl.compile.jointree.graph import TreeShape
 from impctl.data.schema import LONG
 from impctl.engine.join import Join
 from impctl.engine.jointree.cyclic import Probe

@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import fields
 from random import Random
 
-from impctl.circuits.trees.choice import TreesByFanOut
-from impctl.circuits.trees.estimate import Estimate
+from impctl.compile.jointree.cost import Estimate, TreesByFanOut
 from impctl.errors import QueryError
 from tests.circuits.trees.drawn import core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from impctl.circuits.trees.blocks import branches_of
-from impctl.circuits.trees.shape import NoTree
-from impctl.circuits.trees.shaping import tree_shape
+from impctl.compile.jointree.decompose import branches_of
+from impctl.compile.jointree.graph import NoTree
+from impctl.compile.jointree.shape import tree_shape
 from impctl.errors import QueryError
 from tests.circuits.trees.drawn import check, core
 from tests.circuits.trees.random_joins import JoinMaker, random_tables

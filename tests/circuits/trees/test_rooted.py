@@ -8,15 +8,16 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.trees.cores import cyclic_cores, without_ears
-from impctl.circuits.trees.rooted import (
+from impctl.compile.jointree.decompose import (
     Bag,
     Hung,
     Rooted,
     best_rooted,
+    cyclic_cores,
     full_weight,
     is_acyclic,
     rooted_at,
+    without_ears,
 )
 from tests.support import reference_hypergraph as reference
 

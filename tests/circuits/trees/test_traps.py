@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from impctl.circuits.trees.shape import NoTree, Reason, TreeShape
-from impctl.circuits.trees.shaping import tree_shape
+from impctl.compile.jointree.graph import NoTree, Reason, TreeShape
+from impctl.compile.jointree.shape import tree_shape
 from impctl.engine.jointree.spec import Edge
 from impctl.plan.explain import expr_text
 from impctl.plan.nodes import Select, nodes_of

@@ -2,8 +2,8 @@
 
 Law: the rows of a side with the keys asked for are those of its plan at exactly these versions,
 with the fragments that the engine's own scan gives them; rows of other keys may come along.
-Out of scope: which sides are read so (`circuits.strategy`), in which order their tables are
-(`circuits.reading.cascade`).
+Out of scope: which sides are read so (`compile.flows`), in which order their tables are
+(`compile.session`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import pyarrow as pa
 from impctl.app.preparing.joined_files import Uris
 from impctl.app.preparing.wanted_files import files_under, wanted_files
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
-from impctl.circuits.flows import Source
-from impctl.circuits.reading.cascade import read_in_turn
-from impctl.circuits.reading.readable import Readable
-from impctl.circuits.reading.transient import Transient
+from impctl.compile.compile import Compiled
+from impctl.compile.fill import Transient
+from impctl.compile.flows import Readable, Source
+from impctl.compile.session import read_in_turn
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch, empty_batch
 from impctl.expr.nodes import Expr

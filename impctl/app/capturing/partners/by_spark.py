@@ -3,7 +3,7 @@
 Law: the rows of a side are those of its plan at exactly these versions, with the fragments that the
 engine's own scan would give them. Files are left out that its conditions, its joins and the keys
 that are asked for leave no row of.
-Out of scope: which sides are read (`circuits.strategy`), which keys are asked for (`engine`).
+Out of scope: which sides are read (`compile.flows`), which keys are asked for (`engine`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from impctl.app.preparing.joined_files import Uris
 from impctl.app.preparing.wanted_files import wanted_files
 from impctl.app.workbench.workbench import Workbench
 from impctl.capture.render import render_plan
-from impctl.circuits.compile import Compiled
-from impctl.circuits.reading.readable import FRAGMENT_COLUMN, Readable
+from impctl.compile.compile import Compiled
+from impctl.compile.flows import FRAGMENT_COLUMN, Readable
 from impctl.data.schema import INTEGER, Kind, SqlType
 from impctl.data.vector import Vector, from_arrow
 from impctl.engine.batch import Batch

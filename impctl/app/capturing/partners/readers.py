@@ -13,8 +13,8 @@ from dataclasses import field
 from impctl.app.capturing.partners.by_files import FilePartners
 from impctl.app.capturing.partners.by_spark import Partners
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.strategy import Strategy
-from impctl.circuits.way import Way
+from impctl.compile.compile import Way
+from impctl.compile.flows import Strategy
 from impctl.data.keys import group_rows
 from impctl.data.vector import Vector
 from impctl.engine.batch import Batch

@@ -17,10 +17,8 @@ from types import MappingProxyType
 from impctl.app.maintaining.due.costs import LEAST_MARGIN
 from impctl.app.maintaining.keeping.enough import enough_text
 from impctl.app.results.amounts import duration_text
-from impctl.circuits.keeping.choice import StateChoice, choose
-from impctl.circuits.keeping.evaluated import Modes, evaluate
-from impctl.circuits.keeping.graph import Graph, Mode, restricted
-from impctl.circuits.keeping.state_choice import choices_of
+from impctl.placement.graph import Graph, Mode, restricted
+from impctl.placement.search import Modes, StateChoice, choices_of, choose, evaluate
 from impctl.types import QueryName, TableName
 from impctl.values import dataclass
 from impctl.workload.durations import written

@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from impctl.app.capturing.chosen_way import why_not_bounded
 from impctl.app.maintaining.keeping.opened import Opened
-from impctl.circuits.keeping.graph import KindOfChange
-from impctl.circuits.keeping.graph_of import Bounded
-from impctl.circuits.keeping.priors import PRIORS
-from impctl.circuits.refills import FEWEST, USUAL, BufferChoice
+from impctl.compile.buffers import FEWEST, USUAL, BufferChoice
+from impctl.placement.graph import PRIORS, Bounded, KindOfChange
 from impctl.values import dataclass
 
 _MS = 1e-6

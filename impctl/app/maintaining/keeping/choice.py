@@ -3,10 +3,10 @@
 Law: a pure choice of what stored state, recorded runs and histories tell; nothing is written. Sides
 of queries whose constants move with the clock, those that the workload pins (`join: index`,
 `files`, `spark`, `state`, `buffer`), trees, groupings that cannot be read
-(`circuits.reading.groups`) and kept answers are kept as they are; of the other sides and groupings
+(`compile.flows`) and kept answers are kept as they are; of the other sides and groupings
 each is kept or read, whole where no key narrows what is read. First rows, and groupings with MIN or
 MAX, may be bounded where their buffers can be filled again (`keeping.buffers`).
-Out of scope: the algorithm (`circuits.keeping`), what runs tell (`keeping.learned_prices`),
+Out of scope: the algorithm (`placement`), what runs tell (`keeping.learned_prices`),
 carrying it out (`keeping.conversion`).
 """
 
@@ -25,14 +25,11 @@ from impctl.app.maintaining.kinds import Expected
 from impctl.app.preparing.prepared import PreparedQuery
 from impctl.app.workbench.memory_limit import largest_side, memory_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.choice import StateChoice
-from impctl.circuits.keeping.conversions import conversion_ms
-from impctl.circuits.keeping.evaluated import Modes
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Piece, restricted
-from impctl.circuits.keeping.graph_of import graph_of
-from impctl.circuits.keeping.prices import priced
-from impctl.circuits.strategy import SideChoice, Strategy
+from impctl.compile.flows import SideChoice, Strategy
 from impctl.errors import ImpctlError, RecaptureNeededError
+from impctl.placement.graph import Graph, KindOfChange, Mode, Piece, graph_of, restricted
+from impctl.placement.options import conversion_ms, priced
+from impctl.placement.search import Modes, StateChoice
 from impctl.store.reader import StoreReader
 from impctl.types import QueryName
 from impctl.values import dataclass

@@ -1,6 +1,6 @@
 """One query's state brought to another choice of what is kept, in one commit.
 
-Law: sketch, versions and counts stay as they are (`circuits.reading.handed_over`); a process that
+Law: sketch, versions and counts stay as they are (`compile.session`); a process that
 is killed leaves the old choice whole or the new one.
 Out of scope: which choice (`keeping.choice`).
 """
@@ -22,11 +22,8 @@ from impctl.app.capturing.taken_up import TakenUp
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.maintaining.refill import rows_with
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.checkpoint import Checkpoint
-from impctl.circuits.flows import Source
-from impctl.circuits.reading.handed_over import buffer_groups, hand_over, sides_of
-from impctl.circuits.session import MaintainedQuery
-from impctl.circuits.strategy import AsRecorded, Strategy
+from impctl.compile.flows import AsRecorded, Source, Strategy
+from impctl.compile.session import Checkpoint, MaintainedQuery, buffer_groups, hand_over, sides_of
 from impctl.data.vector import Vector
 from impctl.engine.trace import RowIndex
 from impctl.stopwatch import Stopwatch

@@ -17,8 +17,8 @@ from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.results.foreseen import PlannedPiece, PlanResult
 from impctl.app.workbench.settings import disk_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.keeping.graph import Mode
-from impctl.circuits.strategy import Strategy
+from impctl.compile.flows import Strategy
+from impctl.placement.graph import Mode
 from impctl.store.reader import StoreReader
 from impctl.types import QueryName
 

@@ -4,7 +4,7 @@ Law: learned from runs that carried on the same tables, where there are `FEWEST`
 nothing. Of a run the time of each operator tells of this operator's work, what reads of sides took
 of these, and the rest of it of what no choice of state changes. An operator's time tells nothing of
 other modes of its pieces than those it had in that run.
-Out of scope: the prior times (`circuits.keeping.priors`), a line through runs (`cost_model`).
+Out of scope: the prior times (`placement.graph`), a line through runs (`cost_model`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from impctl.app.maintaining.cost_model import learned as line_through
-from impctl.circuits.keeping.demands import own
-from impctl.circuits.keeping.evaluated import Modes
-from impctl.circuits.keeping.graph import Demand, Graph, KindOfChange, Mode, Node, PerKind
-from impctl.circuits.keeping.prices import Learned
+from impctl.placement.graph import Demand, Graph, KindOfChange, Mode, Node, PerKind, own
+from impctl.placement.options import Learned
+from impctl.placement.search import Modes
 from impctl.store.records import RunCost, RunKind, RunParts, buffer_name
 from impctl.types import TableName
 from impctl.values import dataclass

@@ -2,7 +2,7 @@
 
 Law: measured where something measures it (rows of stored runs, of tables, of changes), else taken
 from what flows in; a guess is only ever of a cost.
-Out of scope: prior times (`circuits.keeping.priors`).
+Out of scope: prior times (`placement.graph`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from impctl.app.maintaining.keeping.buffers import Facts, bounded_of
 from impctl.app.maintaining.keeping.opened import Opened
 from impctl.app.maintaining.kinds import Expected
 from impctl.app.workbench.pinned import PinnedTables
-from impctl.circuits.keeping.graph import KindOfChange
-from impctl.circuits.keeping.graph_of import Numbers
-from impctl.circuits.strategy import row_bytes
+from impctl.compile.flows import row_bytes
+from impctl.placement.graph import KindOfChange, Numbers
 from impctl.types import TableName
 
 ROWS_UNKNOWN = 100

@@ -1,7 +1,7 @@
 """A stored query opened for the choice of its state: its circuit, its sizes, and how it is kept.
 
 Law: nothing of its state is read but how large its runs are.
-Out of scope: the choice (`circuits.keeping`), carrying it out (`conversion`).
+Out of scope: the choice (`placement`), carrying it out (`conversion`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from impctl.app.capturing.definition import check_definition
 from impctl.app.capturing.pins import catch_up, check_pins
 from impctl.app.capturing.reopened import Reopened, reopened
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import Compiled
+from impctl.compile.compile import Compiled
 from impctl.engine.operator import Operator
 from impctl.sketch.sketch import Mode
 from impctl.store.reader import StoreReader

@@ -13,9 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from impctl.app.maintaining.keeping.choice import Kept
-from impctl.circuits.keeping.evaluated import Modes, per_day_together
-from impctl.circuits.keeping.graph import Mode
-from impctl.circuits.keeping.priors import PRIORS
+from impctl.placement.graph import PRIORS, Mode
+from impctl.placement.search import Modes, per_day_together
 
 _LEAST_SAVED = 0.2
 _DAYS = 7.0

@@ -1,6 +1,6 @@
 """Rows of tables that derive a row of an answer together, told from a query's state.
 
-Law: what is claimed is proved as where tables are read (`circuits.provenance.derivation`); where
+Law: what is claimed is proved as where tables are read (`provenance.derivation`); where
 whole functions are kept, a smallest set is told by the row's function. Each different row of a
 table is told once, by the columns that the state has, which are all that the recursion reads.
 Out of scope: the same from tables (`app.using.derived_row`).
@@ -19,17 +19,12 @@ from impctl.app.using.row_given import RowGiven, condition_of_row
 from impctl.app.workbench.memory_limit import MemoryLimit, held_to, memory_of
 from impctl.app.workbench.recursion_limits import limits_of
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.derivation import derivation_of
-from impctl.circuits.provenance.kept import (
-    KeptDerivations,
-    derivations_of,
-    smallest_by_functions,
-)
-from impctl.circuits.provenance.lineage import Lineage
-from impctl.circuits.provenance.program import made_rows
+from impctl.compile.flows import BlockedError
 from impctl.engine.fixpoint.absorption import Ship
 from impctl.plan.nodes import Select, attributes_of
+from impctl.provenance.absorbed import KeptDerivations, derivations_of, smallest_by_functions
+from impctl.provenance.derivation import Lineage, derivation_of
+from impctl.provenance.program import made_rows
 
 
 def row_from_state(desk: Workbench, result: Fresh, given: RowGiven) -> DerivedRow | None:

@@ -11,9 +11,9 @@ from impctl.app.capturing.meta import StateMeta
 from impctl.app.capturing.reopened import reopened
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.provenance.absorbed import AbsorbedRows
-from impctl.circuits.session import MaintainedQuery
+from impctl.compile.session import MaintainedQuery
 from impctl.plan.nodes import Fixpoint, Plan, nodes_of, scans_of
+from impctl.provenance.absorbed import AbsorbedRows
 
 
 def absorbed_rows(desk: Workbench, result: Fresh, root: Plan) -> AbsorbedRows | None:

@@ -19,12 +19,11 @@ from impctl.app.using.engine_answer import LeftOut
 from impctl.app.using.fresh_sketch import Fresh
 from impctl.app.using.kept_functions.state import absorbed_rows, files_left_out
 from impctl.app.workbench.workbench import Workbench
-from impctl.circuits.compile import compile_answer
-from impctl.circuits.flows import BlockedError
-from impctl.circuits.provenance.absorbed import AbsorbedRows
-from impctl.circuits.provenance.kept import leaves_of, rows_without
+from impctl.compile.compile import compile_answer
+from impctl.compile.flows import BlockedError
 from impctl.engine.batch import Batch
 from impctl.plan.nodes import Fixpoint, Plan, Scan, inputs_of, with_inputs
+from impctl.provenance.absorbed import AbsorbedRows, leaves_of, rows_without
 from impctl.rules.finalize import AnswerPlan
 from impctl.types import TableName
 

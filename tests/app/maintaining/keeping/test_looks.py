@@ -33,11 +33,9 @@ from impctl.app.maintaining.keeping.looks import Seen, have_moved, is_known_to_e
 from impctl.app.maintaining.keeping.worth import is_worth
 from impctl.app.workbench.settings import Settings
 from impctl.app.workbench.workbench import open_workbench
-from impctl.circuits.keeping.choice import StateChoice, choose
-from impctl.circuits.keeping.conversions import conversion_ms
-from impctl.circuits.keeping.evaluated import Modes, evaluate, per_day
-from impctl.circuits.keeping.graph import Graph, KindOfChange, Mode, Node, Piece, Work, pinned
-from impctl.circuits.keeping.priors import PRIORS
+from impctl.placement.graph import PRIORS, Graph, KindOfChange, Mode, Node, Piece, Work, pinned
+from impctl.placement.options import conversion_ms
+from impctl.placement.search import Modes, StateChoice, choose, evaluate, per_day
 from impctl.store.records import Chosen, RunKind
 from impctl.store.store import Store
 from impctl.workload.load import load_workload

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.strategy import row_bytes
-from impctl.circuits.trees.blocks import Block, block_of
-from impctl.circuits.trees.costs.index_join import IndexCost, index_cost
-from impctl.circuits.trees.costs.tree import PAIR_BYTES
+from impctl.compile.flows import row_bytes
+from impctl.compile.jointree.cost import PAIR_BYTES, IndexCost, index_cost
+from impctl.compile.jointree.decompose import Block, block_of
 from impctl.data.schema import LONG
 from impctl.engine.jointree.spec import Mode
 from tests.circuits.trees.drawn import core

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from impctl.circuits.join_order import chain_of
-from impctl.circuits.trees.costs.sides import condition_on, key_side
-from impctl.circuits.trees.shape import TreeShape
+from impctl.compile.joins import chain_of
+from impctl.compile.jointree.cost import condition_on, key_side
+from impctl.compile.jointree.graph import TreeShape
 from impctl.data.schema import LONG
 from impctl.expr.nodes import Arithmetic, ArithmeticOp, Compare, CompareOp, Expr, Literal
 from impctl.plan.explain import expr_text

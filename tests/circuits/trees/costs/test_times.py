@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from impctl.circuits.trees.costs.index_join import JoinedAccess
-from impctl.circuits.trees.costs.times import (
+from impctl.compile.jointree.cost import (
     INDEX,
     STEP_ROWS,
     TREE,
+    JoinedAccess,
+    TouchingAccess,
+    TreeCost,
     index_ms,
     rows_joined,
     tree_ms,
     tuples_touched,
 )
-from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost
 from impctl.engine.jointree.spec import Mode
 from impctl.plan.nodes import Scan
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pytest
 
-from impctl.circuits.trees.costs.tree import TouchingAccess, TreeCost, tree_cost
-from impctl.circuits.trees.shape import TreeShape
-from impctl.circuits.trees.shaping import tree_shape
+from impctl.compile.jointree.cost import TouchingAccess, TreeCost, tree_cost
+from impctl.compile.jointree.graph import TreeShape
+from impctl.compile.jointree.shape import tree_shape
 from tests.circuits.trees.drawn import core
 from tests.circuits.trees.test_estimate import PAIR, PATH, OfRows, rows
 
